@@ -1,0 +1,1 @@
+"""Sockets, dispatch, the APIs, and the composition root `node.py`."""

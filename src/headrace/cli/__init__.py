@@ -1,0 +1,1 @@
+"""The `headrace` command. Talks to a cluster only as a client, over the wire."""

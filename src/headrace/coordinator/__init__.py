@@ -1,0 +1,1 @@
+"""Consumer groups and their offsets: pure machines, replayed from an internal topic."""
