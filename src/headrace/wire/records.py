@@ -1,0 +1,281 @@
+"""Single records: for internal topics, compaction, recompression, tools and tests; never on the hot path.
+
+Layout: https://kafka.apache.org/documentation/#record
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Buffer
+from headrace.wire import batch as rb
+from headrace.wire.compression import Codec, compress, decompress
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+MAX_UNCOMPRESSED_BATCH: Final = 256 * 1024 * 1024
+"""Bytes that one batch may unpack to before it is called corrupt."""
+
+
+class RecordData(NamedTuple):
+    """What a writer says of a record; `timestamp` in ms."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers = ()
+
+
+class Record(NamedTuple):
+    """A record as it stands in the log; `timestamp` in ms."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def build_batch(
+    records: Sequence[RecordData],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+) -> bytes:
+    """One batch of `records`, with its checksum. `attributes` adds flags such as transactional or control."""
+    base_timestamp = records[0].timestamp
+    body = bytearray()
+    for delta, record in enumerate(records):
+        _append_record(body, delta, record.timestamp - base_timestamp, record)
+    return assemble(
+        body,
+        record_count=len(records),
+        last_offset_delta=len(records) - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+        base_offset=base_offset,
+        codec=codec,
+        level=level,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        attributes=attributes,
+    )
+
+
+def assemble(
+    body: Buffer,
+    *,
+    record_count: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    base_offset: int,
+    codec: Codec,
+    level: int | None,
+    leader_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    attributes: int,
+) -> bytes:
+    """A batch round `body`, the uncompressed records back to back."""
+    packed = compress(codec, body, level)
+    header = rb.BatchHeader(
+        base_offset=base_offset,
+        batch_length=rb.HEADER_SIZE - rb.LOG_OVERHEAD + len(packed),
+        partition_leader_epoch=leader_epoch,
+        magic=rb.MAGIC_V2,
+        crc=0,
+        attributes=attributes & ~rb.CODEC_MASK | codec,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=record_count,
+    )
+    out = bytearray(rb.pack_header(header))
+    out += packed
+    rb.seal(out)
+    return bytes(out)
+
+
+def recompress(header: rb.BatchHeader, data: Buffer, position: int, codec: Codec, level: int | None) -> bytes:
+    """The batch at `position` with the same records under `codec` (`compression.type` of a topic)."""
+    return assemble(
+        uncompressed_body(header, data, position),
+        record_count=header.record_count,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        base_offset=header.base_offset,
+        codec=codec,
+        level=level,
+        leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        attributes=header.attributes,
+    )
+
+
+def uncompressed_body(header: rb.BatchHeader, data: Buffer, position: int) -> bytes:
+    """The records of the batch at `position`, back to back.
+
+    Raises KafkaError(corrupt_message) for what its codec cannot unpack, and (unsupported_compression_type) for a
+    codec that does not exist.
+    """
+    if header.codec > Codec.ZSTD:
+        raise KafkaError(ErrorCode.unsupported_compression_type, f"compression type {header.codec} does not exist")
+    packed = memoryview(data)[position + rb.HEADER_SIZE : position + header.size]
+    return decompress(Codec(header.codec), packed, MAX_UNCOMPRESSED_BATCH)
+
+
+def batch_headers(data: Buffer) -> Iterator[tuple[int, rb.BatchHeader]]:
+    """`(position, header)` of every whole batch in `data`; a torn last one is passed over."""
+    position = 0
+    while position + rb.HEADER_SIZE <= len(data):
+        header = rb.parse_header(data, position)
+        if header.batch_length < rb.HEADER_SIZE - rb.LOG_OVERHEAD or position + header.size > len(data):
+            return
+        yield position, header
+        position += header.size
+
+
+def iter_records(data: Buffer) -> Iterator[Record]:
+    """The records of every whole batch in `data`, control batches included.
+
+    Raises KafkaError(corrupt_message) when a batch does not hold what its header says.
+    """
+    for position, header in batch_headers(data):
+        yield from records_of(header, uncompressed_body(header, data, position))
+
+
+def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
+    """The records in `body`, with absolute offsets and timestamps.
+
+    Raises KafkaError(corrupt_message) unless `body` holds exactly `header.record_count` records.
+    """
+    position = 0
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    try:
+        for _ in range(header.record_count):
+            size, position = _varint(body, position)
+            end = position + size
+            if size < 0 or end > len(body):
+                raise KafkaError(ErrorCode.corrupt_message, "a record is longer than its batch")
+            timestamp_delta, after = _varint(body, position + 1)
+            offset_delta, after = _varint(body, after)
+            key, after = _nullable_bytes(body, after, end)
+            value, after = _nullable_bytes(body, after, end)
+            headers, after = _headers(body, after, end)
+            if after != end:
+                raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fill its length")
+            yield Record(
+                header.base_offset + offset_delta,
+                header.base_timestamp + timestamp_delta if append_time is None else append_time,
+                key,
+                value,
+                headers,
+            )
+            position = end
+    except (IndexError, UnicodeDecodeError) as error:
+        raise KafkaError(ErrorCode.corrupt_message, f"a record cannot be read: {error}") from error
+    if position != len(body):
+        raise KafkaError(
+            ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
+        )
+
+
+def check_body(header: rb.BatchHeader, body: Buffer) -> None:
+    """Walk the records of `body` without keeping them.
+
+    Raises KafkaError(invalid_record) when offsets are not 0, 1, 2, …, as a producer must number them.
+    """
+    for expected, record in enumerate(records_of(header, body)):
+        if record.offset != header.base_offset + expected:
+            raise KafkaError(
+                ErrorCode.invalid_record, f"record {expected} of the batch has offset delta {record.offset}"
+            )
+
+
+def _append_record(out: bytearray, offset_delta: int, timestamp_delta: int, record: RecordData) -> None:
+    fields = bytearray(b"\x00")
+    put_varint(fields, timestamp_delta)
+    put_varint(fields, offset_delta)
+    _put_nullable_bytes(fields, record.key)
+    _put_nullable_bytes(fields, record.value)
+    put_varint(fields, len(record.headers))
+    for name, value in record.headers:
+        _put_nullable_bytes(fields, name.encode())
+        _put_nullable_bytes(fields, value)
+    put_varint(out, len(fields))
+    out += fields
+
+
+def _put_nullable_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        put_varint(out, -1)
+    else:
+        put_varint(out, len(value))
+        out += value
+
+
+def put_varint(out: bytearray, value: int) -> None:
+    """Append `value` as a zigzag varint (up to 64 bits)."""
+    zigzag = (value << 1) ^ (value >> 63)
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+
+
+def _varint(data: Buffer, position: int) -> tuple[int, int]:
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        position += 1
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position + 1
+        shift += 7
+        if shift > 63:
+            raise KafkaError(ErrorCode.corrupt_message, "a varint is longer than ten bytes")
+
+
+def _nullable_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
+    size, position = _varint(data, position)
+    if size < 0:
+        return None, position
+    if position + size > end:
+        raise KafkaError(ErrorCode.corrupt_message, "a key, value or header is longer than its record")
+    return bytes(data[position : position + size]), position + size
+
+
+def _headers(data: Buffer, position: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = _varint(data, position)
+    if count == 0:
+        return (), position
+    if count < 0 or count > end - position:
+        raise KafkaError(ErrorCode.corrupt_message, f"a record claims {count} headers")
+    headers = []
+    for _ in range(count):
+        name, position = _nullable_bytes(data, position, end)
+        if name is None:
+            raise KafkaError(ErrorCode.corrupt_message, "a header without a name")
+        value, position = _nullable_bytes(data, position, end)
+        headers.append((name.decode(), value))
+    return tuple(headers), position
