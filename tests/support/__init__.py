@@ -1,0 +1,1 @@
+"""What several test suites share: broker processes, raw wire requests, waiting for conditions."""

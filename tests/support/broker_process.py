@@ -1,0 +1,161 @@
+"""A Headrace broker as a process of its own: started, killed, restarted on the same port and directory.
+
+For tests that need a real process (signals, memory, command lines, clients that block a thread). Tests of one broker's
+behaviour in the same process are served by `headrace.testing`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from tests.support.ports import free_port
+
+API_VERSIONS_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""ApiVersions v0, correlation id 1, without client id: what every broker answers first."""
+
+_running: list[BrokerProcess] = []
+
+
+class BrokerProcess:
+    """One broker; a context manager that starts it and, at the end, kills what is left of it.
+
+    `settings` are Kafka's names and values, passed as `--set name=value`. The log of every run goes to `log_path`.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        settings: Mapping[str, object] | None = None,
+        port: int | None = None,
+        ready_timeout_s: float = 20.0,
+    ) -> None:
+        self.data = data
+        self.settings = dict(settings or {})
+        self.host = "127.0.0.1"
+        self.port = port if port is not None else free_port()
+        self.log_path = data.with_name(data.name + ".broker.log")
+        self._ready_timeout_s = ready_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._started().pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start and return once ApiVersions is answered; `AssertionError` with the log when that does not come."""
+        if self.running:
+            raise RuntimeError("the broker runs already")
+        command = [sys.executable, "-m", "headrace", "start", "--listen", self.bootstrap, "--data", str(self.data)]
+        for name, value in self.settings.items():
+            command += ["--set", f"{name}={value}"]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        _running.append(self)
+        self._wait_until_ready()
+
+    def sigkill(self) -> None:
+        """Take the process away without a word, as a crash of it would."""
+        self._end(signal.SIGKILL)
+
+    def sigterm(self, timeout_s: float = 20.0) -> int:
+        """Ask for a clean shutdown and return the exit status."""
+        return self._end(signal.SIGTERM, timeout_s)
+
+    def pause(self) -> None:
+        self._started().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._started().send_signal(signal.SIGCONT)
+
+    def restart(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End it with `how` and start it again on the same port and directory."""
+        self._end(how)
+        self.start()
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the process in bytes."""
+        answer = subprocess.run(["ps", "-o", "rss=", "-p", str(self.pid)], capture_output=True, text=True, check=True)
+        return int(answer.stdout) * 1024
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the process if it still runs."""
+        if self.running:
+            self.resume()
+            self.sigkill()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the broker was not started")
+        return self._process
+
+    def _end(self, how: signal.Signals, timeout_s: float = 20.0) -> int:
+        process = self._started()
+        process.send_signal(how)
+        if self in _running:
+            _running.remove(self)
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"no end {timeout_s:g} s after {how.name}; its log:\n{self.log()}") from None
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self._ready_timeout_s
+        while not answers_api_versions(self.host, self.port):
+            status = self._started().poll()
+            if status is not None:
+                raise AssertionError(f"the broker ended at once with status {status}; its log:\n{self.log()}")
+            if time.monotonic() > deadline:
+                self.close()
+                raise AssertionError(f"no ApiVersions within {self._ready_timeout_s:g} s; its log:\n{self.log()}")
+            time.sleep(0.01)
+
+
+def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
+    """Whether a broker answers ApiVersions v0 there."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.sendall(API_VERSIONS_REQUEST)
+            return len(connection.recv(8, socket.MSG_WAITALL)) == 8
+    except OSError:
+        return False
+
+
+def logs_of_running_brokers(last_lines: int = 60) -> list[tuple[str, str]]:
+    """Title and last lines of the log of every broker now running: what a failed test's report shows."""
+    return [
+        (
+            f"broker {broker.bootstrap} (pid {broker.pid}, of {os.getpid()})",
+            "\n".join(broker.log().splitlines()[-last_lines:]),
+        )
+        for broker in _running
+    ]
