@@ -1,0 +1,23 @@
+"""The command `headrace`, also `python -m headrace`."""
+
+import sys
+
+
+def main() -> int:
+    """Run the command line; answers its exit code."""
+    if sys.argv[1:2] == ["start"]:
+        # The broker is to answer within 0.3 s: it starts without typer, see cli/start_args.py.
+        from headrace.cli import start_args
+
+        options = start_args.parse(sys.argv[2:])
+        if options is not None:
+            from headrace.cli.start import run
+
+            return run(options)
+    from headrace.cli.main import run as run_command_line
+
+    return run_command_line()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
