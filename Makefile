@@ -1,0 +1,38 @@
+# `make` lists what there is to do. Everything runs from .venv, which `make setup` fills.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+BIN := .venv/bin
+TESTS ?= tests
+DEMO_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench lock
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## put Python packages, jars and tools in place (a second run takes a second)
+	@$(if $(PYTHON),$(PYTHON),$(error No Python. Headrace needs Python 3.11 or newer: apt-get install python3.11)) scripts/setup.py
+
+demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS="--input FILE --json")
+	@$(BIN)/headrace demo $(DEMO_ARGS)
+
+test: setup ## run all tests (TESTS=tests/unit for a part)
+	$(BIN)/pytest $(TESTS)
+
+lint: setup ## ruff, mypy --strict and the contracts between rooms
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: setup ## format the code and mend what ruff can
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: setup ## compare with Apache Kafka on this machine
+	$(BIN)/python -m bench
+
+lock: setup ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
+	$(BIN)/uv pip compile pyproject.toml --extra pipeline --group dev --universal --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --custom-compile-command "make lock" -q $(ARGS) -o requirements.lock

@@ -1,0 +1,214 @@
+"""Puts in place what `make demo`, `make test` and `make bench` need, into this checkout: run by `make setup`.
+
+Runs under a bare Python 3.11+ and imports nothing but the standard library. A step whose inputs have not changed since it
+last succeeded is skipped, so a second run takes a second. What cannot be installed here is named at the end, with how to
+get it; only missing Python packages (or, under CI, anything missing) make the run fail.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+BUILD = ROOT / ".build"
+LOCK = ROOT / "requirements.lock"
+SPARK_POM = ROOT / "src" / "headrace" / "pipeline" / "jars.pom.xml"
+KAFKA_POM = ROOT / "tests" / "clients" / "kafka.pom.xml"
+NODE_CLIENTS = ROOT / "tests" / "clients" / "node"
+
+# Programs that tests run, with the Debian and the Homebrew package that brings each.
+PROGRAMS = {
+    "mvn": ("maven", "maven"),
+    "kcat": ("kcat", "kcat"),
+    "node": ("nodejs", "node"),
+    "npm": ("npm", "node"),
+    "tmux": ("tmux", "tmux"),
+}
+
+
+class MissingError(Exception):
+    """Something this machine lacks; the message says what does not work without it and how to get it."""
+
+
+class Step(NamedTuple):
+    """One thing to put in place. `inputs` decide whether it has to be done again, `output` is what it leaves behind."""
+
+    name: str
+    run: Callable[[], None]
+    inputs: Sequence[Path] = ()
+    output: Path | None = None
+
+    @property
+    def stamp(self) -> Path:
+        return BUILD / "stamps" / re.sub(r"\W+", "-", self.name.lower())
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"{sys.version} {ROOT}".encode())
+        for path in self.inputs:
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def is_done(self) -> bool:
+        return (
+            self.output is not None
+            and self.output.exists()
+            and self.stamp.exists()
+            and self.stamp.read_text() == self.fingerprint()
+        )
+
+
+def run(*command: str | Path, what_if_not: str) -> None:
+    """Run a command with its output in `.build/setup.log`; `MissingError(what_if_not)` with the end of it on failure."""
+    log = BUILD / "setup.log"
+    with log.open("ab") as output:
+        start = output.tell()
+        try:
+            code = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
+        except FileNotFoundError:
+            code = 127
+    if code:
+        tail = log.read_bytes()[start:].decode(errors="replace").splitlines()[-12:]
+        shown = " ".join(str(part) for part in command[:4])
+        raise MissingError("\n".join([what_if_not, f"`{shown} ...` failed with status {code}:", *tail]))
+
+
+def python_packages() -> None:
+    try:
+        import ensurepip  # noqa: F401  (Debian packs it apart)
+    except ImportError:
+        raise MissingError("This Python cannot make virtual environments: apt-get install python3-venv") from None
+    if not PYTHON.exists():
+        run(sys.executable, "-m", "venv", VENV, what_if_not="Could not make the virtual environment .venv.")
+    # uv takes a second where pip takes two minutes, and comes from the lock file like the rest.
+    uv_lock = BUILD / "uv.lock.txt"
+    uv_lock.write_text(locked("uv"))
+    hint = (
+        "Could not install the Python packages of requirements.lock. Is the package index reachable (pip config list)? "
+        "Where a package has no wheel for this machine, a C compiler is needed: apt-get install build-essential, or "
+        "xcode-select --install."
+    )
+    run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", uv_lock, what_if_not=hint)
+    try:
+        run(VENV / "bin" / "uv", "pip", "sync", "--python", PYTHON, "--require-hashes", LOCK, what_if_not=hint)
+    except MissingError:
+        # pip reads settings (mirrors, certificates) that uv does not.
+        run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCK, what_if_not=hint)
+    editable = ("--no-deps", "--no-build-isolation", "-e", ROOT)
+    run(VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, *editable, what_if_not="Could not install Headrace.")
+
+
+def locked(package: str) -> str:
+    """The lines of the lock file for one package."""
+    match = re.search(rf"^{package}==.*\n(?:    .*\n)*", LOCK.read_text(), re.MULTILINE)
+    if match is None:
+        raise MissingError(f"{LOCK.name} has no {package}: run `make lock`.")
+    return match.group()
+
+
+def java() -> None:
+    how = "needed by Spark (make demo) and by Kafka's own tools (tests): apt-get install openjdk-17-jdk-headless"
+    try:
+        shown = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        raise MissingError(f"No Java. Java 17 or newer is {how}, or brew install openjdk@17.") from None
+    version = re.search(r'version "(\d+)', shown)
+    if version and int(version.group(1)) < 17:
+        raise MissingError(
+            f"Java {version.group(1)} is too old. Java 17 or newer is {how}, or brew install openjdk@17."
+        )
+
+
+def programs() -> None:
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if not missing:
+        return
+    names = sorted({PROGRAMS[program][0] for program in missing})
+    by_hand = f"Missing: {', '.join(missing)} (tests of real clients, Spark's jars). "
+    if shutil.which("apt-get") is None:
+        brew = sorted({PROGRAMS[program][1] for program in missing})
+        raise MissingError(f"{by_hand}Get them with: brew install {' '.join(brew)}")
+    hint = f"{by_hand}Get them with: sudo apt-get install {' '.join(names)}"
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    run(*sudo, "apt-get", "update", "-q", what_if_not=hint)
+    run(*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qy", "--no-install-recommends", *names,
+        what_if_not=hint)  # fmt: skip
+
+
+def jars(pom: Path, directory: Path) -> Callable[[], None]:
+    def copy() -> None:
+        if shutil.which("mvn") is None:
+            raise MissingError(f"No Maven (mvn) to bring the jars of {pom.relative_to(ROOT)}.")
+        fresh = directory.with_name(directory.name + ".new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        run("mvn", "-B", "-q", "-f", pom, "dependency:copy-dependencies", "-DincludeScope=runtime",
+            f"-DoutputDirectory={fresh}",
+            what_if_not=f"Maven could not bring the jars of {pom.relative_to(ROOT)}. Is Maven Central, or the mirror in "
+            "~/.m2/settings.xml, reachable?")  # fmt: skip
+        shutil.rmtree(directory, ignore_errors=True)
+        fresh.rename(directory)
+
+    return copy
+
+
+def npm_packages() -> None:
+    if shutil.which("npm") is None:
+        raise MissingError("No npm to bring KafkaJS, which tests/clients runs.")
+    run("npm", "ci", "--prefix", NODE_CLIENTS, "--no-audit", "--no-fund",
+        what_if_not="npm could not bring the packages of tests/clients/node. Is the npm registry reachable?")  # fmt: skip
+
+
+def steps() -> list[Step]:
+    spark_jars = BUILD / "jars" / "spark"
+    kafka_jars = BUILD / "jars" / "kafka"
+    return [
+        Step("Python packages", python_packages, [LOCK, ROOT / "pyproject.toml"], VENV / "bin" / "headrace"),
+        Step("Java", java),
+        Step("Programs for tests", programs),
+        Step("Spark's Kafka connector and Delta Lake", jars(SPARK_POM, spark_jars), [SPARK_POM], spark_jars),
+        Step("Kafka's own tools", jars(KAFKA_POM, kafka_jars), [KAFKA_POM], kafka_jars),
+        Step("npm packages", npm_packages, [NODE_CLIENTS / "package-lock.json"], NODE_CLIENTS / "node_modules"),
+    ]
+
+
+def main() -> int:
+    if sys.version_info < (3, 11):
+        print(
+            f"Headrace needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try: make setup PYTHON=python3.11"
+        )
+        return 1
+    (BUILD / "stamps").mkdir(parents=True, exist_ok=True)
+    (BUILD / "jars").mkdir(exist_ok=True)
+    (BUILD / "setup.log").write_bytes(b"")
+    missing: dict[str, str] = {}
+    todo = [step for step in steps() if not step.is_done()]
+    for number, step in enumerate(todo, 1):
+        print(f"setup {number}/{len(todo)}: {step.name} ... ", end="", flush=True)
+        started = time.monotonic()
+        try:
+            step.run()
+        except MissingError as error:
+            missing[step.name] = str(error)
+            print("missing")
+        else:
+            step.stamp.write_text(step.fingerprint())
+            print(f"{time.monotonic() - started:.1f} s")
+    for name, why in missing.items():
+        print(f"\n{name}: {why}", file=sys.stderr)
+    if "Python packages" in missing or (missing and os.environ.get("CI")):
+        return 1
+    if missing:
+        print("\nGoing on without; what needs it will say so.", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
