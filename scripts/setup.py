@@ -1,8 +1,8 @@
-"""Puts in place what `make demo`, `make test` and `make bench` need, into this checkout: run by `make setup`.
+"""Puts in place what `make demo`, `make test` and `make bench` need, into this checkout. Run by `make setup`.
 
-Runs under a bare Python 3.11+ and imports nothing but the standard library. A step whose inputs have not changed since it
-last succeeded is skipped, so a second run takes a second. What cannot be installed here is named at the end, with how to
-get it; only missing Python packages (or, under CI, anything missing) make the run fail.
+Runs under a bare Python and imports nothing but the standard library. A step whose inputs have not changed since it
+last succeeded is skipped, so a second run takes a second. What cannot be installed here is named at the end, with how
+to get it; only missing Python packages (or, under CI, anything missing) make the run fail.
 """
 
 import hashlib
@@ -40,12 +40,13 @@ class MissingError(Exception):
 
 
 class Step(NamedTuple):
-    """One thing to put in place. `inputs` decide whether it has to be done again, `output` is what it leaves behind."""
+    """One thing to put in place; done again when `inputs` change or one of `outputs` or `programs` is not there."""
 
     name: str
     run: Callable[[], None]
     inputs: Sequence[Path] = ()
-    output: Path | None = None
+    outputs: Sequence[Path] = ()
+    programs: Sequence[str] = ()
 
     @property
     def stamp(self) -> Path:
@@ -59,26 +60,28 @@ class Step(NamedTuple):
 
     def is_done(self) -> bool:
         return (
-            self.output is not None
-            and self.output.exists()
-            and self.stamp.exists()
+            self.stamp.exists()
             and self.stamp.read_text() == self.fingerprint()
+            and all(path.exists() for path in self.outputs)
+            and all(shutil.which(program) for program in self.programs)
         )
 
 
-def run(*command: str | Path, what_if_not: str) -> None:
-    """Run a command with its output in `.build/setup.log`; `MissingError(what_if_not)` with the end of it on failure."""
+def run(*command: str | Path, hint: str) -> None:
+    """Run a command, its output in `.build/setup.log`; if it fails, `MissingError` with `hint` and the end of that."""
     log = BUILD / "setup.log"
     with log.open("ab") as output:
         start = output.tell()
         try:
-            code = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
+            status = subprocess.run(
+                command, check=False, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            ).returncode
         except FileNotFoundError:
-            code = 127
-    if code:
+            status = 127
+    if status:
         tail = log.read_bytes()[start:].decode(errors="replace").splitlines()[-12:]
         shown = " ".join(str(part) for part in command[:4])
-        raise MissingError("\n".join([what_if_not, f"`{shown} ...` failed with status {code}:", *tail]))
+        raise MissingError("\n".join([hint, f"`{shown} ...` failed with status {status}:", *tail]))
 
 
 def python_packages() -> None:
@@ -87,7 +90,7 @@ def python_packages() -> None:
     except ImportError:
         raise MissingError("This Python cannot make virtual environments: apt-get install python3-venv") from None
     if not PYTHON.exists():
-        run(sys.executable, "-m", "venv", VENV, what_if_not="Could not make the virtual environment .venv.")
+        run(sys.executable, "-m", "venv", VENV, hint="Could not make the virtual environment .venv.")
     # uv takes a second where pip takes two minutes, and comes from the lock file like the rest.
     uv_lock = BUILD / "uv.lock.txt"
     uv_lock.write_text(locked("uv"))
@@ -96,14 +99,14 @@ def python_packages() -> None:
         "Where a package has no wheel for this machine, a C compiler is needed: apt-get install build-essential, or "
         "xcode-select --install."
     )
-    run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", uv_lock, what_if_not=hint)
+    run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", uv_lock, hint=hint)
     try:
-        run(VENV / "bin" / "uv", "pip", "sync", "--python", PYTHON, "--require-hashes", LOCK, what_if_not=hint)
+        run(VENV / "bin" / "uv", "pip", "sync", "--python", PYTHON, "--require-hashes", LOCK, hint=hint)
     except MissingError:
         # pip reads settings (mirrors, certificates) that uv does not.
-        run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCK, what_if_not=hint)
+        run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCK, hint=hint)
     editable = ("--no-deps", "--no-build-isolation", "-e", ROOT)
-    run(VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, *editable, what_if_not="Could not install Headrace.")
+    run(VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, *editable, hint="Could not install Headrace.")
 
 
 def locked(package: str) -> str:
@@ -138,21 +141,21 @@ def programs() -> None:
         raise MissingError(f"{by_hand}Get them with: brew install {' '.join(brew)}")
     hint = f"{by_hand}Get them with: sudo apt-get install {' '.join(names)}"
     sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    run(*sudo, "apt-get", "update", "-q", what_if_not=hint)
-    run(*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qy", "--no-install-recommends", *names,
-        what_if_not=hint)  # fmt: skip
+    run(*sudo, "apt-get", "update", "-q", hint=hint)
+    install = ["apt-get", "install", "-qy", "--no-install-recommends", *names]
+    run(*sudo, "env", "DEBIAN_FRONTEND=noninteractive", *install, hint=hint)
 
 
 def jars(pom: Path, directory: Path) -> Callable[[], None]:
     def copy() -> None:
+        name = pom.relative_to(ROOT)
         if shutil.which("mvn") is None:
-            raise MissingError(f"No Maven (mvn) to bring the jars of {pom.relative_to(ROOT)}.")
-        fresh = directory.with_name(directory.name + ".new")
+            raise MissingError(f"No Maven (mvn) to bring the jars of {name}.")
+        fresh = directory.with_name(f"{directory.name}.new")
         shutil.rmtree(fresh, ignore_errors=True)
-        run("mvn", "-B", "-q", "-f", pom, "dependency:copy-dependencies", "-DincludeScope=runtime",
-            f"-DoutputDirectory={fresh}",
-            what_if_not=f"Maven could not bring the jars of {pom.relative_to(ROOT)}. Is Maven Central, or the mirror in "
-            "~/.m2/settings.xml, reachable?")  # fmt: skip
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fresh}"]
+        hint = f"Maven could not bring the jars of {name}. Is Maven Central (or the mirror of ~/.m2/settings.xml) up?"
+        run("mvn", "--batch-mode", "--quiet", "--file", pom, *goal, hint=hint)
         shutil.rmtree(directory, ignore_errors=True)
         fresh.rename(directory)
 
@@ -162,25 +165,26 @@ def jars(pom: Path, directory: Path) -> Callable[[], None]:
 def npm_packages() -> None:
     if shutil.which("npm") is None:
         raise MissingError("No npm to bring KafkaJS, which tests/clients runs.")
-    run("npm", "ci", "--prefix", NODE_CLIENTS, "--no-audit", "--no-fund",
-        what_if_not="npm could not bring the packages of tests/clients/node. Is the npm registry reachable?")  # fmt: skip
+    hint = "npm could not bring the packages of tests/clients/node. Is the npm registry reachable?"
+    run("npm", "ci", "--prefix", NODE_CLIENTS, "--no-audit", "--no-fund", hint=hint)
 
 
 def steps() -> list[Step]:
-    spark_jars = BUILD / "jars" / "spark"
-    kafka_jars = BUILD / "jars" / "kafka"
+    pyproject = ROOT / "pyproject.toml"
+    spark, kafka = BUILD / "jars" / "spark", BUILD / "jars" / "kafka"
+    npm_lock = NODE_CLIENTS / "package-lock.json"
     return [
-        Step("Python packages", python_packages, [LOCK, ROOT / "pyproject.toml"], VENV / "bin" / "headrace"),
-        Step("Java", java),
-        Step("Programs for tests", programs),
-        Step("Spark's Kafka connector and Delta Lake", jars(SPARK_POM, spark_jars), [SPARK_POM], spark_jars),
-        Step("Kafka's own tools", jars(KAFKA_POM, kafka_jars), [KAFKA_POM], kafka_jars),
-        Step("npm packages", npm_packages, [NODE_CLIENTS / "package-lock.json"], NODE_CLIENTS / "node_modules"),
+        Step("Python packages", python_packages, inputs=[LOCK, pyproject], outputs=[VENV / "bin" / "headrace"]),
+        Step("Java", java, programs=["java"]),
+        Step("Programs for tests", programs, programs=list(PROGRAMS)),
+        Step("Spark's Kafka connector and Delta Lake", jars(SPARK_POM, spark), inputs=[SPARK_POM], outputs=[spark]),
+        Step("Kafka's own tools", jars(KAFKA_POM, kafka), inputs=[KAFKA_POM], outputs=[kafka]),
+        Step("npm packages", npm_packages, inputs=[npm_lock], outputs=[NODE_CLIENTS / "node_modules"]),
     ]
 
 
 def main() -> int:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  (this may be any Python)
         print(
             f"Headrace needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try: make setup PYTHON=python3.11"
         )
@@ -190,6 +194,8 @@ def main() -> int:
     (BUILD / "setup.log").write_bytes(b"")
     missing: dict[str, str] = {}
     todo = [step for step in steps() if not step.is_done()]
+    if not todo:
+        print("setup: everything is in place")
     for number, step in enumerate(todo, 1):
         print(f"setup {number}/{len(todo)}: {step.name} ... ", end="", flush=True)
         started = time.monotonic()
