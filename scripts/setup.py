@@ -5,6 +5,8 @@ last succeeded is skipped, so a second run takes a second. What cannot be instal
 to get it; only missing Python packages (or, under CI, anything missing) make the run fail.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import re
