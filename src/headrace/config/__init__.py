@@ -1,0 +1,44 @@
+"""The settings table: Kafka's names, types, limits, defaults and what Headrace says about each, and the typed views.
+
+Knows nothing of the rest of the package.
+"""
+
+from headrace.config.broker import BROKER_SETTINGS, BrokerConfig, check_dynamic, known_keys
+from headrace.config.definition import ConfigError, Setting, Value
+from headrace.config.listeners import Listener
+from headrace.config.properties import parse_assignments, parse_environment, parse_properties
+from headrace.config.topic import TOPIC_SETTINGS, parse_topic_overrides, topic_values
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "TOPIC_SETTINGS",
+    "BrokerConfig",
+    "ConfigError",
+    "Listener",
+    "Setting",
+    "Value",
+    "check_dynamic",
+    "load",
+    "parse_topic_overrides",
+    "topic_values",
+]
+
+
+def load(
+    file_text: str | None = None,
+    environment: dict[str, str] | None = None,
+    assignments: tuple[str, ...] | list[str] = (),
+    defaults: dict[str, str] | None = None,
+) -> BrokerConfig:
+    """A broker's configuration: `--set` over the environment over the file over what the start command chose.
+
+    Raises ConfigError that names the key, the value and what is allowed.
+    """
+    return BrokerConfig(
+        {
+            **(defaults or {}),
+            **(parse_properties(file_text) if file_text is not None else {}),
+            **(parse_environment(environment, known_keys()) if environment else {}),
+            **parse_assignments(assignments),
+        }
+    )

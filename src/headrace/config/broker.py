@@ -1,0 +1,396 @@
+"""The settings of one broker, from every source, as typed attributes.
+
+A value comes from the first of these that has it: set at run time for this broker, set at run time for all brokers, the
+file/environment/command line the broker started with, the default (KIP-226).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from headrace.config.coordinator import COORDINATOR_SETTINGS
+from headrace.config.definition import CLUSTER_WIDE, READ_ONLY, ConfigError, Setting, Value, did_you_mean
+from headrace.config.inapplicable import INAPPLICABLE, why_inapplicable
+from headrace.config.listeners import Listener, parse_listeners, parse_protocol_map
+from headrace.config.log import LOG_SETTINGS
+from headrace.config.replication import REPLICATION_SETTINGS
+from headrace.config.security import SECURITY_SETTINGS
+from headrace.config.server import SERVER_SETTINGS
+
+BROKER_SETTINGS: Final[dict[str, Setting]] = {
+    **SERVER_SETTINGS,
+    **LOG_SETTINGS,
+    **COORDINATOR_SETTINGS,
+    **REPLICATION_SETTINGS,
+    **SECURITY_SETTINGS,
+}
+LISTENER_PREFIX: Final = "listener.name."
+
+# Where a value comes from, with the numbers that DescribeConfigs carries.
+TOPIC_SOURCE: Final = 1
+DYNAMIC_BROKER_SOURCE: Final = 2
+DYNAMIC_DEFAULT_SOURCE: Final = 3
+STATIC_SOURCE: Final = 4
+DEFAULT_SOURCE: Final = 5
+
+
+class Origin(NamedTuple):
+    """One source that has a value for a setting: under which name, as which text, and the source's number."""
+
+    name: str
+    text: str | None
+    source: int
+
+
+def find_setting(key: str) -> Setting | None:
+    """The setting that `key` names, be it for one listener (`listener.name.<name>.<key>`); None where there is none."""
+    if key.startswith(LISTENER_PREFIX):
+        parts = key.removeprefix(LISTENER_PREFIX).split(".")
+        for start in (1, 2):  # what follows the listener's name, or its name and a SASL mechanism
+            setting = BROKER_SETTINGS.get(".".join(parts[start:]))
+            if setting is not None and len(parts) > start:
+                return setting
+        return None
+    return BROKER_SETTINGS.get(key)
+
+
+def known_keys() -> set[str]:
+    """Every key that a server.properties may hold, save those for one listener."""
+    return BROKER_SETTINGS.keys() | INAPPLICABLE
+
+
+class BrokerConfig:
+    """Typed attributes, one for each setting that Headrace honours: `config.num_partitions`.
+
+    Attributes always hold the value in force: reconfigure() changes them in place, so whoever reads one late sees it.
+    `warnings` are lines, one for each key that is accepted but does nothing.
+    """
+
+    # server
+    node_id: int
+    broker_id: int
+    broker_rack: str | None
+    listeners: tuple[str, ...]
+    advertised_listeners: tuple[str, ...] | None
+    listener_security_protocol_map: str
+    inter_broker_listener_name: str | None
+    socket_listen_backlog_size: int
+    socket_receive_buffer_bytes: int
+    socket_send_buffer_bytes: int
+    socket_request_max_bytes: int
+    queued_max_request_bytes: int
+    queued_max_requests: int
+    connections_max_idle_ms: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
+    max_connection_creation_rate: int
+    request_timeout_ms: int
+    socket_connection_setup_timeout_ms: int
+    socket_connection_setup_timeout_max_ms: int
+    num_recovery_threads_per_data_dir: int
+    fetch_max_bytes: int
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+    auto_create_topics_enable: bool
+    delete_topic_enable: bool
+    num_partitions: int
+    default_replication_factor: int
+    min_insync_replicas: int
+    unclean_leader_election_enable: bool
+    compression_type: str
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
+    message_max_bytes: int
+    metrics_num_samples: int
+    metrics_sample_window_ms: int
+    headrace_disk_reserve_ratio: float
+    # log
+    log_dirs: tuple[str, ...] | None
+    log_dir: tuple[str, ...] | None
+    cordoned_log_dirs: tuple[str, ...]
+    log_segment_bytes: int
+    log_roll_ms: int | None
+    log_roll_hours: int
+    log_roll_jitter_ms: int | None
+    log_roll_jitter_hours: int
+    log_segment_delete_delay_ms: int
+    log_index_size_max_bytes: int
+    log_index_interval_bytes: int
+    log_preallocate: bool
+    log_retention_ms: int | None
+    log_retention_minutes: int | None
+    log_retention_hours: int
+    log_retention_bytes: int
+    log_retention_check_interval_ms: int
+    log_cleanup_policy: tuple[str, ...]
+    log_local_retention_bytes: int
+    log_local_retention_ms: int
+    log_flush_interval_messages: int
+    log_flush_interval_ms: int | None
+    log_flush_scheduler_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_message_timestamp_type: str
+    log_message_timestamp_before_max_ms: int
+    log_message_timestamp_after_max_ms: int
+    log_cleaner_enable: bool
+    log_cleaner_threads: int
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_delete_retention_ms: int
+    log_cleaner_min_cleanable_ratio: float
+    log_cleaner_min_compaction_lag_ms: int
+    log_cleaner_max_compaction_lag_ms: int
+    # coordinator
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+    offsets_topic_compression_codec: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    offsets_commit_timeout_ms: int
+    offsets_load_buffer_size: int
+    offset_metadata_max_bytes: int
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    group_max_size: int
+    group_coordinator_rebalance_protocols: tuple[str, ...]
+    group_consumer_session_timeout_ms: int
+    group_consumer_min_session_timeout_ms: int
+    group_consumer_max_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_assignors: tuple[str, ...]
+    group_consumer_assignment_interval_ms: int
+    group_consumer_min_assignment_interval_ms: int
+    group_consumer_max_assignment_interval_ms: int
+    group_consumer_migration_policy: str
+    group_coordinator_append_linger_ms: int
+    producer_id_expiration_ms: int
+    producer_id_expiration_check_interval_ms: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_min_isr: int
+    transaction_state_log_segment_bytes: int
+    transaction_state_log_load_buffer_size: int
+    transaction_max_timeout_ms: int
+    transactional_id_expiration_ms: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
+    transaction_partition_verification_enable: bool
+    transaction_two_phase_commit_enable: bool
+    add_partitions_to_txn_retry_backoff_ms: int
+    add_partitions_to_txn_retry_backoff_max_ms: int
+    # replication
+    num_replica_fetchers: int
+    replica_fetch_min_bytes: int
+    replica_fetch_max_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_backoff_ms: int
+    replica_lag_time_max_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    replica_socket_timeout_ms: int
+    replica_socket_receive_buffer_bytes: int
+    replica_selector_class: str | None
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
+    controlled_shutdown_enable: bool
+    controlled_shutdown_max_retries: int
+    controlled_shutdown_retry_backoff_ms: int
+    controller_socket_timeout_ms: int
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
+    replica_alter_log_dirs_io_max_bytes_per_second: int
+    quota_window_num: int
+    quota_window_size_seconds: int
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
+    # security
+    security_inter_broker_protocol: str
+    sasl_mechanism_inter_broker_protocol: str
+    authorizer_class_name: str
+    super_users: str
+    allow_everyone_if_no_acl_found: bool
+    sasl_enabled_mechanisms: tuple[str, ...]
+    sasl_jaas_config: str | None
+    sasl_server_max_receive_size: int
+    connections_max_reauth_ms: int
+    connection_failed_authentication_delay_ms: int
+    ssl_keystore_type: str
+    ssl_keystore_location: str | None
+    ssl_keystore_password: str | None
+    ssl_keystore_key: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_key_password: str | None
+    ssl_truststore_type: str
+    ssl_truststore_location: str | None
+    ssl_truststore_password: str | None
+    ssl_truststore_certificates: str | None
+    ssl_client_auth: str
+    ssl_protocol: str
+    ssl_enabled_protocols: tuple[str, ...]
+    ssl_cipher_suites: tuple[str, ...]
+    ssl_endpoint_identification_algorithm: str
+    ssl_principal_mapping_rules: str
+    ssl_allow_dn_changes: bool
+    ssl_allow_san_changes: bool
+
+    def __init__(self, properties: Mapping[str, str] | None = None) -> None:
+        """Take what the broker starts with; raises ConfigError for an unknown key or a bad value."""
+        self._static: dict[str, str] = {}
+        self._cluster: Mapping[str, str] = {}
+        self._own: Mapping[str, str] = {}
+        self.warnings: list[str] = []
+        for key, text in (properties or {}).items():
+            reason = why_inapplicable(key)
+            setting = find_setting(key)
+            if setting is None and reason is None:
+                raise ConfigError(key, None, f"Unknown setting {key}={text}.{did_you_mean(key, known_keys())}")
+            if setting is None or setting.inert:
+                why = reason or (setting.documentation.partition(": ")[2].rstrip(".") if setting else "")
+                self.warnings.append(f"{key} is accepted but does nothing: {why}")
+            if setting is not None:
+                setting.parse(text)
+                self._static[key] = text
+        self._unify_broker_id()
+        self._refresh()
+        parse_protocol_map(self.listener_security_protocol_map)
+        self.parsed_listeners = parse_listeners("listeners", self.listeners)
+        self.parsed_advertised_listeners: tuple[Listener, ...] | None = None
+        if self.advertised_listeners is not None:
+            self.parsed_advertised_listeners = parse_listeners("advertised.listeners", self.advertised_listeners)
+        self._check_listeners()
+        self._check_together()
+
+    def reconfigure(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> set[str]:
+        """Put run-time values in force, those for all brokers and those for this one; the names that changed.
+
+        Values were checked when they were set. One that is not (left by another version) is passed over.
+        """
+        before = {name: getattr(self, setting.attribute) for name, setting in BROKER_SETTINGS.items()}
+        self._cluster, self._own = cluster, own
+        self._refresh()
+        return {name for name, value in before.items() if getattr(self, BROKER_SETTINGS[name].attribute) != value}
+
+    def value(self, name: str) -> Value:
+        """The value in force of the setting `name`; KeyError where there is no such setting."""
+        value: Value = getattr(self, BROKER_SETTINGS[name].attribute)
+        return value
+
+    def is_set(self, name: str) -> bool:
+        """Whether anybody chose a value, so that it is more than the default."""
+        return name in self._own or name in self._cluster or name in self._static
+
+    def origins(self, name: str) -> list[Origin]:
+        """Every source that has a value for `name` or for a setting that stands in for it, the one in force first."""
+        setting = find_setting(name)
+        if setting is None:
+            return []
+        names = (name, *setting.synonyms)
+        layers = (
+            (self._own, DYNAMIC_BROKER_SOURCE),
+            (self._cluster, DYNAMIC_DEFAULT_SOURCE),
+            (self._static, STATIC_SOURCE),
+        )
+        found = [Origin(each, layer[each], source) for layer, source in layers for each in names if each in layer]
+        if setting.default is not None:
+            found.append(Origin(name, setting.format(setting.default), DEFAULT_SOURCE))
+        return found
+
+    def listener_settings(self) -> Iterator[tuple[str, str]]:
+        """Keys and texts of settings that were given for one listener only."""
+        for layer in (self._static, self._cluster, self._own):
+            yield from ((key, text) for key, text in layer.items() if key.startswith(LISTENER_PREFIX))
+
+    def security_protocol(self, listener: str) -> str:
+        """The security protocol of the listener of that name."""
+        return parse_protocol_map(self.listener_security_protocol_map)[listener]
+
+    def _unify_broker_id(self) -> None:
+        node, broker = self._static.get("node.id"), self._static.get("broker.id")
+        if node is not None and broker is not None and int(node) != int(broker):
+            raise ConfigError("broker.id", broker, f"allowed is the same number as node.id, which is {node}")
+
+    def _refresh(self) -> None:
+        for name, setting in BROKER_SETTINGS.items():
+            value = setting.default
+            for layer in (self._own, self._cluster, self._static):
+                if name in layer:
+                    try:
+                        value = setting.parse(layer[name])
+                    except ConfigError:
+                        continue
+                    break
+            setattr(self, setting.attribute, value)
+        if "broker.id" in self._static and "node.id" not in self._static and self.broker_id >= 0:
+            self.node_id = self.broker_id
+        self.broker_id = self.node_id
+
+    def _check_listeners(self) -> None:
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        names = {listener.name for listener in self.parsed_listeners}
+        for listener in (*self.parsed_listeners, *(self.parsed_advertised_listeners or ())):
+            if listener.name not in protocols:
+                raise ConfigError(
+                    "listeners",
+                    str(listener),
+                    f"listener.security.protocol.map has no protocol for {listener.name}; "
+                    f"add {listener.name}:PLAINTEXT to it",
+                )
+        for listener in self.parsed_advertised_listeners or ():
+            if listener.name not in names:
+                raise ConfigError(
+                    "advertised.listeners",
+                    str(listener),
+                    f"allowed are the names in listeners: {', '.join(sorted(names))}",
+                )
+            if listener.host in ("", "0.0.0.0", "::"):
+                raise ConfigError(
+                    "advertised.listeners", str(listener), "clients need an address or name that they can connect to"
+                )
+
+    def _check_together(self) -> None:
+        if self.log_cleaner_min_compaction_lag_ms > self.log_cleaner_max_compaction_lag_ms:
+            raise ConfigError(
+                "log.cleaner.min.compaction.lag.ms",
+                self.log_cleaner_min_compaction_lag_ms,
+                "allowed is at most log.cleaner.max.compaction.lag.ms, "
+                f"which is {self.log_cleaner_max_compaction_lag_ms}",
+            )
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ConfigError(
+                "group.min.session.timeout.ms",
+                self.group_min_session_timeout_ms,
+                f"allowed is at most group.max.session.timeout.ms, which is {self.group_max_session_timeout_ms}",
+            )
+
+
+def check_dynamic(key: str, text: str, *, per_broker: bool) -> None:
+    """Whether `key` may be set to `text` while brokers run, for one broker or for all.
+
+    Raises ConfigError for an unknown key, a setting that needs a restart, one that cannot be shared, and a bad value.
+    """
+    setting = find_setting(key)
+    if setting is None:
+        if key in INAPPLICABLE:
+            raise ConfigError(key, None, f"{key} cannot be changed: {why_inapplicable(key)}.")
+        raise ConfigError(key, None, f"Unknown broker setting {key}.{did_you_mean(key, BROKER_SETTINGS)}")
+    if setting.update == READ_ONLY:
+        raise ConfigError(
+            key, None, f"{key} cannot be changed while the broker runs; set it in server.properties and restart."
+        )
+    if setting.update != CLUSTER_WIDE and not per_broker:
+        raise ConfigError(key, None, f"{key} can only be set for one broker; name its id.")
+    setting.parse(text)

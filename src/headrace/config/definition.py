@@ -1,0 +1,229 @@
+"""What a setting is: name, type, default, what values it takes, who may change it while the broker runs.
+
+Values follow Kafka's textual rules (trimmed, booleans in any case, lists split at commas), so that a file or a request
+written for Kafka means the same here. Knows no particular setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeAlias
+
+Value: TypeAlias = "int | float | str | bool | tuple[str, ...] | None"
+
+# Types, with the numbers that DescribeConfigs carries (KIP-569).
+BOOLEAN: Final = 1
+STRING: Final = 2
+INT: Final = 3
+SHORT: Final = 4
+LONG: Final = 5
+DOUBLE: Final = 6
+LIST: Final = 7
+CLASS: Final = 8
+PASSWORD: Final = 9
+
+# Importance.
+HIGH: Final = "high"
+MEDIUM: Final = "medium"
+LOW: Final = "low"
+
+# Who can change a broker setting without a restart (KIP-226).
+READ_ONLY: Final = "read-only"
+PER_BROKER: Final = "per-broker"
+CLUSTER_WIDE: Final = "cluster-wide"
+
+MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used: `key`, the offending `value` (None where the key itself is wrong), `reason`."""
+
+    def __init__(self, key: str, value: object, reason: str) -> None:
+        self.key, self.value, self.reason = key, value, reason
+        super().__init__(reason if value is None else f"Invalid value {value!r} for {key}: {reason}")
+
+
+class Check:
+    """A condition on a value, with the words that tell a user what is allowed."""
+
+    __slots__ = ("allowed", "test")
+
+    def __init__(self, allowed: str, test: Callable[[Value], bool]) -> None:
+        self.allowed, self.test = allowed, test
+
+
+def at_least(low: int) -> Check:
+    return Check(f"at least {low}", lambda v: isinstance(v, (int, float)) and v >= low)
+
+
+def between(low: float, high: float) -> Check:
+    return Check(f"from {low} to {high}", lambda v: isinstance(v, (int, float)) and low <= v <= high)
+
+
+def one_of(*names: str) -> Check:
+    return Check("one of " + ", ".join(names), lambda v: v in names)
+
+
+def one_of_ignoring_case(*names: str) -> Check:
+    return Check("one of " + ", ".join(names), lambda v: isinstance(v, str) and v.lower() in names)
+
+
+def each_of(*names: str) -> Check:
+    return Check(
+        "a comma-separated list of " + ", ".join(names),
+        lambda v: isinstance(v, tuple) and all(item in names for item in v),
+    )
+
+
+NOT_EMPTY: Final = Check("not empty", lambda v: v != "" and v != ())
+
+
+class Setting:
+    """One row of a settings table.
+
+    `default` is a typed value. `synonyms` are names of other settings that give the value where this one has none, in
+    the order in which they count. `inert` marks a setting that is accepted but that nothing in Headrace depends on,
+    `hidden` one that is shown only where it is set.
+    """
+
+    __slots__ = (
+        "check",
+        "default",
+        "documentation",
+        "hidden",
+        "importance",
+        "inert",
+        "name",
+        "synonyms",
+        "type",
+        "update",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        type: int,
+        default: Value,
+        documentation: str,
+        check: Check | None = None,
+        *,
+        importance: str = MEDIUM,
+        update: str = READ_ONLY,
+        synonyms: tuple[str, ...] = (),
+        inert: bool = False,
+        hidden: bool = False,
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.default = default
+        self.documentation = documentation
+        self.check = check
+        self.importance = importance
+        self.update = update
+        self.synonyms = synonyms
+        self.inert = inert
+        self.hidden = hidden
+
+    @property
+    def attribute(self) -> str:
+        """The name under which typed views offer the value: `log.retention.ms` is `log_retention_ms`."""
+        return self.name.replace(".", "_")
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the value must never leave the broker."""
+        return self.type == PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The typed value of `text`; raises ConfigError that names the key, the value and what is allowed."""
+        try:
+            value = _READERS[self.type](text.strip() if self.type != PASSWORD else text)
+        except ValueError:
+            raise self.refuse(text) from None
+        if self.check is not None and not self.check.test(value):
+            raise self.refuse(text)
+        return value
+
+    def refuse(self, text: str) -> ConfigError:
+        """The error for a value that is not allowed."""
+        shown = "[hidden]" if self.sensitive else text
+        return ConfigError(self.name, shown, f"allowed is {self.allowed()}")
+
+    def allowed(self) -> str:
+        """What values the setting takes, in words."""
+        if self.check is None:
+            return _KINDS[self.type]
+        return self.check.allowed if self.type in (STRING, LIST) else f"{_KINDS[self.type]}, {self.check.allowed}"
+
+    def format(self, value: Value) -> str | None:
+        """The text that Kafka's tools print for a typed value."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        if isinstance(value, float):
+            return repr(value).replace("e+", "E").replace("e-", "E-")
+        return str(value)
+
+
+def _boolean(text: str) -> Value:
+    lowered = text.lower()
+    if lowered not in ("true", "false"):
+        raise ValueError(text)
+    return lowered == "true"
+
+
+def _integer(bits: int) -> Callable[[str], Value]:
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    def read(text: str) -> Value:
+        value = int(text)
+        if not low <= value <= high or "_" in text:
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+def _list(text: str) -> Value:
+    return tuple(dict.fromkeys(item.strip() for item in text.split(","))) if text else ()
+
+
+_READERS: Final[Mapping[int, Callable[[str], Value]]] = {
+    BOOLEAN: _boolean,
+    STRING: str,
+    SHORT: _integer(16),
+    INT: _integer(32),
+    LONG: _integer(64),
+    DOUBLE: float,
+    LIST: _list,
+    CLASS: str,
+    PASSWORD: str,
+}
+_KINDS: Final[Mapping[int, str]] = {
+    BOOLEAN: "true or false",
+    STRING: "text",
+    SHORT: "a whole number (16 bits)",
+    INT: "a whole number (32 bits)",
+    LONG: "a whole number (64 bits)",
+    DOUBLE: "a number",
+    LIST: "a comma-separated list",
+    CLASS: "a class name",
+    PASSWORD: "text",
+}
+
+
+def table(*settings: Setting) -> dict[str, Setting]:
+    """The settings by name, in the order given."""
+    return {setting.name: setting for setting in settings}
+
+
+def did_you_mean(key: str, known: Collection[str]) -> str:
+    """A sentence that offers the nearest known names, or nothing where none is near."""
+    import difflib  # only a user's mistake pays for it
+
+    near = difflib.get_close_matches(key, known, n=2, cutoff=0.75)
+    return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -1,0 +1,51 @@
+"""Parses `listeners`, `advertised.listeners` and `listener.security.protocol.map`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headrace.config.definition import ConfigError
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Listener(NamedTuple):
+    """One NAME://host:port; an empty host stands for every interface."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_listeners(key: str, texts: Sequence[str]) -> tuple[Listener, ...]:
+    """The listeners in `texts`; raises ConfigError that names `key` where one is malformed or given twice."""
+    listeners: list[Listener] = []
+    for text in texts:
+        name, separator, address = text.partition("://")
+        host, colon, port = address.rpartition(":")
+        if not name or not separator or not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ConfigError(key, text, "allowed is NAME://host:port, such as PLAINTEXT://127.0.0.1:9092")
+        listener = Listener(name.upper(), host.removeprefix("[").removesuffix("]"), int(port))
+        if any(other.name == listener.name for other in listeners):
+            raise ConfigError(key, text, f"listener name {listener.name} is used twice; each listener needs its own")
+        listeners.append(listener)
+    if not listeners:
+        raise ConfigError(key, ",".join(texts), "at least one listener is needed, such as PLAINTEXT://127.0.0.1:9092")
+    return tuple(listeners)
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """Security protocol by listener name; raises ConfigError where an entry is malformed or the protocol unknown."""
+    key = "listener.security.protocol.map"
+    protocols: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
+        if not name or protocol not in PROTOCOLS:
+            raise ConfigError(key, entry, "allowed is NAME:PROTOCOL with one of " + ", ".join(PROTOCOLS))
+        protocols[name] = protocol
+    return protocols

@@ -1,0 +1,109 @@
+"""Reads settings where users write them: Java properties files, `--set key=value`, the environment.
+
+Knows the syntax only; which keys exist and what they may hold is decided by whoever takes the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from headrace.config.definition import ConfigError
+
+ENVIRONMENT_PREFIX: Final = "HEADRACE_"
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Keys and values of a Java properties file; of a key that comes twice the last counts.
+
+    Raises ConfigError, with the line's number, for a line without a key and for a broken \\u escape.
+    """
+    properties: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        key, value = _split(line)
+        try:
+            properties[_unescape(key)] = _unescape(value)
+        except ValueError:
+            raise ConfigError(line, None, f"line {number}: \\u must be followed by four hexadecimal digits") from None
+        if not key:
+            raise ConfigError(line, None, f"line {number}: {line!r} has no key; allowed is key=value")
+    return properties
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """Keys and values of `key=value` arguments; raises ConfigError for one without a key or an equals sign."""
+    properties: dict[str, str] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(assignment, None, f"--set {assignment}: allowed is key=value")
+        properties[key.strip()] = value.strip()
+    return properties
+
+
+def parse_environment(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+    """Settings given as HEADRACE_LOG_RETENTION_MS=...: the key in capitals, one `_` for each dot.
+
+    `__` stands for `_` and `___` for `-`, as container images of Kafka have it. A setting of Headrace's own may leave
+    its `headrace.` out. A variable that is no setting in `known` is left alone: the prefix is not ours alone.
+    """
+    properties: dict[str, str] = {}
+    for name, value in environment.items():
+        if name.startswith(ENVIRONMENT_PREFIX):
+            text = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+            key = text.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
+            for candidate in (key, f"headrace.{key}"):
+                if candidate in known:
+                    properties[candidate] = value
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with a setting, by number, with comments left out and continuations joined."""
+    pending = ""
+    start = 0
+    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
+        line = raw.lstrip(" \t\f")
+        if not pending:
+            start = number
+            if not line or line[0] in "#!":
+                continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            pending += line[:-1]
+            continue
+        yield start, pending + line
+        pending = ""
+    if pending:
+        yield start, pending
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Key and value, still escaped: they are parted by the first bare `=`, `:` or blank."""
+    position = 0
+    while position < len(line) and line[position] not in "=: \t\f":
+        position += 2 if line[position] == "\\" else 1
+    key, rest = line[:position], line[position:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return key, rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    result: list[str] = []
+    characters = iter(text)
+    for character in characters:
+        if character != "\\":
+            result.append(character)
+            continue
+        escaped = next(characters, "")
+        if escaped == "u":
+            digits = "".join(next(characters, "") for _ in range(4))
+            if len(digits) != 4:
+                raise ValueError(text)
+            result.append(chr(int(digits, 16)))
+        else:
+            result.append(_ESCAPES.get(escaped, escaped))
+    return "".join(result)

@@ -1,0 +1,204 @@
+"""Broker settings about TLS, SASL and authorization. They can be set for one listener as listener.name.<name>.<key>.
+
+Names, types, limits and, unless the documentation says otherwise, defaults are Kafka's; see
+https://kafka.apache.org/documentation/#brokerconfigs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.config.definition import (
+    BOOLEAN,
+    CLASS,
+    INT,
+    LIST,
+    LONG,
+    LOW,
+    PASSWORD,
+    PER_BROKER,
+    STRING,
+    Setting,
+    at_least,
+    one_of,
+    table,
+)
+
+SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
+    # Between brokers
+    Setting(
+        "security.inter.broker.protocol",
+        STRING,
+        "PLAINTEXT",
+        "Security protocol between brokers, where inter.broker.listener.name is unset.",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    ),
+    Setting(
+        "sasl.mechanism.inter.broker.protocol",
+        STRING,
+        "GSSAPI",
+        "SASL mechanism between brokers.",
+        update=PER_BROKER,
+    ),
+    # Authorization
+    Setting(
+        "authorizer.class.name",
+        STRING,
+        "",
+        "Switches authorization by ACLs on when it is not empty; any of Kafka's authorizer names will do.",
+        importance=LOW,
+    ),
+    Setting(
+        "super.users", STRING, "", "Principals that may do everything, with semicolons between them.", importance=LOW
+    ),
+    Setting(
+        "allow.everyone.if.no.acl.found",
+        BOOLEAN,
+        False,
+        "Whether everybody may use a resource to which no ACL applies.",
+        importance=LOW,
+    ),
+    Setting(
+        "principal.builder.class",
+        CLASS,
+        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+        "Accepted only: principals are built as Kafka's default builder builds them.",
+        update=PER_BROKER,
+        inert=True,
+    ),
+    # SASL
+    Setting("sasl.enabled.mechanisms", LIST, ("GSSAPI",), "SASL mechanisms that clients may use.", update=PER_BROKER),
+    Setting(
+        "sasl.jaas.config",
+        PASSWORD,
+        None,
+        "Login module and its options in JAAS form; for brokers as listener.name.<name>.<mechanism>.sasl.jaas.config.",
+        update=PER_BROKER,
+    ),
+    Setting(
+        "sasl.client.callback.handler.class",
+        CLASS,
+        None,
+        "Accepted only: Headrace has its own mechanisms.",
+        inert=True,
+    ),
+    Setting(
+        "sasl.login.callback.handler.class",
+        CLASS,
+        None,
+        "Accepted only: Headrace has its own mechanisms.",
+        inert=True,
+    ),
+    Setting(
+        "sasl.server.callback.handler.class",
+        CLASS,
+        None,
+        "Accepted only: Headrace has its own mechanisms.",
+        inert=True,
+    ),
+    Setting("sasl.server.max.receive.size", INT, 524_288, "Largest SASL message in bytes before a client is known."),
+    Setting(
+        "connections.max.reauth.ms",
+        LONG,
+        0,
+        "Time in ms after which a SASL connection must authenticate again (KIP-368); 0 for never.",
+    ),
+    Setting(
+        "connection.failed.authentication.delay.ms",
+        INT,
+        100,
+        "Time in ms before a connection that failed to authenticate is closed.",
+        at_least(0),
+        importance=LOW,
+    ),
+    # TLS
+    Setting(
+        "ssl.keystore.type",
+        STRING,
+        "JKS",
+        "Format of the key store; PEM is the one that needs no conversion.",
+        update=PER_BROKER,
+    ),
+    Setting("ssl.keystore.location", STRING, None, "File with the broker's key and certificates.", update=PER_BROKER),
+    Setting("ssl.keystore.password", PASSWORD, None, "Password of the key store.", update=PER_BROKER),
+    Setting("ssl.keystore.key", PASSWORD, None, "The broker's private key as PEM text.", update=PER_BROKER),
+    Setting(
+        "ssl.keystore.certificate.chain",
+        PASSWORD,
+        None,
+        "The broker's certificate chain as PEM text.",
+        update=PER_BROKER,
+    ),
+    Setting("ssl.key.password", PASSWORD, None, "Password of the private key.", update=PER_BROKER),
+    Setting("ssl.truststore.type", STRING, "JKS", "Format of the trust store.", update=PER_BROKER),
+    Setting("ssl.truststore.location", STRING, None, "File with the trusted certificates.", update=PER_BROKER),
+    Setting("ssl.truststore.password", PASSWORD, None, "Password of the trust store.", update=PER_BROKER),
+    Setting("ssl.truststore.certificates", PASSWORD, None, "Trusted certificates as PEM text.", update=PER_BROKER),
+    Setting(
+        "ssl.client.auth",
+        STRING,
+        "none",
+        "Whether clients must, may or need not show a certificate.",
+        one_of("required", "requested", "none"),
+        update=PER_BROKER,
+    ),
+    Setting("ssl.protocol", STRING, "TLSv1.3", "Newest TLS version to speak.", update=PER_BROKER),
+    Setting("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), "TLS versions that are allowed.", update=PER_BROKER),
+    Setting(
+        "ssl.cipher.suites", LIST, (), "Cipher suites that are allowed; empty for OpenSSL's own.", update=PER_BROKER
+    ),
+    Setting(
+        "ssl.endpoint.identification.algorithm",
+        STRING,
+        "https",
+        "How the name in another broker's certificate is checked; empty for not at all.",
+        importance=LOW,
+        update=PER_BROKER,
+    ),
+    Setting(
+        "ssl.principal.mapping.rules",
+        STRING,
+        "DEFAULT",
+        "Rules that turn a certificate's subject into a principal's name.",
+        importance=LOW,
+    ),
+    Setting(
+        "ssl.allow.dn.changes",
+        BOOLEAN,
+        False,
+        "Whether a reloaded certificate may have another subject.",
+        importance=LOW,
+    ),
+    Setting(
+        "ssl.allow.san.changes",
+        BOOLEAN,
+        False,
+        "Whether a reloaded certificate may lack names that the old one had.",
+        importance=LOW,
+    ),
+    Setting("ssl.provider", STRING, None, "Accepted only: TLS is OpenSSL's.", update=PER_BROKER, inert=True),
+    Setting(
+        "ssl.keymanager.algorithm", STRING, "SunX509", "Accepted only: TLS is OpenSSL's.", update=PER_BROKER, inert=True
+    ),
+    Setting(
+        "ssl.trustmanager.algorithm", STRING, "PKIX", "Accepted only: TLS is OpenSSL's.", update=PER_BROKER, inert=True
+    ),
+    Setting(
+        "ssl.secure.random.implementation",
+        STRING,
+        None,
+        "Accepted only: TLS is OpenSSL's.",
+        importance=LOW,
+        update=PER_BROKER,
+        inert=True,
+    ),
+    Setting(
+        "ssl.engine.factory.class",
+        CLASS,
+        None,
+        "Accepted only: TLS is OpenSSL's.",
+        importance=LOW,
+        update=PER_BROKER,
+        inert=True,
+    ),
+)

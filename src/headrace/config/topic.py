@@ -1,0 +1,362 @@
+"""The topic settings of Kafka 4.3, each with the broker settings that give its default.
+
+Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#topicconfigs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from headrace.config.definition import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    MAX_LONG,
+    STRING,
+    Check,
+    ConfigError,
+    Setting,
+    Value,
+    at_least,
+    between,
+    did_you_mean,
+    each_of,
+    one_of,
+    table,
+)
+
+if TYPE_CHECKING:
+    from headrace.config.broker import BrokerConfig
+
+CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+GZIP_LEVEL: Final = Check("from 1 to 9, or -1", lambda v: isinstance(v, int) and (v == -1 or 1 <= v <= 9))
+SEGMENT_BYTES: Final = at_least(1024 * 1024)
+
+
+def _throttled(value: Value) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    if value in ((), ("*",)):
+        return True
+    pairs = [item.split(":") for item in value]
+    return all(len(pair) == 2 and pair[0].strip().isdigit() and pair[1].strip().isdigit() for pair in pairs)
+
+
+THROTTLED_REPLICAS: Final = Check("*, or pairs [partition]:[broker] with commas between them", _throttled)
+
+TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
+    Setting(
+        "cleanup.policy",
+        LIST,
+        ("delete",),
+        "What happens to old data: `delete` drops segments past the retention time or size, `compact` keeps the last "
+        "record of every key, both together do both, and an empty list keeps everything.",
+        each_of("compact", "delete"),
+        synonyms=("log.cleanup.policy",),
+    ),
+    Setting(
+        "compression.gzip.level",
+        INT,
+        -1,
+        "Effort of gzip when the topic's compression.type is gzip; -1 is zlib's own default.",
+        GZIP_LEVEL,
+        synonyms=("compression.gzip.level",),
+    ),
+    Setting(
+        "compression.lz4.level",
+        INT,
+        9,
+        "Effort of LZ4 when the topic's compression.type is lz4.",
+        between(1, 17),
+        synonyms=("compression.lz4.level",),
+    ),
+    Setting(
+        "compression.type",
+        STRING,
+        "producer",
+        "Codec in which batches are stored. `producer` keeps whatever the producer chose, `uncompressed` stores "
+        "records plain; any other codec makes the broker compress again.",
+        one_of(*CODECS),
+        synonyms=("compression.type",),
+    ),
+    Setting(
+        "compression.zstd.level",
+        INT,
+        3,
+        "Effort of Zstandard when the topic's compression.type is zstd.",
+        between(-131072, 22),
+        synonyms=("compression.zstd.level",),
+    ),
+    Setting(
+        "delete.retention.ms",
+        LONG,
+        86_400_000,
+        "How long, in ms, a tombstone of a compacted topic stays readable; a consumer that starts at offset 0 has this "
+        "long to see every deletion.",
+        at_least(0),
+        synonyms=("log.cleaner.delete.retention.ms",),
+    ),
+    Setting(
+        "file.delete.delay.ms",
+        LONG,
+        60_000,
+        "How long, in ms, a dropped segment's files stay on disk before they are removed.",
+        at_least(0),
+        synonyms=("log.segment.delete.delay.ms",),
+    ),
+    Setting(
+        "flush.messages",
+        LONG,
+        MAX_LONG,
+        "Records written to a partition between two fsyncs. 1 makes every append durable before it is answered; the "
+        "default leaves writing back to the operating system.",
+        at_least(1),
+        synonyms=("log.flush.interval.messages",),
+    ),
+    Setting(
+        "flush.ms",
+        LONG,
+        MAX_LONG,
+        "Longest time, in ms, that a written record waits for an fsync.",
+        at_least(0),
+        synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    ),
+    Setting(
+        "follower.replication.throttled.replicas",
+        LIST,
+        (),
+        "Replicas whose fetching falls under the follower's replication throttle, as partition:broker pairs, or * for "
+        "all of the topic.",
+        THROTTLED_REPLICAS,
+    ),
+    Setting(
+        "index.interval.bytes",
+        INT,
+        4096,
+        "Bytes of log between two entries of the offset index. Less makes seeks more exact and indexes larger.",
+        at_least(0),
+        synonyms=("log.index.interval.bytes",),
+    ),
+    Setting(
+        "leader.replication.throttled.replicas",
+        LIST,
+        (),
+        "Replicas to which the leader's sending falls under the replication throttle, as partition:broker pairs, or * "
+        "for all of the topic.",
+        THROTTLED_REPLICAS,
+    ),
+    Setting(
+        "local.retention.bytes",
+        LONG,
+        -2,
+        "Local size limit of a tiered topic in bytes; -2 takes retention.bytes.",
+        at_least(-2),
+        synonyms=("log.local.retention.bytes",),
+    ),
+    Setting(
+        "local.retention.ms",
+        LONG,
+        -2,
+        "Local retention time of a tiered topic in ms; -2 takes retention.ms.",
+        at_least(-2),
+        synonyms=("log.local.retention.ms",),
+    ),
+    Setting(
+        "max.compaction.lag.ms",
+        LONG,
+        MAX_LONG,
+        "Longest time, in ms, that a record of a compacted topic may go without being considered for compaction.",
+        at_least(1),
+        synonyms=("log.cleaner.max.compaction.lag.ms",),
+    ),
+    Setting(
+        "max.message.bytes",
+        INT,
+        1_048_588,
+        "Largest record batch, in bytes after compression, that the topic takes.",
+        at_least(0),
+        synonyms=("message.max.bytes",),
+    ),
+    Setting(
+        "message.timestamp.after.max.ms",
+        LONG,
+        3_600_000,
+        "How far, in ms, a CreateTime timestamp may lie ahead of the broker's clock before the batch is refused.",
+        at_least(0),
+        synonyms=("log.message.timestamp.after.max.ms",),
+    ),
+    Setting(
+        "message.timestamp.before.max.ms",
+        LONG,
+        MAX_LONG,
+        "How far, in ms, a CreateTime timestamp may lie behind the broker's clock before the batch is refused.",
+        at_least(0),
+        synonyms=("log.message.timestamp.before.max.ms",),
+    ),
+    Setting(
+        "message.timestamp.type",
+        STRING,
+        "CreateTime",
+        "Whose clock stamps records: the producer's (CreateTime) or, at append, the broker's (LogAppendTime).",
+        one_of("CreateTime", "LogAppendTime"),
+        synonyms=("log.message.timestamp.type",),
+    ),
+    Setting(
+        "min.cleanable.dirty.ratio",
+        DOUBLE,
+        0.5,
+        "Share of a compacted log that must be uncompacted before cleaning it is worth while.",
+        between(0, 1),
+        synonyms=("log.cleaner.min.cleanable.ratio",),
+    ),
+    Setting(
+        "min.compaction.lag.ms",
+        LONG,
+        0,
+        "Shortest time, in ms, that a record stays uncompacted.",
+        at_least(0),
+        synonyms=("log.cleaner.min.compaction.lag.ms",),
+    ),
+    Setting(
+        "min.insync.replicas",
+        INT,
+        1,
+        "In-sync replicas, the leader among them, without which a produce with acks=all is refused.",
+        at_least(1),
+        synonyms=("min.insync.replicas",),
+    ),
+    Setting(
+        "preallocate",
+        BOOLEAN,
+        False,
+        "Whether a new segment's file gets its full size on disk at once.",
+        synonyms=("log.preallocate",),
+    ),
+    Setting("remote.log.copy.disable", BOOLEAN, False, "Whether a tiered topic stops copying segments to its tier."),
+    Setting(
+        "remote.log.delete.on.disable",
+        BOOLEAN,
+        False,
+        "Whether tiered data goes when tiering is switched off for the topic.",
+    ),
+    Setting(
+        "remote.storage.enable",
+        BOOLEAN,
+        False,
+        "Whether old segments move to tiered storage. Headrace has none, so only false is allowed.",
+        Check("false only (this broker has no tiered storage)", lambda v: v is False),
+    ),
+    Setting(
+        "retention.bytes",
+        LONG,
+        -1,
+        "Size of a partition, in bytes, above which its oldest segments go; -1 sets no limit. Counts for each "
+        "partition by itself.",
+        synonyms=("log.retention.bytes",),
+    ),
+    Setting(
+        "retention.ms",
+        LONG,
+        604_800_000,
+        "Age, in ms, at which a segment is dropped under the `delete` policy; -1 keeps data for ever.",
+        at_least(-1),
+        synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    ),
+    Setting(
+        "segment.bytes",
+        INT,
+        1_073_741_824,
+        "Size, in bytes, at which a segment is closed and a new one begun; retention and compaction work on whole "
+        "segments.",
+        SEGMENT_BYTES,
+        synonyms=("log.segment.bytes",),
+    ),
+    Setting(
+        "segment.index.bytes",
+        INT,
+        10_485_760,
+        "Largest size, in bytes, of a segment's offset index.",
+        at_least(4),
+        synonyms=("log.index.size.max.bytes",),
+    ),
+    Setting(
+        "segment.jitter.ms",
+        LONG,
+        0,
+        "Largest random time, in ms, taken off segment.ms so that partitions do not all roll at once.",
+        at_least(0),
+        synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ),
+    Setting(
+        "segment.ms",
+        LONG,
+        604_800_000,
+        "Age, in ms, at which a segment is closed even when it is not full, so that its data can be "
+        "dropped or compacted.",
+        at_least(1),
+        synonyms=("log.roll.ms", "log.roll.hours"),
+    ),
+    Setting(
+        "unclean.leader.election.enable",
+        BOOLEAN,
+        False,
+        "Whether a replica outside the in-sync set may lead when no other is left, at the price of lost records.",
+        synonyms=("unclean.leader.election.enable",),
+    ),
+    Setting(
+        "internal.segment.bytes",
+        INT,
+        None,
+        "segment.bytes without its lower limit, for tests.",
+        at_least(1),
+        hidden=True,
+    ),
+)
+_MS: Final = {"hours": 3_600_000, "minutes": 60_000}
+"""Milliseconds in the unit that ends a broker setting's name."""
+
+
+def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
+    """Typed values of a topic's own settings.
+
+    Raises ConfigError for an unknown key, a value that is not allowed, and values that contradict each other.
+    """
+    values: dict[str, Value] = {}
+    for key, text in overrides.items():
+        setting = TOPIC_SETTINGS.get(key)
+        if setting is None:
+            raise ConfigError(key, None, f"Unknown topic config name: {key}.{did_you_mean(key, TOPIC_SETTINGS)}")
+        values[key] = setting.parse(text)
+    low, high = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", MAX_LONG)
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        raise ConfigError("min.compaction.lag.ms", low, f"allowed is at most max.compaction.lag.ms, which is {high}")
+    return values
+
+
+def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
+    """Every topic setting in force for a topic with `overrides` on `broker`, by attribute name (`retention_ms`).
+
+    Raises ConfigError as parse_topic_overrides() does.
+    """
+    own = parse_topic_overrides(overrides)
+    values = {
+        setting.attribute: own[name] if name in own else inherited(broker, setting)
+        for name, setting in TOPIC_SETTINGS.items()
+        if not setting.hidden
+    }
+    if "internal.segment.bytes" in own:
+        values["segment_bytes"] = own["internal.segment.bytes"]
+    return values
+
+
+def inherited(broker: BrokerConfig, setting: Setting) -> Value:
+    """What a topic gets that does not set `setting` itself: the first broker setting with a value, in ms."""
+    for synonym in setting.synonyms:
+        value = broker.value(synonym)
+        if value is not None:
+            unit = _MS.get(synonym.rpartition(".")[2], 1)
+            return value * unit if isinstance(value, int) and unit != 1 and value >= 0 else value
+    return setting.default
