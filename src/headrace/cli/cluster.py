@@ -1,0 +1,166 @@
+"""A cluster as the commands see it: reached through confluent-kafka, with failures as CommandError.
+
+librdkafka's own log goes nowhere: what it has to say reaches the person as the failure of what they asked for.
+"""
+
+import logging
+import socket
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
+
+from headrace.cli.failures import CommandError, missing_topic, refused
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 10.0
+_CONNECT_TIMEOUT_S = 3.0
+_KAFKA_PORT = 9092
+
+_silent = logging.getLogger("headrace.cli.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+def client_config(bootstrap: str, **more: object) -> dict[str, Any]:
+    """The configuration of any librdkafka client; `more` with '_' for '.'."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": "headrace-cli",
+        "logger": _silent,
+        # Retrying the first connection sooner than every 100 ms to 10 s shows a broker that comes back.
+        "reconnect.backoff.max.ms": 1000,
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """A partition holds `earliest` up to but not with `latest`."""
+
+    earliest: int
+    latest: int
+
+
+class Cluster:
+    """The cluster behind `bootstrap`; every method raises CommandError."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.admin = AdminClient(client_config(bootstrap))
+
+    @classmethod
+    def connect(cls, bootstrap: str) -> Self:
+        """The cluster, once something listens at one of its addresses."""
+        _check_that_someone_listens(bootstrap)
+        return cls(bootstrap)
+
+    def topic_names(self) -> list[str]:
+        """All topics, internal ones too, sorted."""
+        try:
+            return sorted(self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
+        except KafkaException as error:
+            raise refused(error.args[0], self.bootstrap, "asking for the topics") from None
+
+    def describe(self, names: Sequence[str]) -> list[TopicDescription]:
+        """Topics that have to exist, in the order of `names`."""
+        if not names:
+            return []
+        futures = self.admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S)
+        descriptions = []
+        for name in names:
+            try:
+                descriptions.append(self.answer(futures[name], f"describing topic '{name}'"))
+            except UnknownTopicError:
+                raise missing_topic(name, self.bootstrap, self.topic_names()) from None
+        return descriptions
+
+    def exists(self, topic: str) -> bool:
+        """Whether there is such a topic; asking does not create it."""
+        futures = self.admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT_S)
+        try:
+            self.answer(futures[topic], f"looking for topic '{topic}'")
+        except UnknownTopicError:
+            return False
+        return True
+
+    def create(self, topic: NewTopic) -> None:
+        """Create a topic and wait until brokers know it."""
+        futures = self.admin.create_topics(
+            [topic], operation_timeout=REQUEST_TIMEOUT_S, request_timeout=REQUEST_TIMEOUT_S
+        )
+        self.answer(futures[topic.topic], f"creating topic '{topic.topic}'")
+        # Kafka's controller answers before its brokers have heard of the topic.
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while not self.exists(topic.topic) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def offsets(self, topic: str, partitions: Collection[int]) -> dict[int, Offsets]:
+        """What each partition holds now."""
+        earliest = self._list_offsets(topic, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        latest = self._list_offsets(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return {partition: Offsets(earliest[partition], latest[partition]) for partition in partitions}
+
+    def offsets_at(self, topic: str, partitions: Collection[int], timestamp_ms: int) -> dict[int, int]:
+        """The first offset of each partition with that timestamp or a later one; -1 where there is none."""
+        spec = OffsetSpec.for_timestamp(timestamp_ms)
+        return self._list_offsets(topic, partitions, spec)
+
+    def answer(self, future: "Future[T]", doing: str) -> T:
+        """What the brokers answered; raises UnknownTopicError or another CommandError."""
+        try:
+            return future.result()
+        except KafkaException as error:
+            cause = error.args[0]
+            if cause.name() == "UNKNOWN_TOPIC_OR_PART":
+                raise UnknownTopicError(f"{doing}: there is no such topic") from None
+            raise refused(cause, self.bootstrap, doing) from None
+
+    def _list_offsets(self, topic: str, partitions: Collection[int], spec: OffsetSpec) -> dict[int, int]:
+        if not partitions:
+            return {}
+        asked = {TopicPartition(topic, partition): spec for partition in partitions}
+        futures = self.admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+        doing = f"asking for the offsets of topic '{topic}'"
+        return {partition.partition: self.answer(future, doing).offset for partition, future in futures.items()}
+
+
+class UnknownTopicError(CommandError):
+    """A broker does not know the topic; the caller knows whether that is bad."""
+
+
+def _check_that_someone_listens(bootstrap: str) -> None:
+    """Fail at once and with the reason, where librdkafka would go on trying without one."""
+    reasons = []
+    for address in bootstrap.split(","):
+        host, port = _address(address.strip())
+        try:
+            socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
+            return
+        except ConnectionRefusedError:
+            reasons.append(f"nobody listens at {address}")
+        except TimeoutError:
+            reasons.append(f"{address} does not answer")
+        except socket.gaierror:
+            reasons.append(f"there is no host '{host}'")
+        except OSError as error:
+            reasons.append(f"cannot reach {address}: {error.strerror or error}")
+    raise CommandError(
+        "; ".join(reasons),
+        "Start a broker with `headrace start`, or name another one with --bootstrap or HEADRACE_BOOTSTRAP.",
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    address = text.rpartition("://")[2]
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port = address, str(_KAFKA_PORT)
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise CommandError(f"'{text}' is not HOST:PORT", "For example --bootstrap 127.0.0.1:9092.", exit_code=2)
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,73 @@
+"""How a command fails: one exception that says what happened and what to do, and the words for what Kafka answers.
+
+Exit codes: 0 done, 1 failed, 2 the command line makes no sense, 130 stopped with Ctrl-C.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+
+class CommandError(Exception):
+    """Ends the command: `what` happened and to whom, and, as `hint`, what to do about it."""
+
+    def __init__(self, what: str, hint: str | None = None, exit_code: int = FAILED) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+        self.exit_code = exit_code
+
+
+def usage_error(what: str, hint: str | None = None) -> CommandError:
+    """For options that are fine one by one but not together."""
+    return CommandError(what, hint, USAGE)
+
+
+def missing_topic(topic: str, bootstrap: str, known: Iterable[str]) -> CommandError:
+    """A topic that is not there, with the names it may have been meant to be."""
+    matches = difflib.get_close_matches(topic, list(known), n=3, cutoff=0.6)
+    if matches:
+        hint = f"Did you mean {_either(matches)}? `headrace topics list` shows all."
+    else:
+        hint = f"`headrace topics list` shows what is there; create it with `headrace topics create {topic}`."
+    return CommandError(f"there is no topic '{topic}' at {bootstrap}", hint)
+
+
+def refused(error: "KafkaError", bootstrap: str, doing: str) -> CommandError:
+    """What a broker or the client library answered while `doing` something ('creating topic x')."""
+    name = error.name().lstrip("_")
+    hint = _HINTS.get(name)
+    if name in ("TIMED_OUT", "TRANSPORT", "ALL_BROKERS_DOWN", "MSG_TIMED_OUT", "TIMED_OUT_QUEUE"):
+        return CommandError(
+            f"{doing}: no answer from {bootstrap}",
+            hint or "Is it a Kafka broker, and are the addresses it advertises reachable from here?",
+        )
+    return CommandError(f"{doing}: {_sentence(error)} ({name})", hint)
+
+
+_HINTS = {
+    "MSG_SIZE_TOO_LARGE": "The topic's max.message.bytes is the limit; `headrace topics alter` raises it.",
+    "INVALID_REPLICATION_FACTOR": "There cannot be more replicas than brokers.",
+    "UNKNOWN_PARTITION": "`headrace topics describe TOPIC` shows its partitions.",
+    "TOPIC_AUTHORIZATION_FAILED": "The cluster's access rules do not let this client do that.",
+    "CLUSTER_AUTHORIZATION_FAILED": "The cluster's access rules do not let this client do that.",
+    "GROUP_AUTHORIZATION_FAILED": "The cluster's access rules do not let this client use that group.",
+    "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than the topic's min.insync.replicas asks for.",
+}
+
+
+def _sentence(error: "KafkaError") -> str:
+    text = error.str().removeprefix("Broker: ").removeprefix("Local: ").strip().rstrip(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+def _either(names: list[str]) -> str:
+    quoted = [f"'{name}'" for name in names]
+    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " or " + quoted[-1]

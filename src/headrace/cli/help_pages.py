@@ -1,0 +1,37 @@
+"""How help pages look beyond what typer does by itself: flags without a type, and examples at the end."""
+
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+
+class Command(TyperCommand):
+    """A command whose flags are shown without the '<bool>' that reads as if they took a value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _with_plain_flags(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """The same for a command that has commands of its own."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _with_plain_flags(super().get_params(ctx))
+
+
+def examples(*lines: str) -> str:
+    """The end of a help page. `lines` alternate: what for, then the command."""
+    pairs = [f"[dim]# {purpose}[/]\n{_escaped(line)}" for purpose, line in zip(lines[::2], lines[1::2], strict=True)]
+    return "[bold]Examples[/]\n" + "\n".join(pairs)
+
+
+def _with_plain_flags(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_bool_flag", False):
+            param.metavar = ""
+    return params
+
+
+def _escaped(command: str) -> str:
+    """Square brackets are rich's markup."""
+    return command.replace("[", "\\[")

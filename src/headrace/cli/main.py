@@ -1,0 +1,120 @@
+"""The command line put together: `headrace` and its commands, and how each of them ends.
+
+Modules of commands keep to cheap imports at their top; what talks to a cluster is loaded when a command runs.
+"""
+
+import os
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from headrace import __version__
+from headrace.cli import output, start_args, topics
+from headrace.cli.failures import INTERRUPTED, CommandError
+from headrace.cli.help_pages import Command, Group, examples
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        output.write_lines(f"headrace {__version__}")
+        raise typer.Exit
+
+
+class Commands(Group):
+    """Turns whatever ends a command into an exit code and at most a few lines."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CommandError as error:
+            output.tell_error(error.what, error.hint)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # The reader, say `head`, has all it wants. Python would complain when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+
+app = typer.Typer(
+    name="headrace",
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "a broker at 127.0.0.1:9092, and a second terminal",
+        "headrace start",
+        "a topic, records in, records out",
+        "headrace topics create hello --partitions 3",
+        "one record a line",
+        "echo 'hello, world' | headrace produce hello",
+        "all of it, and whatever comes",
+        "headrace consume hello",
+    ),
+)
+app.add_typer(topics.app, name="topics")
+
+
+@app.callback()
+def headrace(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version.", callback=_version)
+    ] = False,
+) -> None:
+    """A partitioned, replicated commit log that any Kafka client can use.
+
+    Commands exit with 0 when done, 1 when something failed, 2 when the command line makes no sense.
+    """
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "with defaults, in ./headrace-data",
+        "headrace start",
+        "data and address chosen",
+        "headrace start --data /var/lib/headrace --listen 0.0.0.0:9092",
+        "as Kafka was configured, with one change",
+        "headrace start --config server.properties --set log.retention.hours=24",
+    ),
+)
+def start(
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DIR", show_default=False, help="Where the log is kept.")
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", show_default="127.0.0.1:9092", help="Address to listen at."),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", metavar="FILE", show_default=False, help="Settings: a Kafka server.properties file."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", show_default=False, help="One setting by Kafka's name; repeatable."),
+    ] = None,
+) -> None:
+    """Start a broker; Ctrl-C stops it.
+
+    It needs nothing else running and no configuration. Settings carry Kafka's names; --set goes before the file.
+    """
+    try:
+        options = start_args.start_options(data, listen, config, settings or [])
+    except start_args.UsageError as error:
+        raise typer.BadParameter(str(error)) from None
+    from headrace.cli.start import run as run_broker
+
+    raise typer.Exit(run_broker(options))
+
+
+def run() -> int:
+    """Run the command line of this process; ends it with the exit code."""
+    # `timeout 5 headrace consume ...` and service managers stop with SIGTERM: leave as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    app(prog_name="headrace")
+    return 0

@@ -1,0 +1,110 @@
+"""What commands print: tables, JSON, and lines for people on standard error.
+
+Tables are drawn with rich on a terminal and are tab-separated lines with a header in a pipe, where `cut`, `sort` and
+`column` can work on them. Standard output carries results only; everything said to a person goes to standard error.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO
+
+Cell = str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table; numbers are aligned to the right."""
+
+    title: str
+    number: bool = False
+
+
+def is_terminal(stream: IO[str]) -> bool:
+    """Whether a person looks at it."""
+    return stream.isatty()
+
+
+def stdout_is_terminal() -> bool:
+    """Whether a person reads the results."""
+    return sys.stdout.isatty()
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print to standard output; None is shown as '-'."""
+    if not stdout_is_terminal():
+        write_lines("\t".join([column.title.lower().replace(" ", "_") for column in columns]))
+        write_lines(*("\t".join("-" if cell is None else str(cell) for cell in row) for row in rows))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("-", "dim") if cell is None else Text(_shown(cell)) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def print_pairs(pairs: Sequence[tuple[str, Cell]]) -> None:
+    """Print names with their values to standard output, one pair a line; None is shown as '-'."""
+    on_terminal = stdout_is_terminal()
+    width = max(len(name) for name, _ in pairs)
+    for name, cell in pairs:
+        value = "-" if cell is None else _shown(cell) if on_terminal else str(cell)
+        write_lines(f"\x1b[1m{name:<{width}}\x1b[0m   {value}" if on_terminal else f"{name.lower()}\t{value}")
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document to standard output."""
+    write_lines(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def write_lines(*lines: str) -> None:
+    """Print plain lines to standard output."""
+    sys.stdout.write("".join(line + "\n" for line in lines))
+    sys.stdout.flush()
+
+
+def tell(text: str) -> None:
+    """Say something to the person, on standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def tell_error(what: str, hint: str | None) -> None:
+    """Say what went wrong and what to do, on standard error."""
+    mark = "\x1b[1;31mError:\x1b[0m" if is_terminal(sys.stderr) else "Error:"
+    tell(f"{mark} {what}" + (f"\n{hint}" if hint else ""))
+
+
+def count(number: int, noun: str) -> str:
+    """'1 record', '2,000 records'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size(number: int) -> str:
+    """Bytes for people, in powers of 1024: '512 B', '1.5 KB', '20 GB'."""
+    if number < 1024:
+        return f"{number} B"
+    value, unit = number / 1024, "KB"
+    for larger in ("MB", "GB", "TB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.{0 if value >= 100 else 1}f} {unit}"
+
+
+def seconds(duration: float) -> str:
+    """'0.04 s', '12.3 s', '3 min 20 s'."""
+    if duration < 60:
+        return f"{duration:.{2 if duration < 1 else 1}f} s"
+    minutes, rest = divmod(round(duration), 60)
+    return f"{minutes} min {rest} s"
+
+
+def _shown(cell: str | int) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else cell

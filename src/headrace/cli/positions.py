@@ -1,0 +1,91 @@
+"""Where in a topic to begin, and moments in time, as people write them. Pure: the time now is passed in."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+
+DAY_MS = 86_400_000
+
+
+class Start(Enum):
+    """What the number of a Position means."""
+
+    BEGINNING = auto()
+    END = auto()
+    OFFSET = auto()
+    BEFORE_END = auto()  # so many records before the end
+    TIME = auto()  # ms since the Unix epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to begin, the same for every partition."""
+
+    start: Start
+    number: int = 0
+
+    def offset(self, earliest: int, latest: int) -> int | None:
+        """The offset in a partition that holds `earliest` up to but not with `latest`; None where time decides."""
+        match self.start:
+            case Start.BEGINNING:
+                return earliest
+            case Start.END:
+                return latest
+            case Start.OFFSET:
+                return min(max(self.number, earliest), latest)
+            case Start.BEFORE_END:
+                return max(latest - self.number, earliest)
+            case Start.TIME:
+                return None
+
+
+def parse_position(text: str, now_ms: int) -> Position:
+    """From 'beginning', 'end', '42', '-10' or a moment; raises ValueError that says what is allowed."""
+    word = text.strip().lower()
+    if word in ("beginning", "earliest", "start"):
+        return Position(Start.BEGINNING)
+    if word in ("end", "latest"):
+        return Position(Start.END)
+    if re.fullmatch(r"\d+", word):
+        return Position(Start.OFFSET, int(word))
+    if re.fullmatch(r"-\d+", word):
+        return Position(Start.BEFORE_END, int(word[1:]))
+    try:
+        return Position(Start.TIME, parse_moment(text, now_ms))
+    except ValueError:
+        raise ValueError(
+            f"'{text}' is no place in a topic: give beginning, end, an offset (42), records before the end (-10), "
+            "a time (2026-11-21T09:30, @MILLISECONDS) or how long ago (15m, 2h, 1d12h)"
+        ) from None
+
+
+def parse_moment(text: str, now_ms: int) -> int:
+    """Ms since the Unix epoch, from '@1763719200000', an ISO 8601 date or time (local without a zone) or '15m ago'.
+
+    Raises ValueError that says what is allowed.
+    """
+    word = text.strip()
+    if re.fullmatch(r"@\d+", word):
+        return int(word[1:])
+    ago = _duration_ms(word.lower().removesuffix("ago").rstrip())
+    if ago is not None:
+        return now_ms - ago
+    try:
+        return round(datetime.fromisoformat(word).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"'{text}' is no time: give an ISO date or time (2026-11-21, 2026-11-21T09:30:00Z), @MILLISECONDS or how "
+            "long ago (15m, 2h, 1d12h)"
+        ) from None
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS}
+_TERM = re.compile(r"(\d+(?:\.\d+)?)(ms|min|[smhdw])")
+
+
+def _duration_ms(text: str) -> int | None:
+    text = text.replace(" ", "")
+    if not re.fullmatch(f"(?:{_TERM.pattern})+", text):
+        return None
+    return round(sum(float(number) * _UNITS_MS[unit] for number, unit in _TERM.findall(text)))
