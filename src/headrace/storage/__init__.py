@@ -1,1 +1,1 @@
-"""The only room that opens log files: segments, indexes, checkpoints, logs, recovery. Knows nothing of brokers or groups."""
+"""The only room that opens log files: segments, indexes, checkpoints, logs, recovery. Knows no brokers, no groups."""

@@ -1,0 +1,45 @@
+"""Small files that are replaced whole: a reader sees the old content or the new, never a part."""
+
+import os
+from pathlib import Path
+
+fdatasync = getattr(os, "fdatasync", os.fsync)
+"""macOS has no fdatasync."""
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames, creations and removals in `directory` survive a power failure."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make what other descriptors wrote to `path` survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Put `data` under the name `path`; with `sync` it also survives a power failure.
+
+    Raises OSError; the old content is then still there.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+    if sync:
+        sync_directory(path.parent)

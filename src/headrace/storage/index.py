@@ -1,0 +1,212 @@
+"""The two sparse indexes of a segment: offset to file position, and timestamp to offset.
+
+Entries are appended to a short tail in memory and written to the file some hundreds at a time and when the segment is
+rolled or closed: what a crash loses, recovery rebuilds from the log. The file is never mapped (a mapping on a full disk
+is a SIGBUS) and only open while it is read or written, so an idle segment costs no descriptor. A lookup halves the
+range by single reads until one block is left and searches that in memory.
+
+Formats: offset index, relative offset and position (4 + 4 bytes); time index, timestamp in ms and relative offset
+(8 + 4 bytes); big-endian, ascending.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import ClassVar, Final
+
+from headrace.types import Buffer
+
+_TAIL_BYTES: Final = 4096
+_BLOCK_ENTRIES: Final = 512
+NO_TIMESTAMP: Final = -1
+
+
+class CorruptIndexError(Exception):
+    """The file cannot be the index of its segment; rebuild it."""
+
+
+class _Index:
+    """Entries of two ascending integers, in a file and a tail behind it."""
+
+    __slots__ = ("_last", "_stored", "_tail", "base_offset", "path")
+    _entry: ClassVar[Struct]
+
+    def __init__(self, path: Path, base_offset: int, *, size: int) -> None:
+        """An index whose file has `size` bytes. Raises CorruptIndexError; OSError."""
+        if size % self._entry.size:
+            raise CorruptIndexError(f"{path} has {size} bytes, which is no multiple of {self._entry.size}")
+        self.path = path
+        self.base_offset = base_offset
+        self._stored = size // self._entry.size
+        self._tail = bytearray()
+        self._last: tuple[int, int] | None = None
+        if self._stored:
+            self._last, first = self._read(self._stored - 1, 1)[0], self._read(0, 1)[0]
+            ascending = self._stored == 1 or (self._last[0] > first[0] and self._last[1] > first[1])
+            if not ascending or min(self._last) < 0:
+                raise CorruptIndexError(f"{path} ends with {self._last}, which does not come after {first}")
+
+    def __len__(self) -> int:
+        return self._stored + len(self._tail) // self._entry.size
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Every entry as it is stored."""
+        yield from self._read(0, self._stored)
+        yield from self._entry.iter_unpack(bytes(self._tail))
+
+    def full(self, max_bytes: int) -> bool:
+        return (len(self) + 1) * self._entry.size > max_bytes
+
+    @property
+    def tail_is_long(self) -> bool:
+        """Whether it is time to write the tail."""
+        return len(self._tail) >= _TAIL_BYTES
+
+    def write_tail(self) -> None:
+        """Bring the file up to date. Raises OSError, after which the tail is still there."""
+        if not self._tail:
+            return
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            position = self._stored * self._entry.size
+            if os.pwrite(descriptor, self._tail, position) < len(self._tail):
+                raise OSError(f"{self.path} took only a part of {len(self._tail)} bytes: the disk is full")
+        finally:
+            os.close(descriptor)
+        self._stored = len(self)
+        self._tail.clear()
+
+    def clear(self) -> None:
+        """Drop every entry, and make the file if it is missing."""
+        self._keep(0)
+
+    def _add(self, first: int, second: int) -> None:
+        self._tail += self._entry.pack(first, second)
+        self._last = (first, second)
+
+    def _read(self, slot: int, count: int) -> list[tuple[int, int]]:
+        if not count:
+            return []
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            return list(self._entry.iter_unpack(self._block(descriptor, slot, count)))
+        finally:
+            os.close(descriptor)
+
+    def _block(self, descriptor: int, slot: int, count: int) -> bytes:
+        size = self._entry.size
+        data = os.pread(descriptor, count * size, slot * size)
+        if len(data) < count * size:
+            raise CorruptIndexError(f"{self.path} is shorter than it was: something else truncated it")
+        return data
+
+    def _floor(self, target: int, field: int) -> tuple[int, tuple[int, int]] | None:
+        """Slot and entry of the last one whose `field` is at most `target`."""
+        if self._tail and (found := self._search(self._tail, target, field)):
+            return self._stored + found[0], found[1]
+        if not self._stored:
+            return None
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            low, high = 0, self._stored
+            while high - low > _BLOCK_ENTRIES:
+                middle = (low + high) // 2
+                if self._entry.unpack(self._block(descriptor, middle, 1))[field] <= target:
+                    low = middle
+                else:
+                    high = middle
+            block = self._block(descriptor, low, high - low)
+        finally:
+            os.close(descriptor)
+        found = self._search(block, target, field)
+        return None if found is None else (low + found[0], found[1])
+
+    def _search(self, block: Buffer, target: int, field: int) -> tuple[int, tuple[int, int]] | None:
+        """Place and entry of the last one in `block` whose `field` is at most `target`."""
+        entry = self._entry
+        slots = range(len(block) // entry.size)
+        place = bisect_right(slots, target, key=lambda slot: entry.unpack_from(block, slot * entry.size)[field]) - 1
+        return None if place < 0 else (place, entry.unpack_from(block, place * entry.size))
+
+    def _keep(self, count: int) -> None:
+        """Drop all entries but the first `count`, in the file too."""
+        if count >= self._stored:
+            del self._tail[(count - self._stored) * self._entry.size :]
+        else:
+            self._tail.clear()
+            self._stored = count
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.ftruncate(descriptor, self._stored * self._entry.size)
+        finally:
+            os.close(descriptor)
+        if self._tail:
+            self._last = self._entry.unpack_from(self._tail, len(self._tail) - self._entry.size)
+        else:
+            self._last = self._read(self._stored - 1, 1)[0] if self._stored else None
+
+    def _truncate(self, offset: int, field: int) -> None:
+        floor = self._floor(offset - self.base_offset - 1, field)
+        self._keep(0 if floor is None else floor[0] + 1)
+
+
+class OffsetIndex(_Index):
+    """From the last offset of an append to the position of its first byte."""
+
+    __slots__ = ()
+    _entry = Struct(">ii")
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """Offset and position of the last entry."""
+        return None if self._last is None else (self.base_offset + self._last[0], self._last[1])
+
+    def append(self, offset: int, position: int) -> None:
+        self._add(offset - self.base_offset, position)
+
+    def lookup(self, offset: int) -> int:
+        """A position at or before the batch that holds `offset`, less than an index interval away."""
+        if self._last is None or offset <= self.base_offset:
+            return 0
+        if self._last[0] <= offset - self.base_offset:
+            return self._last[1]
+        floor = self._floor(offset - self.base_offset, 0)
+        return 0 if floor is None else floor[1][1]
+
+    def truncate(self, offset: int) -> None:
+        """Drop the entries at or after `offset`."""
+        self._truncate(offset, 0)
+
+
+class TimeIndex(_Index):
+    """From the largest timestamp so far to the last offset of the batch that brought it."""
+
+    __slots__ = ()
+    _entry = Struct(">qi")
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """Timestamp and offset of the last entry; `(NO_TIMESTAMP, base offset)` without one."""
+        if self._last is None:
+            return NO_TIMESTAMP, self.base_offset
+        return self._last[0], self.base_offset + self._last[1]
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """Add an entry, unless `timestamp` is no larger than the last one."""
+        if timestamp > (NO_TIMESTAMP if self._last is None else self._last[0]):
+            self._add(timestamp, offset - self.base_offset)
+
+    def full(self, max_bytes: int) -> bool:
+        """One slot stays free for the entry that closing a segment adds."""
+        return (len(self) + 2) * self._entry.size > max_bytes
+
+    def lookup(self, timestamp: int) -> int:
+        """The last offset of a batch before which every record is older than `timestamp`."""
+        floor = self._floor(timestamp, 0)
+        return self.base_offset if floor is None else self.base_offset + floor[1][1]
+
+    def truncate(self, offset: int) -> None:
+        """Drop the entries whose offset is at or after `offset`."""
+        self._truncate(offset, 1)

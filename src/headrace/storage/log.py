@@ -1,0 +1,487 @@
+"""The log of one partition: an ordered run of segments, appended to at the end and dropped from at the start.
+
+Synchronous, and told the time by its caller. One thread appends, reads, truncates and deletes; `flush` and
+`remove_deleted_files`, which wait for the disk, may run in another beside it.
+"""
+
+import logging
+import os
+import shutil
+import weakref
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.atomic_file import sync_directory, sync_file
+from headrace.storage.checkpoint import CorruptCheckpointError
+from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
+from headrace.storage.leader_epochs import UNDEFINED, EpochEntry, LeaderEpochs, read_entries
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_file import FileSlice
+from headrace.storage.producer_snapshot import snapshots
+from headrace.storage.recovery import Loading, OnBatch, load_segments
+from headrace.storage.retention import expired_segments
+from headrace.storage.segment import Segment
+from headrace.storage.segment_files import SNAPSHOT_SUFFIX, segment_file
+from headrace.storage.timestamps import max_timestamp, offset_for_timestamp
+from headrace.types import Buffer, TopicPartition
+from headrace.wire.batch import BatchHeader
+
+log = logging.getLogger(__name__)
+
+_CACHED_POSITIONS: Final = 64
+
+
+class Log:
+    """Appends, reads and keeps the batches of one partition.
+
+    `config` may be replaced at any time.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_bases",
+        "_deleted_files",
+        "_last_flush_ms",
+        "_positions",
+        "_segments",
+        "_truncations",
+        "config",
+        "directory",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "recovery_point",
+        "topic_partition",
+    )
+
+    def __init__(
+        self, directory: Path, topic_partition: TopicPartition, config: LogConfig, epochs: list[EpochEntry], now_ms: int
+    ) -> None:
+        """Use `open`."""
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.config = config
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.recovery_point = 0
+        # a weak reference, because a cycle would keep the files of a deleted log open until the next collection
+        self.leader_epochs = LeaderEpochs(directory / LEADER_EPOCHS_FILE, epochs, weakref.proxy(self))
+        self._segments: list[Segment] = []
+        self._bases: list[int] = []
+        self._positions: dict[int, tuple[Segment, int]] = {}
+        self._deleted_files: deque[tuple[int, list[Path]]] = deque()
+        self._last_flush_ms = now_ms
+        self._truncations = 0
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        recovery_point: int,
+        clean_shutdown: bool,
+        log_start_offset: int,
+        now_ms: int,
+        on_batch: OnBatch | None = None,
+    ) -> "Log":
+        """Open the log in `directory`, an existing directory, and recover it after an unclean shutdown.
+
+        Recovery reads the segments from the one with `recovery_point` on, cuts off a torn tail and tells `on_batch`
+        each header it read, in order. Raises KafkaError(kafka_storage_error) when the disk fails.
+        """
+        epochs_path = directory / LEADER_EPOCHS_FILE
+        try:
+            epochs_known = epochs_path.exists()
+            entries = read_entries(epochs_path)
+        except CorruptCheckpointError as error:
+            log.warning("%s; reading the epochs from the log", error)
+            epochs_known, entries = False, []
+        self = cls(directory, topic_partition, config, entries, now_ms)
+        try:
+            segments, self.log_end_offset = load_segments(
+                Loading(
+                    directory=directory,
+                    config=config,
+                    now_ms=now_ms,
+                    recovery_point=recovery_point,
+                    clean_shutdown=clean_shutdown,
+                    log_start_offset=log_start_offset,
+                    on_batch=on_batch,
+                ),
+                self.leader_epochs,
+            )
+            self._set_segments(segments)
+            self.log_start_offset = max(log_start_offset, self._bases[0])
+            self.recovery_point = self.log_end_offset if clean_shutdown else min(recovery_point, self.log_end_offset)
+            if not epochs_known:
+                self._read_epochs()
+            self.leader_epochs.truncate_from_end(self.log_end_offset)
+            self.leader_epochs.truncate_from_start(self.log_start_offset)
+            self._remove_snapshots_after(self.log_end_offset)
+        except OSError as error:
+            raise self._storage_error("open", error) from error
+        return self
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(self._segments)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments, without their indexes."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def active_segment(self) -> Segment:
+        return self._segments[-1]
+
+    @property
+    def active_base_offset(self) -> int:
+        """Where the active segment begins; it changes when the log rolls, and producer state is worth a snapshot."""
+        return self._bases[-1]
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        buffers: Sequence[Buffer],
+        size: int,
+        *,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        offset_of_max_timestamp: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> None:
+        """Write whole, validated batches, `size` bytes together, with the offsets and epochs already in them.
+
+        `offset_of_max_timestamp` is the last offset of the first batch that has `max_timestamp`: that of a batch, not
+        of the record inside it. All or nothing: raises KafkaError(kafka_storage_error) with the log as it was.
+        """
+        segment = self._segments[-1]
+        try:
+            if segment.should_roll(size, last_offset, max_timestamp, self.config, now_ms):
+                segment = self._roll_to(base_offset, now_ms)
+            if leader_epoch > self.leader_epochs.latest:
+                self.leader_epochs.assign(leader_epoch, base_offset)
+            self._remember(base_offset, segment, segment.size)
+            segment.append(
+                buffers,
+                size,
+                last_offset=last_offset,
+                max_timestamp=max_timestamp,
+                offset_of_max_timestamp=offset_of_max_timestamp,
+                index_interval=self.config.index_interval_bytes,
+            )
+        except OSError as error:
+            raise self._storage_error(f"append {size} bytes to", error) from error
+        self.log_end_offset = last_offset + 1
+
+    def roll(self, now_ms: int) -> Segment:
+        """Begin a new segment at the log end offset; an empty active one serves as it is."""
+        if not self.active_segment.size:
+            return self.active_segment
+        try:
+            return self._roll_to(self.log_end_offset, now_ms)
+        except OSError as error:
+            raise self._storage_error("roll", error) from error
+
+    def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
+        active = self._segments[-1]
+        active.seal()
+        segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
+        if active.size:
+            self._set_segments([*self._segments, segment])
+        else:
+            # nothing of the empty segment is worth keeping, and its name says an offset it will never hold
+            for path in active.mark_deleted():
+                path.unlink()
+            self._set_segments([*self._segments[:-1], segment])
+        return segment
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, *, upto_offset: int, min_one_batch: bool = True) -> FileSlice | None:
+        """A region of one segment file, from the batch that holds `offset` up to at most the one with `upto_offset`.
+
+        At most `max_bytes` long, in which case the last batch may be cut off; but at least one batch with
+        `min_one_batch`, and nothing instead of less than one without. None when there is nothing to read.
+        Raises KafkaError: offset_out_of_range, kafka_storage_error.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"offset {offset} of {self.topic_partition} is not within the log, "
+                f"{self.log_start_offset} to {self.log_end_offset}",
+            )
+        upto_offset = min(upto_offset, self.log_end_offset)
+        if offset >= upto_offset:
+            return None
+        try:
+            found = self._positions.get(offset) or self._locate(offset)
+            if found is None:
+                return None
+            segment, position = found
+            available = self._limit_in(segment, upto_offset) - position
+            size = min(available, max_bytes)
+            if size < available:
+                _, header = next(segment.headers(position))
+                if size < header.size:
+                    size = header.size if min_one_batch else 0
+            if size <= 0 or size > available:
+                return None
+            return FileSlice(segment.file, position, size)
+        except OSError as error:
+            raise self._storage_error("read", error) from error
+
+    def headers(self, from_offset: int) -> Iterator[BatchHeader]:
+        """Header of every batch from the one that holds `from_offset` to the end of the log."""
+        place = max(0, bisect_right(self._bases, from_offset) - 1)
+        for segment in self._segments[place:]:
+            found = segment.find(from_offset)
+            if found is not None:
+                for _, header in segment.headers(found[0]):
+                    yield header
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        """Timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms."""
+        try:
+            return offset_for_timestamp(self._segments, timestamp, self.log_start_offset)
+        except OSError as error:
+            raise self._storage_error("read", error) from error
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The largest timestamp in the log, in ms, and the offset of the first record that has it (KIP-734)."""
+        try:
+            return max_timestamp(self._segments)
+        except OSError as error:
+            raise self._storage_error("read", error) from error
+
+    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+        """Where the first batch that reaches `offset` begins."""
+        place = bisect_right(self._bases, offset) - 1
+        for segment in self._segments[max(0, place) :]:
+            # the next segments matter where compaction left a gap at the end of this one
+            found = segment.find(offset)
+            if found is not None:
+                self._remember(offset, segment, found[0])
+                return segment, found[0]
+        return None
+
+    def _limit_in(self, segment: Segment, upto_offset: int) -> int:
+        """The position in `segment` that a reader up to `upto_offset` must not pass."""
+        if upto_offset >= self.log_end_offset:
+            limit = segment.size
+            if segment is self._segments[-1]:
+                self._remember(upto_offset, segment, limit)
+            return limit
+        found = self._positions.get(upto_offset) or self._locate(upto_offset)
+        return found[1] if found is not None and found[0] is segment else segment.size
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        """Spare the next sequential reader the walk to where it goes on."""
+        if len(self._positions) >= _CACHED_POSITIONS:
+            self._positions.clear()
+        self._positions[offset] = (segment, position)
+
+    # -- dropping ------------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop everything from `offset` on, the whole batch when it is in the middle of one.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        if offset >= self.log_end_offset:
+            return
+        if offset < self._bases[0]:
+            self.truncate_fully_and_start_at(offset)
+            return
+        try:
+            self._truncations += 1
+            self._positions.clear()
+            kept = bisect_right(self._bases, offset)
+            for segment in self._segments[kept:]:
+                _unlink(segment.mark_deleted())
+            self._set_segments(self._segments[:kept])
+            self._end_at(self._segments[-1].truncate(offset))
+        except OSError as error:
+            raise self._storage_error("truncate", error) from error
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on at `offset`. Raises KafkaError(kafka_storage_error)."""
+        try:
+            self._truncations += 1
+            self._positions.clear()
+            for segment in self._segments:
+                _unlink(segment.mark_deleted())
+            now_ms = self._segments[-1].created_ms
+            self._set_segments([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
+            self.leader_epochs.clear()
+            self.log_start_offset = offset
+            self._end_at(offset)
+        except OSError as error:
+            raise self._storage_error("truncate", error) from error
+
+    def _end_at(self, offset: int) -> None:
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.leader_epochs.truncate_from_end(offset)
+        self._remove_snapshots_after(offset)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Hide what is before `offset` (DeleteRecords); retention removes segments that are hidden as a whole.
+
+        Raises KafkaError(offset_out_of_range) behind the log end offset.
+        """
+        if offset > self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self.topic_partition} ends at offset {self.log_end_offset}; it cannot start at {offset}",
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.leader_epochs.truncate_from_start(offset)
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> int:
+        """Drop segments past the retention time, size or the log start offset; how many.
+
+        Only what is below `high_watermark`. The files go after `file.delete.delay.ms`: see `remove_deleted_files`.
+        """
+        try:
+            doomed = expired_segments(
+                self._segments, self.config, now_ms, high_watermark, self.log_start_offset, self.log_end_offset
+            )
+            if not doomed:
+                return 0
+            if len(doomed) == len(self._segments):
+                self._roll_to(self.log_end_offset, now_ms)
+            self._positions.clear()
+            self._set_segments(self._segments[len(doomed) :])
+            self.advance_log_start(self._bases[0])
+            files = [path for segment in doomed for path in segment.mark_deleted()]
+            self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
+            for segment in doomed:
+                segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._storage_error("delete old segments of", error) from error
+        log.info(
+            "%s: removed %d segments, the log starts at offset %d",
+            self.topic_partition,
+            len(doomed),
+            self.log_start_offset,
+        )
+        return len(doomed)
+
+    def remove_deleted_files(self, now_ms: int) -> None:
+        """Unlink the files of dropped segments whose delay is over."""
+        while self._deleted_files and self._deleted_files[0][0] <= now_ms:
+            _unlink(self._deleted_files.popleft()[1])
+
+    # -- the disk ------------------------------------------------------------------------------------------------------
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether `flush.messages` or `flush.ms` asks for a flush."""
+        unflushed = self.log_end_offset - self.recovery_point
+        return unflushed > 0 and (
+            unflushed >= self.config.flush_messages or now_ms - self._last_flush_ms >= self.config.flush_ms
+        )
+
+    def flush(self, now_ms: int | None = None, *, upto: int | None = None) -> None:
+        """Bring records to the disk, all or those before `upto`, and move the recovery point there.
+
+        May run beside appends. Raises KafkaError(kafka_storage_error).
+        """
+        end = self.log_end_offset if upto is None else upto
+        if now_ms is not None:
+            self._last_flush_ms = now_ms
+        if end <= self.recovery_point:
+            return
+        truncations = self._truncations
+        segments = self._segments
+        active = segments[-1]
+        try:
+            for segment, next_segment in zip_longest(segments, segments[1:]):
+                if segment.base_offset >= end:
+                    break
+                if next_segment is not None and next_segment.base_offset <= self.recovery_point:
+                    continue
+                segment.file.sync()
+                if segment is not active:
+                    sync_file(segment.index.path)
+                    sync_file(segment.time_index.path)
+            self.leader_epochs.sync()
+            sync_directory(self.directory)
+        except OSError as error:
+            raise self._storage_error("flush", error) from error
+        if truncations == self._truncations:
+            self.recovery_point = max(self.recovery_point, end)
+
+    def flush_rolled(self) -> None:
+        """Bring the segments that are not appended to any more to the disk. May run beside appends."""
+        self.flush(upto=self._segments[-1].base_offset)
+
+    def close(self) -> None:
+        """Finish the files and bring them to the disk. Raises KafkaError(kafka_storage_error)."""
+        try:
+            self.active_segment.seal()
+            self.flush()
+            sync_file(self.active_segment.index.path)
+            sync_file(self.active_segment.time_index.path)
+        except OSError as error:
+            raise self._storage_error("close", error) from error
+        self._set_segments([])
+
+    def delete(self) -> None:
+        """Remove the directory with all that is in it. Raises KafkaError(kafka_storage_error)."""
+        self._set_segments([])
+        self._deleted_files.clear()
+        try:
+            shutil.rmtree(self.directory)
+        except OSError as error:
+            raise self._storage_error("delete", error) from error
+
+    def move(self, directory: Path) -> None:
+        """The directory has been renamed to `directory`."""
+        self.directory = directory
+        self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
+        for segment in self._segments:
+            segment.move(directory)
+        self._deleted_files = deque(
+            (due, [directory / path.name for path in files]) for due, files in self._deleted_files
+        )
+
+    def _set_segments(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._positions.clear()
+
+    def _read_epochs(self) -> None:
+        """Find the leader epochs in the batches, where their file is missing or damaged."""
+        for header in self.headers(self._bases[0]):
+            if header.partition_leader_epoch > max(UNDEFINED, self.leader_epochs.latest):
+                self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+
+    def _remove_snapshots_after(self, offset: int) -> None:
+        for snapshot_offset, path in snapshots(self.directory).items():
+            if snapshot_offset > offset:
+                path.unlink(missing_ok=True)
+
+    def _storage_error(self, what: str, error: OSError) -> KafkaError:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        return KafkaError(
+            ErrorCode.kafka_storage_error, f"cannot {what} {self.topic_partition} in {self.directory}: {reason}"
+        )
+
+
+def _unlink(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

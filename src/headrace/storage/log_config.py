@@ -1,0 +1,54 @@
+"""What a topic's settings mean to its logs: Kafka's names with underscores, Kafka 4.3's defaults."""
+
+from dataclasses import dataclass
+from typing import Final
+
+_MAX_LONG: Final = 2**63 - 1
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Settings of one log; times in ms, sizes in bytes, -1 where Kafka says 'no limit'.
+
+    See https://kafka.apache.org/documentation/#topicconfigs
+    """
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * _DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 * 1024 * 1024
+    index_interval_bytes: int = 4096
+    preallocate: bool = False
+    flush_messages: int = _MAX_LONG
+    flush_ms: int = _MAX_LONG
+
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    retention_ms: int = 7 * _DAY_MS
+    retention_bytes: int = -1
+    file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = _DAY_MS
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = _MAX_LONG
+
+    max_message_bytes: int = 1024 * 1024 + 12
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = _MAX_LONG
+    message_timestamp_after_max_ms: int = 60 * 60 * 1000
+
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+
+    @property
+    def deletes(self) -> bool:
+        """Whether retention by time and size applies."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy

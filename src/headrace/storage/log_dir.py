@@ -1,0 +1,168 @@
+"""One log directory: its lock, its identity, its checkpoints and the mark of a clean shutdown."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import ClassVar, Final
+from uuid import UUID
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.atomic_file import replace_file
+from headrace.storage.checkpoint import (
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    CorruptCheckpointError,
+    OffsetCheckpoint,
+)
+from headrace.storage.log import Log
+from headrace.storage.meta_properties import MetaProperties, new_id, read_meta_properties, write_meta_properties
+from headrace.types import TopicPartition
+
+LOCK_FILE: Final = ".lock"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+
+log = logging.getLogger(__name__)
+
+
+class LogDir:
+    """A directory that this process holds the lock of.
+
+    `clean_shutdown` tells whether the last owner closed every log in it; the mark is gone once the directory is open,
+    so that a crash from here on is seen as one.
+    """
+
+    _locked_here: ClassVar[set[Path]] = set()
+    """A lock of fcntl does not keep the process that has it from locking again."""
+
+    __slots__ = (
+        "_high_watermark_file",
+        "_lock",
+        "_log_start_file",
+        "_recovery_point_file",
+        "clean_shutdown",
+        "high_watermarks",
+        "log_start_offsets",
+        "path",
+        "properties",
+        "recovery_points",
+    )
+
+    def __init__(self, path: Path) -> None:
+        """Make `path` where it is missing, and lock it.
+
+        Raises KafkaError(kafka_storage_error) when another broker has it; OSError when the disk fails.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path.resolve()
+        self._lock = self._take_lock()
+        try:
+            self.properties = read_meta_properties(self.path)
+            mark = self.path / CLEAN_SHUTDOWN_FILE
+            self.clean_shutdown = mark.exists()
+            mark.unlink(missing_ok=True)
+            self._recovery_point_file = OffsetCheckpoint(self.path / RECOVERY_POINT_FILE)
+            self._log_start_file = OffsetCheckpoint(self.path / LOG_START_OFFSET_FILE)
+            self._high_watermark_file = OffsetCheckpoint(self.path / HIGH_WATERMARK_FILE)
+            self.recovery_points = _read(self._recovery_point_file, "every log is recovered from its beginning")
+            self.log_start_offsets = _read(self._log_start_file, "logs start at their first segments")
+            self.high_watermarks = _read(self._high_watermark_file, "high watermarks start at 0")
+        except BaseException:
+            self.unlock()
+            raise
+
+    def _take_lock(self) -> int:
+        in_use = KafkaError(
+            ErrorCode.kafka_storage_error,
+            f"{self.path} is in use by another broker (it holds the lock {self.path / LOCK_FILE}): "
+            "stop that broker, or choose another log.dirs",
+        )
+        # asked before the file is opened: closing any descriptor of it would give up the lock that this process has
+        if self.path in self._locked_here:
+            raise in_use
+        descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise in_use from None
+            raise
+        self._locked_here.add(self.path)
+        return descriptor
+
+    def identify(self, *, version: int, cluster_id: str, broker_id: int) -> None:
+        """Write `meta.properties`, or check what it says.
+
+        Raises KafkaError: inconsistent_cluster_id, inconsistent_voter_set for another broker's directory; OSError.
+        """
+        found = self.properties
+        path = self.path / "meta.properties"
+        if found is None:
+            self.properties = MetaProperties(
+                version=version, cluster_id=cluster_id, broker_id=broker_id, directory_id=new_id()
+            )
+            write_meta_properties(self.path, self.properties)
+            return
+        if found.cluster_id not in (None, cluster_id):
+            raise KafkaError(
+                ErrorCode.inconsistent_cluster_id,
+                f"{path} belongs to cluster {found.cluster_id}, not {cluster_id}: choose that cluster's log.dirs, "
+                "or empty directories",
+            )
+        if found.broker_id not in (None, broker_id):
+            raise KafkaError(
+                ErrorCode.inconsistent_cluster_id,
+                f"{path} belongs to broker {found.broker_id}, not {broker_id}: set broker.id={found.broker_id}, "
+                "or choose another log.dirs",
+            )
+
+    @property
+    def directory_id(self) -> UUID | None:
+        return self.properties.directory_id if self.properties else None
+
+    def usage(self) -> tuple[int, int]:
+        """Bytes of the whole file system and bytes that can still be written. Raises OSError."""
+        usage = shutil.disk_usage(self.path)
+        return usage.total, usage.free
+
+    def write_checkpoints(self, logs: Iterable[Log], high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write the recovery points, log start offsets and high watermarks of `logs`, which are in this directory.
+
+        What is known of partitions without a log (one that could not be loaded) stays. Raises OSError.
+        """
+        for each in logs:
+            topic_partition = each.topic_partition
+            self.recovery_points[topic_partition] = each.recovery_point
+            self.log_start_offsets[topic_partition] = each.log_start_offset
+            if topic_partition in high_watermarks:
+                self.high_watermarks[topic_partition] = high_watermarks[topic_partition]
+        self._recovery_point_file.write(self.recovery_points)
+        self._log_start_file.write({each: offset for each, offset in self.log_start_offsets.items() if offset})
+        self._high_watermark_file.write(self.high_watermarks)
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Drop what the checkpoints say of a partition: another one may get its name."""
+        for offsets in (self.recovery_points, self.log_start_offsets, self.high_watermarks):
+            offsets.pop(topic_partition, None)
+
+    def mark_clean_shutdown(self) -> None:
+        """Say that every log in here was closed. Raises OSError."""
+        replace_file(self.path / CLEAN_SHUTDOWN_FILE, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
+
+    def unlock(self) -> None:
+        self._locked_here.discard(self.path)
+        os.close(self._lock)
+
+
+def _read(checkpoint: OffsetCheckpoint, consequence: str) -> dict[TopicPartition, int]:
+    try:
+        return checkpoint.read()
+    except CorruptCheckpointError as error:
+        log.warning("%s; %s", error, consequence)
+        return {}

@@ -1,0 +1,241 @@
+"""The log directories of a broker and every log in them: opening, placing, deleting, checkpointing, closing."""
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.atomic_file import sync_directory
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dir import LogDir
+from headrace.storage.meta_properties import id_to_text, new_id
+from headrace.storage.partition_dir import DELETE_SUFFIX, delete_name, parse_name
+from headrace.storage.partition_metadata import read_topic_id, write_topic_id
+from headrace.storage.recovery import OnBatch
+from headrace.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class LogDirs:
+    """Owns the directories from `open` to `close`, and the logs that were loaded or created in between.
+
+    A directory that fails is in `offline` with the reason; its logs are not in `logs`.
+    """
+
+    def __init__(self, directories: Sequence[LogDir], cluster_id: str, offline: dict[Path, str]) -> None:
+        """Use `open`."""
+        self.directories = tuple(directories)
+        self.cluster_id = cluster_id
+        self.offline = offline
+        self.logs: dict[TopicPartition, Log] = {}
+        self._found: dict[TopicPartition, tuple[LogDir, Path]] = {}
+        self._doomed: list[tuple[int | None, Path]] = []
+
+    @classmethod
+    def open(
+        cls, paths: Iterable[Path], *, broker_id: int, cluster_id: str | None = None, meta_version: int = 1
+    ) -> "LogDirs":
+        """Lock `paths`, check that they belong to this broker and see which partitions they hold.
+
+        Without `cluster_id` the directories' own is taken, or a new one made. `meta_version` 0 is for a cluster with
+        ZooKeeper. Raises KafkaError: kafka_storage_error when another broker uses a directory, a partition is in two
+        directories or no directory works; inconsistent_cluster_id for another broker's or cluster's directory.
+        """
+        directories: list[LogDir] = []
+        offline: dict[Path, str] = {}
+        try:
+            for path in paths:
+                try:
+                    directories.append(LogDir(path))
+                except OSError as error:
+                    offline[path] = str(error)
+                    log.error("log directory %s cannot be used (%s); its partitions are offline", path, error)
+            if not directories:
+                reasons = "; ".join(offline.values()) or "log.dirs is empty"
+                raise KafkaError(ErrorCode.kafka_storage_error, f"no log directory can be used: {reasons}")
+            known = [each.properties.cluster_id for each in directories if each.properties]
+            cluster_id = cluster_id or next(filter(None, known), None) or id_to_text(new_id())
+            for directory in directories:
+                directory.identify(version=meta_version, cluster_id=cluster_id, broker_id=broker_id)
+            self = cls(directories, cluster_id, offline)
+            self._find_partitions()
+        except BaseException:
+            for directory in directories:
+                directory.unlock()
+            raise
+        return self
+
+    def _find_partitions(self) -> None:
+        for directory in self.directories:
+            for path in sorted(path for path in directory.path.iterdir() if path.is_dir()):
+                if path.name.endswith(DELETE_SUFFIX):
+                    self._doomed.append((None, path))
+                    continue
+                topic_partition = parse_name(path.name)
+                if topic_partition is None:
+                    log.warning("%s is no partition's directory; leaving it alone", path)
+                    continue
+                twin = self._found.get(topic_partition)
+                if twin is not None:
+                    raise KafkaError(
+                        ErrorCode.kafka_storage_error,
+                        f"{topic_partition} is in {path} and in {twin[1]}: remove the older one of the two",
+                    )
+                self._found[topic_partition] = (directory, path)
+
+    def found(self) -> dict[TopicPartition, UUID | None]:
+        """The partitions that have a directory, loaded or not, and their topics' ids where they are written down.
+
+        Raises KafkaError(inconsistent_topic_id) for a malformed `partition.metadata`.
+        """
+        return {topic_partition: read_topic_id(path) for topic_partition, (_, path) in self._found.items()}
+
+    def load(
+        self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int, on_batch: OnBatch | None = None
+    ) -> Log:
+        """Open the log of a partition that has a directory, and recover it where the last shutdown was not clean.
+
+        Several may be loaded at once, in threads. Raises KafkaError(kafka_storage_error).
+        """
+        directory, path = self._found[topic_partition]
+        loaded = Log.open(
+            path,
+            topic_partition,
+            config,
+            recovery_point=directory.recovery_points.get(topic_partition, 0),
+            clean_shutdown=directory.clean_shutdown,
+            log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
+            now_ms=now_ms,
+            on_batch=on_batch,
+        )
+        self.logs[topic_partition] = loaded
+        return loaded
+
+    def load_all(
+        self,
+        config_of: Callable[[TopicPartition], LogConfig],
+        *,
+        now_ms: int,
+        on_batch_of: Callable[[TopicPartition], OnBatch | None] = lambda _: None,
+    ) -> Mapping[TopicPartition, Log]:
+        """Load every partition that has a directory; one that fails is logged and left out."""
+        for topic_partition in self._found:
+            try:
+                self.load(
+                    topic_partition, config_of(topic_partition), now_ms=now_ms, on_batch=on_batch_of(topic_partition)
+                )
+            except KafkaError as error:
+                log.error("%s is offline: %s", topic_partition, error)
+        return self.logs
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int:
+        """What was checkpointed last; 0 for a partition that was not."""
+        directory, _ = self._found[topic_partition]
+        return directory.high_watermarks.get(topic_partition, 0)
+
+    def create(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
+        """Make a new partition's directory where there are fewest, and its log.
+
+        Raises KafkaError(kafka_storage_error), also for a partition that has a directory.
+        """
+        if topic_partition in self._found:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error, f"{topic_partition} has a log already: {self._found[topic_partition][1]}"
+            )
+        count = Counter(directory.path for directory, _ in self._found.values())
+        directory = min(self.directories, key=lambda each: count[each.path])
+        path = directory.path / str(topic_partition)
+        try:
+            path.mkdir()
+            write_topic_id(path, topic_id)
+            sync_directory(directory.path)
+        except OSError as error:
+            shutil.rmtree(path, ignore_errors=True)
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot create {path}: {error}") from error
+        directory.forget(topic_partition)
+        self._found[topic_partition] = (directory, path)
+        return self.load(topic_partition, config, now_ms=now_ms)
+
+    def delete(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
+        """Take a partition away at once; its files go after `file.delete.delay.ms` (see `remove_deleted_files`).
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        directory, path = self._found[topic_partition]
+        doomed = directory.path / delete_name(topic_partition)
+        try:
+            path.rename(doomed)
+            sync_directory(directory.path)
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename {path} to {doomed}: {error}") from error
+        directory.forget(topic_partition)
+        del self._found[topic_partition]
+        deleted = self.logs.pop(topic_partition, None)
+        delay = LogConfig().file_delete_delay_ms
+        if deleted is not None:
+            deleted.move(doomed)
+            delay = deleted.config.file_delete_delay_ms
+        self._doomed.append((now_ms + delay, doomed))
+
+    def remove_deleted_files(self, now_ms: int) -> None:
+        """Remove what was deleted long enough ago. Slow for large files: call it in a thread.
+
+        What an earlier process left behind waits for the default delay, counted from the first call.
+        """
+        for deleted_log in tuple(self.logs.values()):
+            deleted_log.remove_deleted_files(now_ms)
+        waiting: list[tuple[int | None, Path]] = []
+        for due, path in self._doomed:
+            if due is None:
+                waiting.append((now_ms + LogConfig().file_delete_delay_ms, path))
+            elif due > now_ms:
+                waiting.append((due, path))
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+                log.info("removed %s", path)
+        self._doomed = waiting
+
+    def flush_rolled(self) -> None:
+        """Bring the segments that are not appended to any more to the disk; waits for it: call it in a thread.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        for each in tuple(self.logs.values()):
+            each.flush_rolled()
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write down recovery points, log start offsets and `high_watermarks` where they have changed.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        for directory in self.directories:
+            try:
+                directory.write_checkpoints(self._logs_in(directory), high_watermarks)
+            except OSError as error:
+                raise KafkaError(
+                    ErrorCode.kafka_storage_error, f"cannot write checkpoints in {directory.path}: {error}"
+                ) from error
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Close every log, mark the directories where all went well as cleanly shut down, and unlock them."""
+        for directory in self.directories:
+            try:
+                logs = self._logs_in(directory)
+                for each in logs:
+                    each.close()
+                directory.write_checkpoints(logs, high_watermarks)
+                if len(logs) == sum(1 for owner, _ in self._found.values() if owner is directory):
+                    directory.mark_clean_shutdown()
+            except (KafkaError, OSError) as error:
+                log.error("%s: %s; the next start will recover its logs", directory.path, error)
+            finally:
+                directory.unlock()
+        self.logs.clear()
+
+    def _logs_in(self, directory: LogDir) -> list[Log]:
+        return [each for each in self.logs.values() if each.directory.parent == directory.path]

@@ -1,0 +1,32 @@
+"""Names of partition directories: `topic-partition`, and with an id and a suffix while a partition comes or goes."""
+
+import re
+from typing import Final
+from uuid import uuid4
+
+from headrace.types import TopicPartition
+
+DELETE_SUFFIX: Final = "-delete"
+"""Waits for its removal."""
+FUTURE_SUFFIX: Final = "-future"
+"""A copy being made in another log directory."""
+STRAY_SUFFIX: Final = "-stray"
+"""Set aside because the cluster does not know it."""
+
+_MAX_NAME: Final = 255
+_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII)
+
+
+def parse_name(name: str) -> TopicPartition | None:
+    """The partition whose log is in the directory `name`; None for any other directory.
+
+    The topic may itself contain dashes, digits and dots: the partition is behind the last dash.
+    """
+    match = _NAME.fullmatch(name)
+    return TopicPartition(match["topic"], int(match["partition"])) if match else None
+
+
+def delete_name(topic_partition: TopicPartition) -> str:
+    """A new name for a directory to be removed, cut to what a file system takes."""
+    tail = f"-{topic_partition.partition}.{uuid4().hex}{DELETE_SUFFIX}"
+    return topic_partition.topic[: _MAX_NAME - len(tail)] + tail

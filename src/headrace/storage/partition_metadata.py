@@ -1,0 +1,37 @@
+"""The file `partition.metadata`: which topic id the directory's records belong to (KIP-516)."""
+
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.atomic_file import replace_file
+from headrace.storage.meta_properties import id_to_text, text_to_id
+
+FILE_NAME: Final = "partition.metadata"
+
+
+def read_topic_id(directory: Path) -> UUID | None:
+    """None where there is no file, as in logs older than Kafka 2.8.
+
+    Raises KafkaError(inconsistent_topic_id) when the file is unreadable.
+    """
+    path = directory / FILE_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    try:
+        if fields["version"] != "0":
+            raise ValueError(f"version {fields['version']}")
+        return text_to_id(fields["topic_id"])
+    except (KeyError, ValueError) as error:
+        raise KafkaError(
+            ErrorCode.inconsistent_topic_id,
+            f"{path} is malformed ({error}): restore it, or remove it to let the broker write the topic's id anew",
+        ) from None
+
+
+def write_topic_id(directory: Path, topic_id: UUID) -> None:
+    replace_file(directory / FILE_NAME, f"version: 0\ntopic_id: {id_to_text(topic_id)}".encode())

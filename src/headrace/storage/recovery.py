@@ -1,0 +1,267 @@
+"""From a directory's files to the segments of a log: leftovers of interrupted work, damaged indexes, torn tails."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from headrace.errors import KafkaError
+from headrace.storage.index import CorruptIndexError
+from headrace.storage.leader_epochs import LeaderEpochs
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_file import LogFile
+from headrace.storage.segment import MIN_BATCH_LENGTH, Segment, old_format
+from headrace.storage.segment_files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    offset_of,
+    segment_file,
+    suffix_of,
+)
+from headrace.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader, batch_crc_ok, parse_header
+
+_SCAN_BYTES: Final = 1024 * 1024
+"""Read at once: large enough to be few calls, small enough to stay in the processor's cache for the checksum."""
+
+log = logging.getLogger(__name__)
+
+OnBatch = Callable[[BatchHeader], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """What `load_segments` must know of the log it loads."""
+
+    directory: Path
+    config: LogConfig
+    now_ms: int
+    recovery_point: int
+    clean_shutdown: bool
+    log_start_offset: int
+    on_batch: OnBatch | None
+
+
+def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment], int]:
+    """The segments in order, at least one, and the log end offset.
+
+    Raises OSError; KafkaError(unsupported_for_message_format) for data that is older than message format v2.
+    """
+    finish_interrupted_swaps(loading.directory)
+    segments, damaged = _open_segments(loading)
+    unflushed = [] if loading.clean_shutdown else _from_offset(segments, loading.recovery_point)
+    for place, segment in enumerate(segments):
+        if segment not in unflushed and segment.base_offset not in damaged:
+            continue
+        limit = segments[place + 1].base_offset if place + 1 < len(segments) else None
+        on_batch = loading.on_batch if segment in unflushed else None
+        if rebuild(segment, loading.config, epochs, on_batch, limit):
+            _remove(segments[place + 1 :], "follows a torn segment")
+            del segments[place + 1 :]
+            break
+    if segments:
+        end_offset = _end_of(segments[-1], loading, epochs)
+        if end_offset >= loading.log_start_offset:
+            return segments, end_offset
+        _remove(segments, f"ends at offset {end_offset}, before log start offset {loading.log_start_offset}")
+        epochs.clear()
+    start = loading.log_start_offset
+    return [Segment.create(loading.directory, start, now_ms=loading.now_ms, config=loading.config)], start
+
+
+def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
+    try:
+        return segment.read_end()
+    except (KafkaError, CorruptIndexError) as error:
+        log.warning("%s does not end as a clean shutdown leaves it (%s); rebuilding it", segment.path, error)
+        rebuild(segment, loading.config, epochs, loading.on_batch, None)
+        return segment.read_end()
+
+
+def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:
+    """The segment that holds `offset` and those after it."""
+    before = [segment for segment in segments if segment.base_offset <= offset]
+    return segments[max(0, len(before) - 1) :]
+
+
+def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
+    """Every segment that has a log file, and the base offsets of those whose indexes cannot be used."""
+    sizes: dict[int, dict[str, int]] = {}
+    with os.scandir(loading.directory) as entries:
+        for entry in entries:
+            base_offset = offset_of(entry.name)
+            suffix = suffix_of(entry.name)
+            if base_offset is not None and suffix in SEGMENT_SUFFIXES:
+                sizes.setdefault(base_offset, {})[suffix] = entry.stat().st_size
+    segments, damaged = [], set()
+    for base_offset, found in sorted(sizes.items()):
+        if LOG_SUFFIX not in found:
+            for suffix in found:
+                path = segment_file(loading.directory, base_offset, suffix)
+                log.warning("%s has no log file beside it; removing it", path)
+                path.unlink()
+            continue
+        size = found[LOG_SUFFIX]
+        try:
+            if INDEX_SUFFIX not in found or TIME_INDEX_SUFFIX not in found:
+                raise CorruptIndexError(f"{segment_file(loading.directory, base_offset, LOG_SUFFIX)} lacks an index")
+            segment = Segment(
+                loading.directory,
+                base_offset,
+                size=size,
+                index_size=found[INDEX_SUFFIX],
+                time_index_size=found[TIME_INDEX_SUFFIX],
+                now_ms=loading.now_ms,
+            )
+            if segment.index.last and segment.index.last[1] >= size:
+                raise CorruptIndexError(f"{segment.index.path} points behind the end of its log file")
+        except CorruptIndexError as error:
+            log.warning("%s; rebuilding the indexes", error)
+            damaged.add(base_offset)
+            segment = Segment(
+                loading.directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=loading.now_ms
+            )
+        segments.append(segment)
+    return segments, damaged
+
+
+def rebuild(
+    segment: Segment, config: LogConfig, epochs: LeaderEpochs, on_batch: OnBatch | None, limit: int | None
+) -> int:
+    """Read the whole segment, cut it behind its last valid batch and write its indexes anew.
+
+    `limit` is the next segment's base offset. Returns how many bytes were cut. Raises OSError.
+    """
+    segment.clear_indexes()
+    end = 0
+    for position, header in valid_batches(segment, limit):
+        segment.index_append(
+            header.size,
+            position,
+            header.last_offset,
+            header.max_timestamp,
+            header.last_offset,
+            config.index_interval_bytes,
+        )
+        if segment.index.tail_is_long:
+            segment.write_indexes()
+        if header.partition_leader_epoch > epochs.latest:
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if on_batch is not None:
+            on_batch(header)
+        end = position + header.size
+    torn = segment.size - end
+    if torn:
+        log.warning("%s: no valid batch at byte %d; cutting off %d bytes", segment.path, end, torn)
+        segment.cut(end)
+    segment.seal()
+    return torn
+
+
+def valid_batches(segment: Segment, limit: int | None) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch up to the first that is torn, damaged or out of order.
+
+    Raises KafkaError(unsupported_for_message_format) where a sound batch is of an older format.
+    """
+    descriptor = segment.file.fileno()
+    buffer = bytearray(min(_SCAN_BYTES, max(segment.size, HEADER_SIZE)))
+    position, start, filled = 0, 0, 0
+    next_offset = segment.base_offset
+    while position + HEADER_SIZE <= segment.size:
+        at = position - start
+        if at + HEADER_SIZE > filled:
+            start, at = position, 0
+            filled = os.preadv(descriptor, [buffer], position)
+            if filled < HEADER_SIZE:
+                return
+        header = parse_header(buffer, at)
+        size = header.size
+        if header.batch_length < MIN_BATCH_LENGTH or position + size > segment.size:
+            return
+        if at + size > filled:
+            if size > len(buffer):
+                buffer = bytearray(size)
+            start, at = position, 0
+            filled = os.preadv(descriptor, [buffer], position)
+            if filled < size:
+                return
+        if header.magic in (0, 1):
+            _refuse_old_format(segment.path, position, buffer, at, size, header)
+        if header.magic != MAGIC_V2 or not batch_crc_ok(buffer, at, size):
+            return
+        if header.base_offset < next_offset or (limit is not None and header.last_offset >= limit):
+            return
+        yield position, header
+        next_offset = header.next_offset
+        position += size
+
+
+def _refuse_old_format(path: Path, position: int, buffer: bytearray, at: int, size: int, header: BatchHeader) -> None:
+    """A message set of v0 or v1 has its CRC-32 behind the length; random bytes with such a magic do not match it."""
+    stored = int.from_bytes(buffer[at + LOG_OVERHEAD : at + LOG_OVERHEAD + 4], "big")
+    if stored == crc32(memoryview(buffer)[at + LOG_OVERHEAD + 4 : at + size]):
+        raise old_format(path, position, header.magic)
+
+
+def _remove(segments: Iterable[Segment], reason: str) -> None:
+    for segment in segments:
+        log.warning("%s %s; removing it", segment.path, reason)
+        for path in segment.mark_deleted():
+            path.unlink()
+        segment_file(segment.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+
+
+def finish_interrupted_swaps(directory: Path) -> None:
+    """Bring a directory into order after a crash: drop `.deleted` and `.cleaned` files, finish `.swap` files.
+
+    A `.swap` file at or after a `.cleaned` one is from a split that did not come to its end; it goes too.
+    """
+    names = [path.name for path in directory.iterdir()]
+    cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    first_cleaned = min((offset for name in cleaned if (offset := offset_of(name)) is not None), default=None)
+    swaps = []
+    for name in names:
+        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)):
+            (directory / name).unlink()
+        elif name.endswith(SWAP_SUFFIX) and (offset := offset_of(name)) is not None:
+            if first_cleaned is not None and offset >= first_cleaned:
+                (directory / name).unlink()
+            else:
+                swaps.append(name)
+    if not swaps:
+        return
+    start, end = _swapped_range(directory, swaps)
+    for name in names:
+        offset = offset_of(name)
+        if offset is not None and start <= offset < end and suffix_of(name) in SEGMENT_SUFFIXES:
+            log.info("%s was compacted into a swap file; removing it", directory / name)
+            (directory / name).unlink(missing_ok=True)
+    for name in swaps:
+        (directory / name).rename(directory / name.removesuffix(SWAP_SUFFIX))
+
+
+def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
+    """The offsets `[start, end)` that the swap files stand for."""
+    start, end = 2**63, -1
+    for name in swaps:
+        base_offset = offset_of(name)
+        if base_offset is None or not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            continue
+        start, end = min(start, base_offset), max(end, base_offset)
+        file = LogFile.open(directory / name)
+        position = 0
+        while len(data := file.pread(HEADER_SIZE, position)) == HEADER_SIZE:
+            header = parse_header(data)
+            if header.batch_length < MIN_BATCH_LENGTH:
+                break
+            end = max(end, header.next_offset)
+            position += header.size
+    return start, end
