@@ -6,7 +6,7 @@ TESTS ?= tests
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench lock
+.PHONY: help setup demo test lint format bench docs lock
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ format: setup ## format the code and mend what ruff can
 
 bench: setup ## compare with Apache Kafka on this machine
 	$(BIN)/python -m bench
+
+docs: setup ## bring the generated parts of docs/ up to date with the code
+	$(BIN)/python scripts/docs.py
 
 lock: setup ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
 	$(BIN)/uv pip compile pyproject.toml --extra pipeline --group dev --universal --python-version 3.11 \

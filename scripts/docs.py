@@ -1,0 +1,80 @@
+"""Writes the generated parts of the pages under docs/ anew: run by `make docs`, held against the code by the tests.
+
+A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; everything else is written by hand.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from headrace.config.coordinator import COORDINATOR_SETTINGS
+from headrace.config.definition import BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT, Setting
+from headrace.config.log import LOG_SETTINGS
+from headrace.config.replication import REPLICATION_SETTINGS
+from headrace.config.security import SECURITY_SETTINGS
+from headrace.config.server import SERVER_SETTINGS
+from headrace.config.topic import TOPIC_SETTINGS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+REGION = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+KINDS = {BOOLEAN: "boolean", SHORT: "short", INT: "int", LONG: "long", DOUBLE: "double", LIST: "list"}
+
+
+def table(*lines: Iterable[str]) -> str:
+    return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |\n" for line in lines)
+
+
+def code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
+
+
+def settings(group: dict[str, Setting], extra_head: str, extra: Callable[[Setting], str]) -> str:
+    rows = (
+        [
+            code(setting.name),
+            KINDS.get(setting.type, "string"),
+            code(setting.format(setting.default)),
+            setting.check.allowed if setting.check else "",
+            extra(setting),
+            setting.documentation,
+        ]
+        for setting in group.values()
+        if not setting.hidden
+    )
+    return table(["setting", "type", "default", "allowed", extra_head, "meaning"], ["---"] * 6, *rows)
+
+
+def topic_settings() -> str:
+    return settings(TOPIC_SETTINGS, "default from", lambda setting: ", ".join(map(code, setting.synonyms)))
+
+
+def broker_settings(group: dict[str, Setting]) -> str:
+    return settings(group, "change", lambda setting: setting.update)
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "topic-settings": topic_settings,
+    "server-settings": lambda: broker_settings(SERVER_SETTINGS),
+    "log-settings": lambda: broker_settings(LOG_SETTINGS),
+    "coordinator-settings": lambda: broker_settings(COORDINATOR_SETTINGS),
+    "replication-settings": lambda: broker_settings(REPLICATION_SETTINGS),
+    "security-settings": lambda: broker_settings(SECURITY_SETTINGS),
+}
+
+
+def regenerated(text: str) -> str:
+    """The page with each generated part as the code has it now; KeyError for a part nobody generates."""
+    return REGION.sub(lambda part: f"{part[1]}\n{GENERATORS[part[2]]()}\n{part[3]}", text)
+
+
+def main() -> None:
+    for page in sorted(DOCS.rglob("*.md")):
+        before = page.read_text()
+        after = regenerated(before)
+        if after != before:
+            page.write_text(after)
+            print(f"written: {page.relative_to(DOCS.parent)}")
+
+
+if __name__ == "__main__":
+    main()

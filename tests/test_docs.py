@@ -1,0 +1,85 @@
+"""The pages say what the code does: links lead somewhere, commands exist, generated parts are up to date."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from headrace.cli.main import app
+from scripts.docs import regenerated
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def commands(page: Path, program: str) -> list[str]:
+    """Calls of a program in the code of a page, be it a block or within a line."""
+    text = page.read_text()
+    code = re.findall(r"^(?: {4}|\$ )(.+)$", text, re.MULTILINE)
+    code += [
+        line
+        for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+    code += re.findall(r"`([^`\n]+)`", text)
+    found = (
+        re.match(rf"(?:\$ )?(?:\.venv/bin/)?({program} .*?)(?:\s+#.*|\s*\||\s*&)?$", line.strip()) for line in code
+    )
+    return [match[1] for match in found if match]
+
+
+@each_page
+def test_links_lead_to_files(page: Path) -> None:
+    targets = re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@each_page
+def test_generated_parts_are_up_to_date(page: Path) -> None:
+    assert page.read_text() == regenerated(page.read_text()), "run `make docs`"
+
+
+@each_page
+def test_make_targets_exist(page: Path) -> None:
+    for command in commands(page, "make"):
+        for word in shlex.split(command)[1:]:
+            assert "=" in word or re.search(rf"^{word}:", MAKEFILE, re.MULTILINE), command
+
+
+@each_page
+def test_headrace_commands_and_their_options_exist(page: Path) -> None:
+    for line in commands(page, "headrace"):
+        command: Any = typer.main.get_command(app)
+        words = shlex.split(line)[1:]
+        while hasattr(command, "commands") and words and not words[0].startswith("-"):
+            assert words[0] in command.commands, line
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        assert [option for option in options if option not in known] == [], line
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = (ROOT / "docs/decisions/README.md").read_text()
+    pages = [page.name for page in ROOT.glob("docs/decisions/[0-9]*.md")]
+    assert pages
+    assert [name for name in pages if f"({name})" not in index] == []
+    assert len({name[:3] for name in pages}) == len(pages)
+
+
+def test_make_help_lists_every_target() -> None:
+    targets = set(re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split())  # type: ignore[index]
+    assert targets == set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+    assert targets == set(re.findall(r"^([a-z]+):.*?## .", MAKEFILE, re.MULTILINE))
+
+
+def test_readme_names_the_command_that_ci_runs() -> None:
+    ci = (ROOT / ".ci/run").read_text()
+    assert "make test" in commands(ROOT / "README.md", "make")
+    assert re.search(r"^make test$", ci, re.MULTILINE)
