@@ -5,7 +5,6 @@ import fcntl
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar, Final
@@ -125,11 +124,6 @@ class LogDir:
     @property
     def directory_id(self) -> UUID | None:
         return self.properties.directory_id if self.properties else None
-
-    def usage(self) -> tuple[int, int]:
-        """Bytes of the whole file system and bytes that can still be written. Raises OSError."""
-        usage = shutil.disk_usage(self.path)
-        return usage.total, usage.free
 
     def write_checkpoints(self, logs: Iterable[Log], high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the recovery points, log start offsets and high watermarks of `logs`, which are in this directory.

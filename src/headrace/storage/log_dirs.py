@@ -29,7 +29,7 @@ class LogDirs:
 
     def __init__(self, directories: Sequence[LogDir], cluster_id: str, offline: dict[Path, str]) -> None:
         """Use `open`."""
-        self.directories = tuple(directories)
+        self._directories = tuple(directories)
         self.cluster_id = cluster_id
         self.offline = offline
         self.logs: dict[TopicPartition, Log] = {}
@@ -70,8 +70,22 @@ class LogDirs:
             raise
         return self
 
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Those that work; the parents of the logs' directories."""
+        return tuple(each.path for each in self._directories)
+
+    def space(self, directory: Path) -> tuple[int, int]:
+        """Bytes of the file system that `directory` is on, and bytes that can still be written; -1 when it fails."""
+        try:
+            usage = shutil.disk_usage(directory)
+        except OSError as error:
+            log.warning("%s does not tell its size: %s", directory, error)
+            return -1, -1
+        return usage.total, usage.free
+
     def _find_partitions(self) -> None:
-        for directory in self.directories:
+        for directory in self._directories:
             for path in sorted(path for path in directory.path.iterdir() if path.is_dir()):
                 if path.name.endswith(DELETE_SUFFIX):
                     self._doomed.append((None, path))
@@ -148,7 +162,7 @@ class LogDirs:
                 ErrorCode.kafka_storage_error, f"{topic_partition} has a log already: {self._found[topic_partition][1]}"
             )
         count = Counter(directory.path for directory, _ in self._found.values())
-        directory = min(self.directories, key=lambda each: count[each.path])
+        directory = min(self._directories, key=lambda each: count[each.path])
         path = directory.path / str(topic_partition)
         try:
             path.mkdir()
@@ -213,7 +227,7 @@ class LogDirs:
 
         Raises KafkaError(kafka_storage_error).
         """
-        for directory in self.directories:
+        for directory in self._directories:
             try:
                 directory.write_checkpoints(self._logs_in(directory), high_watermarks)
             except OSError as error:
@@ -223,7 +237,7 @@ class LogDirs:
 
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Close every log, mark the directories where all went well as cleanly shut down, and unlock them."""
-        for directory in self.directories:
+        for directory in self._directories:
             try:
                 logs = self._logs_in(directory)
                 for each in logs:
