@@ -1,0 +1,129 @@
+"""The process that runs the queries: `python -m headrace.pipeline --bootstrap HOST:PORT --data DIR`.
+
+A process of its own, so that Spark's noise stays in its log, and so that it can be killed and started again without
+anything else noticing. It tells what happens as JSON lines on standard output: `ready`, `progress`, and at the end
+`report` or `failed`. The line `finish` on standard input makes it work off what is in the topic, report, and end. It
+also ends, without a report, on SIGTERM and when its standard input ends, as it does when whoever started it dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from headrace.pipeline import requirements
+from headrace.pipeline.errors import PipelineError
+
+FINISH: Final = "finish"
+_POLL_S: Final = 0.2
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the access log's jobs until told to end; the exit status is 1 when a query failed."""
+    parser = argparse.ArgumentParser(prog="python -m headrace.pipeline", description="Run the access log's queries.")
+    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="a broker of the cluster")
+    parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="directory of tables and checkpoints")
+    parser.add_argument("--prefix", default="", help="comes before the name of every topic and group")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    out = _claim_standard_output()
+    try:
+        requirements.check()
+        _run(options.bootstrap, options.data, options.prefix, out)
+    except PipelineError as error:
+        _tell(out, "failed", reason=str(error))
+        return 1
+    except Exception as error:
+        log.exception("the queries ended")
+        _tell(out, "failed", reason=_first_line(error))
+        return 1
+    return 0
+
+
+def _run(bootstrap: str, data: Path, prefix: str, out: TextIO) -> None:
+    from headrace.pipeline.jobs import access_log
+    from headrace.pipeline.jobs.place import Place
+    from headrace.pipeline.jobs.report import report
+    from headrace.pipeline.jobs.runner import Runner
+    from headrace.pipeline.jobs.settle import settle
+    from headrace.pipeline.jobs.sink import Cluster
+    from headrace.pipeline.session import build_session
+
+    orders = _orders()
+    spark = build_session("headrace access log", data / "scratch")
+    try:
+        cluster, place = Cluster(bootstrap=bootstrap, prefix=prefix), Place(directory=data)
+        runner = Runner(spark, cluster, access_log.SOURCE_TOPIC, place)
+        runner.start(access_log.JOBS)
+        _tell(out, "ready", jobs=[job.name for job in access_log.JOBS])
+        draining: threading.Thread | None = None
+        while True:
+            try:
+                order = orders.get(timeout=_POLL_S)
+            except queue.Empty:
+                order = None
+            drained = draining is not None and not draining.is_alive()
+            for progress in runner.poll():
+                _tell(
+                    out,
+                    "progress",
+                    job=progress.job,
+                    batch=progress.batch,
+                    offsets=progress.offsets,
+                    published=progress.published,
+                )
+            if order == FINISH:
+                draining = runner.drain()
+            elif order is not None:
+                return
+            if drained:
+                runner.stop()
+                settled = settle(spark, cluster, place)
+                _tell(out, "report", settled=settled, **report(spark, place))
+                return
+    finally:
+        spark.stop()
+
+
+def _orders() -> queue.SimpleQueue[str]:
+    """What to do next: lines of standard input, and an empty order to end."""
+    orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            orders.put(line.strip())
+        orders.put("")
+
+    threading.Thread(target=read, name="orders", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: orders.put(""))
+    return orders
+
+
+def _claim_standard_output() -> TextIO:
+    """Standard output for our lines alone; what Spark and its Java process print goes to standard error."""
+    own = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return own
+
+
+def _tell(out: TextIO, event: str, **values: Any) -> None:
+    try:
+        out.write(json.dumps({"event": event, **values}) + "\n")
+        out.flush()
+    except BrokenPipeError:
+        log.warning("nobody reads what is told any more")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

@@ -1,0 +1,58 @@
+"""Where Spark's connector jars come from: a directory that `scripts/spark-jars.sh` filled, or Maven Central.
+
+Their versions are set in `jars.pom.xml` beside this module and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from headrace.pipeline.errors import PipelineError
+
+JARS_VARIABLE: Final = "HEADRACE_SPARK_JARS"
+_POM: Final = Path(__file__).with_name("jars.pom.xml")
+_NS: Final = {"m": "http://maven.apache.org/POM/4.0.0"}
+
+
+def maven_coordinates() -> tuple[str, ...]:
+    """The direct dependencies as `group:artifact:version`."""
+    project = ET.parse(_POM).getroot()
+    properties = {
+        element.tag.rpartition("}")[2]: element.text or "" for element in project.iterfind("m:properties/*", _NS)
+    }
+
+    def resolved(dependency: ET.Element, name: str) -> str:
+        text = dependency.findtext(f"m:{name}", "", _NS)
+        for key, value in properties.items():
+            text = text.replace(f"${{{key}}}", value)
+        return text
+
+    return tuple(
+        ":".join(resolved(dependency, name) for name in ("groupId", "artifactId", "version"))
+        for dependency in project.iterfind("m:dependencies/m:dependency", _NS)
+    )
+
+
+def spark_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The Spark settings that bring the jars; `PipelineError` when the directory that was named has none."""
+    named = environ.get(JARS_VARIABLE)
+    directory = Path(named) if named else _project_jars()
+    jars = sorted(directory.glob("*.jar")) if directory else []
+    if named and not jars:
+        raise PipelineError(
+            f"{JARS_VARIABLE} is {named}, which holds no jars. Fill it with scripts/spark-jars.sh {named}, "
+            "or unset the variable to let Spark download them."
+        )
+    if jars:
+        return {"spark.jars": ",".join(str(jar.resolve()) for jar in jars)}
+    return {"spark.jars.packages": ",".join(maven_coordinates())}
+
+
+def _project_jars() -> Path | None:
+    """`.build/jars/spark` of the checkout this package is imported from; none for an installed package."""
+    root = Path(__file__).resolve().parents[3]
+    return root / ".build" / "jars" / "spark" if (root / "pyproject.toml").is_file() else None

@@ -1,0 +1,1 @@
+"""What runs: transforms wired to topics, tables and checkpoints."""

@@ -1,0 +1,59 @@
+"""Is everything here that Spark needs? Asked before anything starts, because Spark's own answers are riddles."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from headrace.pipeline.errors import PipelineError
+
+_OLDEST_JAVA: Final = 17
+_NEWEST_JAVA: Final = 22
+"""Java 23 took away the security manager, which Spark 4.0's Hadoop client still asks for."""
+_GET_JAVA: Final = (
+    "Install a Java 17 runtime ('apt-get install openjdk-17-jre-headless' on Debian or Ubuntu, "
+    "'brew install openjdk@17' on macOS) and set JAVA_HOME to it if there is more than one."
+)
+
+
+def check() -> None:
+    """Raise `PipelineError` with what to install when pyspark, delta-spark or a fitting Java is missing."""
+    for module, package in (("pyspark", "pyspark"), ("delta", "delta-spark")):
+        if importlib.util.find_spec(module) is None:
+            raise PipelineError(f"{package} is not installed. Get it with: pip install 'headrace[pipeline]'")
+    check_java()
+
+
+def check_java() -> None:
+    """Raise `PipelineError` unless the `java` that pyspark will start is one that Spark runs on."""
+    java = _java()
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PipelineError(f"{java} cannot be started ({error}). {_GET_JAVA}") from error
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if version is None:
+        raise PipelineError(f"{java} is no Java that works: {(answer.stderr or answer.stdout).strip()}. {_GET_JAVA}")
+    if not _OLDEST_JAVA <= int(version[1]) <= _NEWEST_JAVA:
+        raise PipelineError(
+            f"{java} is Java {version[1]}, and Spark 4.0 runs on Java {_OLDEST_JAVA} to {_NEWEST_JAVA}. {_GET_JAVA}"
+        )
+
+
+def _java() -> str:
+    """The same choice that Spark's launcher makes: JAVA_HOME first, then the path."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not java.is_file():
+            raise PipelineError(f"JAVA_HOME is {home}, but there is no {java}. {_GET_JAVA}")
+        return str(java)
+    found = shutil.which("java")
+    if found is None:
+        raise PipelineError(f"Spark needs Java, and there is no java on the path. {_GET_JAVA}")
+    return found
