@@ -1,0 +1,75 @@
+"""The command: `python -m bench [--quick] [--check] [--json]`."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from bench import report
+from bench.brokers import SETTINGS
+from bench.clients import Kcat, ToolError
+from bench.loads import FULL, QUICK
+from bench.rows import outcomes
+from bench.run import Run
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:
+    """Measure and print. Exit code 1 if `--check` finds a floor missed, 2 if nothing could be measured."""
+    options = _parse()
+    jars = Path(os.environ.get("HEADRACE_KAFKA_JARS", PROJECT / ".build" / "jars" / "kafka"))
+    if not any(jars.glob("kafka-tools-*.jar")):
+        sys.stderr.write(
+            f"No Kafka jars in {jars}: run `make setup`, or name their directory in HEADRACE_KAFKA_JARS.\n"
+        )
+        return 2
+    if not Kcat.is_installed():
+        sys.stderr.write("kcat is not installed (apt-get install kcat): the rows of librdkafka are left out.\n")
+    scale = QUICK if options.quick else FULL
+    try:
+        with Run(scale, jars, options.dir, with_kafka=not options.headrace_only, only=options.only) as run:
+            samples = run.measure()
+    except (RuntimeError, ToolError, TimeoutError) as error:
+        sys.stderr.write(f"\n{error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("\nInterrupted; brokers are stopped and their data removed.\n")
+        return 130
+    judged = outcomes(samples["Headrace"], samples["Kafka"])
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[2K")
+    if options.json:
+        json.dump(report.as_object(judged, samples["Headrace"], samples["Kafka"]), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        report.print_table(judged)
+    missed = [outcome for outcome in judged if outcome.is_met is False]
+    if options.check and missed:
+        sys.stderr.write(f"{len(missed)} floors missed: {', '.join(outcome.row.key for outcome in missed)}\n")
+        return 1
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Measures Headrace and Apache Kafka in turn on this machine and prints the ratios.",
+        epilog="Both brokers run with their own defaults but for " + ", ".join(f"{k}={v}" for k, v in SETTINGS.items()),
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and records: 3 minutes instead of 15")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
+    parser.add_argument("--json", action="store_true", help="print one object with all samples instead of the table")
+    parser.add_argument(
+        "--only", metavar="WORDS", help="only the loads whose title has these words, e.g. 'small batches'"
+    )
+    parser.add_argument(
+        "--headrace-only", action="store_true", help="leave Kafka out, to compare two states of Headrace"
+    )
+    parser.add_argument("--dir", type=Path, help="where both brokers keep their data (default: the system's temporary)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The two brokers as processes: the same settings, a random port, a data directory of their own on one file system."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bench import process, raw_client
+
+SETTINGS: Final = {
+    # Files of deleted topics are gone before the next measurement, so that the page cache stays warm for both.
+    "log.segment.delete.delay.ms": "1000",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""What both brokers are told; everything else is each one's default."""
+
+START_TIMEOUT_S: Final = 90.0
+STOP_TIMEOUT_S: Final = 60.0
+_FORMAT: Final = ("kafka.tools.StorageTool", "format")
+_CLUSTER_ID: Final = "aGVhZHJhY2UtYmVuY2gxMg"
+
+
+class Broker(ABC):
+    """One broker process. `directory` is its own; what is in it is removed by `remove`."""
+
+    name: str
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    @abstractmethod
+    def command(self) -> Sequence[str | Path]:
+        """What to execute."""
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def start(self) -> float:
+        """Start it; seconds from exec to the first answered ApiVersions. Raises RuntimeError with its log."""
+        with (self.directory / "broker.log").open("ab") as log:
+            begin = time.perf_counter()
+            self._process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment()
+            )
+        try:
+            raw_client.wait_for_answer(self.port, START_TIMEOUT_S)
+        except TimeoutError as error:
+            raise RuntimeError(f"{self.name} does not answer: {error}\n{self.log_tail()}") from error
+        return time.perf_counter() - begin
+
+    def log_tail(self) -> str:
+        return "\n".join((self.directory / "broker.log").read_text(errors="replace").splitlines()[-20:])
+
+    def check_alive(self) -> None:
+        """Raises RuntimeError with the end of its log if the broker has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            raise RuntimeError(f"{self.name} ended with status {self._process.returncode}:\n{self.log_tail()}")
+
+    def cpu_seconds(self) -> float:
+        return process.cpu_seconds(self.pid)
+
+    def resident_bytes(self) -> int:
+        return process.resident_bytes(self.pid)
+
+    def peak_resident_bytes(self) -> int:
+        return process.peak_resident_bytes(self.pid)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """A clean shutdown."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process = None
+
+    def remove(self) -> None:
+        """End it and delete its directory."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Headrace(Broker):
+    """The broker of this checkout, run by this Python."""
+
+    name = "Headrace"
+
+    def command(self) -> Sequence[str | Path]:
+        settings = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+        data = self.directory / "data"
+        return [sys.executable, "-m", "headrace", "start", "--listen", self.address, "--data", data, *settings]
+
+
+class Kafka(Broker):
+    """Apache Kafka, one KRaft node, with the heap and collector that its own start script gives it."""
+
+    name = "Kafka"
+    java_options = (
+        "-Xmx1G",
+        "-Xms1G",
+        "-server",
+        "-XX:+UseG1GC",
+        "-XX:MaxGCPauseMillis=20",
+        "-XX:InitiatingHeapOccupancyPercent=35",
+        "-XX:+ExplicitGCInvokesConcurrent",
+        "-Djava.awt.headless=true",
+    )
+
+    def __init__(self, directory: Path, jars: Path) -> None:
+        super().__init__(directory)
+        self._class_path = f"{jars}/*"
+        controller = free_port()
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "0",
+            "controller.quorum.voters": f"0@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(directory / "data"),
+            **SETTINGS,
+        }
+        self._settings = directory / "server.properties"
+        self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        formatted = subprocess.run(
+            ["java", "-cp", self._class_path, *_FORMAT, "-t", _CLUSTER_ID, "-c", str(self._settings)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if formatted.returncode:
+            raise RuntimeError(f"Kafka's data directory cannot be formatted:\n{formatted.stdout}{formatted.stderr}")
+
+    def command(self) -> Sequence[str | Path]:
+        return ["java", *self.java_options, "-cp", self._class_path, "kafka.Kafka", self._settings]
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

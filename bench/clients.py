@@ -1,0 +1,103 @@
+"""The clients that make load, run as their own processes: Kafka's performance tools, and kcat for librdkafka."""
+
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from bench.brokers import Broker
+
+TIMEOUT_S: Final = 180.0
+
+
+class ToolError(Exception):
+    """A tool failed, or printed something else than figures; the message holds what it printed."""
+
+
+class KafkaTools:
+    """Kafka's own ProducerPerformance, ConsumerPerformance and EndToEndLatency."""
+
+    def __init__(self, jars: Path) -> None:
+        self._class_path = f"{jars}/*"
+
+    def produce(self, broker: Broker, topic: str, *, records: int, warm_up: int, properties: list[str]) -> float:
+        """Records of 100 bytes a second, after the first `warm_up` of `records`, during which the JVM compiles."""
+        shown = self._run(
+            "ProducerPerformance",
+            *("--bootstrap-server", broker.address, "--topic", topic, "--throughput", "-1", "--record-size", "100"),
+            *("--num-records", str(records), "--warmup-records", str(warm_up), "--command-property", *properties),
+        )
+        return _figure(r"steady state records sent, ([0-9.]+) records/sec", shown)
+
+    def consume(self, broker: Broker, topic: str, *, records: int) -> float:
+        """Records a second from the first fetch to the last, without the time to join the group."""
+        shown = self._run(
+            "ConsumerPerformance",
+            *("--bootstrap-server", broker.address, "--topic", topic, "--num-records", str(records), "--hide-header"),
+            *("--timeout", "20000"),
+        )
+        columns = shown.strip().splitlines()[-1].split(", ")
+        if len(columns) != 10 or int(columns[4]) < records:
+            raise ToolError(f"ConsumerPerformance did not read {records} records:\n{shown}")
+        return float(columns[9])
+
+    def end_to_end(self, broker: Broker, topic: str, *, records: int) -> float:
+        """Mean ms from sending a record with acks=1 to having it in a consumer, one at a time."""
+        shown = self._run("EndToEndLatency", broker.address, topic, str(records), "1", "100")
+        return _figure(r"Avg latency: ([0-9.]+) ms", shown)
+
+    def _run(self, tool: str, *arguments: str) -> str:
+        return _run("java", "-cp", self._class_path, f"org.apache.kafka.tools.{tool}", *arguments)
+
+
+class Kcat:
+    """librdkafka's throughput, by way of kcat."""
+
+    properties = (
+        "-Xlinger.ms=5",
+        "-Xbatch.num.messages=10000",
+        "-Xqueue.buffering.max.messages=1000000",
+        "-Xfetch.message.max.bytes=1048576",
+    )
+
+    def __init__(self, directory: Path) -> None:
+        self._lines = directory / "lines"
+
+    @staticmethod
+    def is_installed() -> bool:
+        return shutil.which("kcat") is not None
+
+    def produce(self, broker: Broker, topic: str, *, records: int) -> float:
+        """Records of 100 bytes a second, from starting kcat to its end."""
+        if not self._lines.exists() or self._lines.stat().st_size != records * 101:
+            self._lines.write_bytes((b"%0100d\n" % 1) * records)
+        begin = time.perf_counter()
+        _run("kcat", "-P", "-b", broker.address, "-t", topic, "-l", str(self._lines), *self.properties)
+        return records / (time.perf_counter() - begin)
+
+    def consume(self, broker: Broker, topic: str, *, records: int) -> float:
+        """Records a second, from starting kcat to its reaching the end of all partitions."""
+        begin = time.perf_counter()
+        _run("kcat", "-C", "-b", broker.address, "-t", topic, "-o", "beginning", "-e", "-q", "-f", "", *self.properties)
+        return records / (time.perf_counter() - begin)
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolError(f"{' '.join(command[:6])} ... took more than {TIMEOUT_S:.0f} s") from None
+    if done.returncode:
+        raise ToolError(f"{' '.join(command)} failed with status {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _figure(pattern: str, shown: str) -> float:
+    match = re.search(pattern, shown)
+    if match is None:
+        raise ToolError(f"no figure like {pattern!r} in:\n{shown}")
+    return float(match.group(1))

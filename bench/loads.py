@@ -1,0 +1,179 @@
+"""The loads, each put on one broker at a time: what it is, how it is made, what it yields."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import frames, raw_client
+from bench.brokers import Broker
+from bench.clients import KafkaTools, Kcat
+from bench.topics import PARTITIONS, fresh_topic, record_count
+
+SMALL_BATCHES: Final = ["batch.size=8196"]
+LARGE_BATCHES: Final = ["batch.size=65536", "linger.ms=5"]
+IN_FLIGHT: Final = 64
+
+Sample = dict[str, float]
+"""Figures by the key of their row, e.g. `produce-small.cpu`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much is done: records, seconds, and rounds that count."""
+
+    rounds: int
+    small_records: int
+    large_records: int
+    kcat_records: int
+    latency_records: int
+    seconds: float
+    starts: int
+    crashes: int
+    crash_seconds: float
+
+    @property
+    def warm_up_bytes(self) -> int:
+        """About what one round leaves in the page cache before its topics are gone."""
+        return 110 * (self.small_records + self.large_records + self.kcat_records)
+
+
+FULL: Final = Scale(
+    rounds=5,
+    small_records=4_000_000,
+    large_records=5_000_000,
+    kcat_records=3_000_000,
+    latency_records=4_000,
+    seconds=3.0,
+    starts=5,
+    crashes=2,
+    crash_seconds=5.0,
+)
+QUICK: Final = Scale(
+    rounds=2,
+    small_records=1_000_000,
+    large_records=1_500_000,
+    kcat_records=1_000_000,
+    latency_records=1_000,
+    seconds=1.0,
+    starts=3,
+    crashes=1,
+    crash_seconds=2.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One kind of load; `run` puts it on a broker and yields the figures of its rows."""
+
+    title: str
+    run: Callable[[Broker], Sample]
+
+
+class Loads:
+    """All loads at one scale."""
+
+    def __init__(self, scale: Scale, tools: KafkaTools, directory: Path) -> None:
+        self._scale = scale
+        self._tools = tools
+        self._kcat = Kcat(directory)
+
+    def all(self) -> list[Load]:
+        loads = [
+            Load("producing with small batches", self._produce_small),
+            Load("producing with large batches, consuming", self._produce_large_and_consume),
+            Load("one record at a time", self._synchronous),
+            Load(f"{IN_FLIGHT} one-record requests in flight", self._in_flight),
+            Load("end to end", self._end_to_end),
+        ]
+        if Kcat.is_installed():
+            loads.insert(2, Load("librdkafka", self._librdkafka))
+        return loads
+
+    def _produce_small(self, broker: Broker) -> Sample:
+        with fresh_topic(broker, "small") as topic:
+            return self._produce(broker, topic, "produce-small", self._scale.small_records, SMALL_BATCHES)
+
+    def _produce_large_and_consume(self, broker: Broker) -> Sample:
+        records = self._scale.large_records
+        with fresh_topic(broker, "large") as topic:
+            produced = self._produce(broker, topic, "produce-large", records, LARGE_BATCHES)
+            with _cpu_per_million(broker, "consume", records) as consumed:
+                consumed["consume.rate"] = self._tools.consume(broker, topic, records=records)
+        return produced | consumed
+
+    def _produce(self, broker: Broker, topic: str, row: str, records: int, properties: list[str]) -> Sample:
+        before = record_count(broker, topic)
+        with _cpu_per_million(broker, row, records) as sample:
+            sample[f"{row}.rate"] = self._tools.produce(
+                broker, topic, records=records, warm_up=records // 4, properties=properties
+            )
+        _check_count(broker, topic, before + records)
+        return sample
+
+    def _librdkafka(self, broker: Broker) -> Sample:
+        records = self._scale.kcat_records
+        with fresh_topic(broker, "librdkafka") as topic:
+            before = record_count(broker, topic)
+            with _cpu_per_million(broker, "rdkafka-produce", records) as produced:
+                produced["rdkafka-produce.rate"] = self._kcat.produce(broker, topic, records=records)
+            _check_count(broker, topic, before + records)
+            with _cpu_per_million(broker, "rdkafka-consume", records) as consumed:
+                consumed["rdkafka-consume.rate"] = self._kcat.consume(broker, topic, records=records)
+        return produced | consumed
+
+    def _synchronous(self, broker: Broker) -> Sample:
+        with fresh_topic(broker, "synchronous") as topic:
+            taken = raw_client.synchronous(broker.port, topic, self._scale.seconds)
+        return {"sync.p50": taken.p50, "sync.p99": taken.p99, "sync.p999": taken.p999}
+
+    def _in_flight(self, broker: Broker) -> Sample:
+        with fresh_topic(broker, "flight") as topic:
+            frame = frames.produce(topic, range(1), records=1, record_size=100)
+            rate = raw_client.pipelined(broker.port, frame, in_flight=IN_FLIGHT, seconds=self._scale.seconds)
+        return {"in-flight.rate": rate}
+
+    def _end_to_end(self, broker: Broker) -> Sample:
+        with fresh_topic(broker, "end-to-end") as topic:
+            mean = self._tools.end_to_end(broker, topic, records=self._scale.latency_records)
+        return {"end-to-end.mean": mean}
+
+
+def start(broker: Broker) -> Sample:
+    """A first start on an empty directory; the broker is left running."""
+    seconds = broker.start()
+    return {"start.seconds": seconds, "start.memory": broker.resident_bytes() / 1e6}
+
+
+def crash(broker: Broker, seconds: float) -> Sample:
+    """SIGKILL a running broker under load and start it again: seconds from exec until it takes records again."""
+    with fresh_topic(broker, "crash") as topic:
+        frame = frames.produce(topic, range(PARTITIONS), records=150, record_size=100)
+        with ThreadPoolExecutor(1) as pool:
+            load = pool.submit(raw_client.pipelined, broker.port, frame, in_flight=5, seconds=seconds + 60)
+            done, _ = wait([load], timeout=seconds)
+            broker.kill()
+        if done or not isinstance(load.exception(), OSError):
+            raise RuntimeError(f"{broker.name} was to be killed under load, but the load had ended: {load.exception()}")
+        begin = time.perf_counter()
+        broker.start()
+        raw_client.wait_for_produce(broker.port, topic, PARTITIONS, 60.0)
+        return {"restart.seconds": time.perf_counter() - begin}
+
+
+@contextmanager
+def _cpu_per_million(broker: Broker, row: str, records: int) -> Iterator[Sample]:
+    """Adds the broker's CPU seconds per million records between entering and leaving."""
+    before = broker.cpu_seconds()
+    sample: Sample = {}
+    yield sample
+    sample[f"{row}.cpu"] = (broker.cpu_seconds() - before) / records * 1e6
+
+
+def _check_count(broker: Broker, topic: str, expected: int) -> None:
+    found = record_count(broker, topic)
+    if found != expected:
+        raise RuntimeError(f"{broker.name} holds {found} records where {expected} were sent: the figures mean nothing")

@@ -1,0 +1,138 @@
+"""The run: both brokers up, one of them under load, load after load and round after round."""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+
+from bench import loads
+from bench.brokers import Broker, Headrace, Kafka
+from bench.clients import KafkaTools
+from bench.loads import Loads, Sample, Scale
+
+Samples = dict[str, list[float]]
+
+_MEGABYTE = 1 << 20
+
+
+class Run:
+    """Measures at one scale, in directories of its own under `base`; use as a context manager, which cleans up."""
+
+    def __init__(self, scale: Scale, jars: Path, base: Path | None, *, with_kafka: bool, only: str | None) -> None:
+        self._scale = scale
+        self._jars = jars
+        self._only = only
+        self._kinds: list[Callable[[Path], Broker]] = [Headrace]
+        if with_kafka:
+            self._kinds.append(lambda directory: Kafka(directory, jars))
+        self._directory = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=base))
+        self._numbers = count(1)
+        self._alive: list[Broker] = []
+        self._console = Console(stderr=True)
+        self._begin = time.monotonic()
+        self.samples: dict[str, Samples] = {"Headrace": defaultdict(list), "Kafka": defaultdict(list)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for broker in self._alive:
+            broker.remove()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def measure(self) -> Mapping[str, Samples]:
+        """All samples by broker and row."""
+        if self._only is None:
+            self._warm_page_cache()
+            self._starts()
+        self._rounds()
+        if self._only is None:
+            self._crashes()
+        return self.samples
+
+    def _starts(self) -> None:
+        for number in range(1, self._scale.starts + 1):
+            for kind in self._in_turn(number):
+                with self._broker(kind) as broker:
+                    self._measure(f"start {number} of {self._scale.starts}", broker, loads.start)
+
+    def _rounds(self) -> None:
+        brokers = []
+        for kind in self._kinds:
+            broker = self._new(kind)
+            broker.start()
+            brokers.append(broker)
+        all_loads = Loads(self._scale, KafkaTools(self._jars), self._directory).all()
+        chosen = [load for load in all_loads if self._only is None or self._only in load.title]
+        for number in range(self._scale.rounds + 1):
+            for load in chosen:
+                for broker in brokers if number % 2 else reversed(brokers):
+                    if number == 0:
+                        # Java compiles what runs often: the first round is not counted.
+                        self._say(f"warming up: {broker.name}, {load.title}")
+                        load.run(broker)
+                    else:
+                        self._measure(f"round {number} of {self._scale.rounds}: {load.title}", broker, load.run)
+        for broker in brokers:
+            broker.check_alive()
+            self.samples[broker.name]["load.memory"].append(broker.peak_resident_bytes() / 1e6)
+            broker.remove()
+            self._alive.remove(broker)
+
+    def _crashes(self) -> None:
+        for number in range(1, self._scale.crashes + 1):
+            for kind in self._in_turn(number):
+                with self._broker(kind) as broker:
+                    broker.start()
+                    what = f"kill -9 under load {number} of {self._scale.crashes}"
+                    self._measure(what, broker, lambda broker: loads.crash(broker, self._scale.crash_seconds))
+
+    def _measure(self, what: str, broker: Broker, load: Callable[[Broker], Sample]) -> None:
+        self._say(f"{what}: {broker.name}")
+        for key, value in load(broker).items():
+            self.samples[broker.name][key].append(value)
+        broker.check_alive()
+
+    def _in_turn(self, number: int) -> list[Callable[[Path], Broker]]:
+        return self._kinds if number % 2 else self._kinds[::-1]
+
+    def _new(self, kind: Callable[[Path], Broker]) -> Broker:
+        broker = kind(self._directory / f"broker-{next(self._numbers)}")
+        self._alive.append(broker)
+        return broker
+
+    @contextmanager
+    def _broker(self, kind: Callable[[Path], Broker]) -> Iterator[Broker]:
+        broker = self._new(kind)
+        try:
+            yield broker
+        finally:
+            broker.remove()
+            self._alive.remove(broker)
+
+    def _warm_page_cache(self) -> None:
+        """Touch as much memory as a round fills: on a virtual machine the first touch costs up to ten times a later."""
+        self._say("warming up: page cache")
+        block = bytes(_MEGABYTE)
+        room = shutil.disk_usage(self._directory).free // 2
+        with (self._directory / "warm-up").open("wb", buffering=0) as file:
+            for _ in range(min(2 * self._scale.warm_up_bytes, room) // _MEGABYTE):
+                file.write(block)
+        (self._directory / "warm-up").unlink()
+
+    def _say(self, what: str) -> None:
+        elapsed = time.monotonic() - self._begin
+        line = f"[{int(elapsed) // 60:2d}:{int(elapsed) % 60:02d}] {what}"
+        if self._console.is_terminal:
+            sys.stderr.write(f"\r\x1b[2K{line[: self._console.width - 1]}")
+            sys.stderr.flush()
+        else:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
