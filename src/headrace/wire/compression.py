@@ -12,6 +12,10 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 
 
+class UnpackedTooLargeError(KafkaError):
+    """The data may be sound, but unpacks to more than the caller allows."""
+
+
 class Codec(IntEnum):
     """The low three bits of a batch's attributes."""
 
@@ -85,8 +89,8 @@ def decompress(codec: Codec, data: Buffer, max_size: int) -> bytes:
         raise KafkaError(ErrorCode.corrupt_message, f"{codec.name.lower()} data cannot be unpacked: {error}") from error
 
 
-def _too_large(codec: Codec, max_size: int) -> KafkaError:
-    return KafkaError(
+def _too_large(codec: Codec, max_size: int) -> UnpackedTooLargeError:
+    return UnpackedTooLargeError(
         ErrorCode.corrupt_message, f"{codec.name.lower()} data unpacks to more than the {max_size} bytes allowed"
     )
 
@@ -115,7 +119,7 @@ def _snappy_compress(data: Buffer) -> bytes:
 
 def _snappy_decompress(data: Buffer, max_size: int) -> bytes:
     view = memoryview(data)
-    if view[:8] != XERIAL_MAGIC:
+    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _snappy_block(view, max_size)
     out = bytearray()
     position = _XERIAL_HEADER_SIZE

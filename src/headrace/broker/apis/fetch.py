@@ -1,0 +1,336 @@
+"""Fetch: the hot path out. An answer is headers encoded by hand and regions of log files.
+
+A fetch that finds less than `min_bytes` waits for its partitions to grow, at most `max_wait`. Layout of the answer:
+https://kafka.apache.org/protocol#The_Messages_Fetch
+"""
+
+import asyncio
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.broker.context import Handler, RawReply, Reply, RequestContext
+from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.log_file import FileSlice
+from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import put_unsigned_varint
+
+_FLEXIBLE: Final = 12
+_TOPIC_IDS: Final = 13
+_READ_COMMITTED: Final = 1
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_PARTITION = struct.Struct(">ihqqq")
+"""Index, error, high watermark, last stable offset, log start offset (from version 5 on)."""
+_HEAD_SESSION = struct.Struct(">ihi")
+_DIVERGING = struct.Struct(">BBBiqB")
+
+Answered = tuple[FetchPartition, ErrorCode, Partition | None, FileSlice | None, tuple[int, int] | None]
+
+
+class FetchApi:
+    """Handler of Fetch, and the sessions and waiting fetches behind it."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        topic_name: Callable[[UUID | None], str | None],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        max_sessions: int,
+        max_bytes: int,
+    ) -> None:
+        self._replicas = replicas
+        self._topic_name = topic_name
+        self._loop = loop
+        self._max_bytes = max_bytes
+        self._sessions = FetchSessions(max_sessions, Random())
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {ApiKey.FETCH: self.fetch}
+
+    def fetch(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
+        """Answer at once when there is enough, an error, or no time to wait."""
+        version = context.api_version
+        session, is_incremental = self._session(request, version)
+        fetch = _Fetch(self, session, request, version, is_incremental=is_incremental)
+        fetch.collect()
+        if fetch.is_satisfied():
+            return fetch.reply()
+        return fetch.wait(self._loop)
+
+    def _session(self, request: Any, version: int) -> tuple[FetchSession, bool]:
+        session_id = getattr(request, "session_id", 0)
+        epoch = getattr(request, "session_epoch", FULL_EPOCH)
+        uses_topic_ids = version >= _TOPIC_IDS
+        now_ms = time.monotonic_ns() // 1_000_000
+        session, is_incremental = self._sessions.begin(session_id, epoch, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
+        session.put(_wanted(request, version))
+        if is_incremental:
+            session.forget(
+                (topic.topic_id if uses_topic_ids else topic.topic, index)
+                for topic in request.forgotten_topics_data
+                for index in topic.partitions
+            )
+        if session.is_kept and not session.partitions:
+            self._sessions.end(session.session_id)
+            session.session_id = 0
+        return session, is_incremental
+
+    def read(self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> Answered:
+        """What there is for one partition now, or the error."""
+        partition: Partition | None = None
+        try:
+            name = wanted.topic if isinstance(wanted.topic, str) else self._topic_name(wanted.topic)
+            if name is None:
+                raise KafkaError(ErrorCode.unknown_topic_id)
+            partition = self._replicas.get(name, wanted.index)
+            partition.check_leader_epoch(wanted.current_leader_epoch)
+            if wanted.last_fetched_epoch >= 0:
+                epoch, end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
+                if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+                    return wanted, ErrorCode.none, partition, None, (epoch, end)
+            part = partition.read(
+                wanted.fetch_offset,
+                min(max_bytes, wanted.max_bytes),
+                read_committed=read_committed,
+                min_one_batch=min_one_batch,
+            )
+        except KafkaError as error:
+            return wanted, error.code, partition, None, None
+        return wanted, ErrorCode.none, partition, part, None
+
+    @property
+    def max_bytes(self) -> int:
+        """Most bytes of one answer (`fetch.max.bytes` of the broker)."""
+        return self._max_bytes
+
+
+class _Fetch:
+    """One Fetch request: collected once, or again whenever a partition grows while it waits."""
+
+    __slots__ = (
+        "_answered",
+        "_api",
+        "_bytes",
+        "_check",
+        "_future",
+        "_has_error",
+        "_is_incremental",
+        "_loop",
+        "_max_bytes",
+        "_max_wait",
+        "_min_bytes",
+        "_read_committed",
+        "_session",
+        "_timer",
+        "_version",
+        "_watched",
+    )
+
+    def __init__(
+        self, api: FetchApi, session: FetchSession, request: Any, version: int, *, is_incremental: bool
+    ) -> None:
+        self._api = api
+        self._session = session
+        self._version = version
+        self._is_incremental = is_incremental
+        self._max_wait: float = request.max_wait.total_seconds()
+        self._min_bytes: int = request.min_bytes
+        self._max_bytes = min(request.max_bytes, api.max_bytes)
+        self._read_committed = request.isolation_level == _READ_COMMITTED
+        self._answered: list[Answered] = []
+        self._bytes = 0
+        self._has_error = False
+        self._watched: list[Partition] = []
+        self._future: asyncio.Future[Reply] | None = None
+        self._check: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def collect(self) -> None:
+        """Read every partition as far as the limits allow."""
+        left = self._max_bytes
+        self._bytes = 0
+        self._has_error = False
+        self._answered = []
+        for wanted in self._session.partitions.values():
+            answered = self._api.read(
+                wanted, max(left, 0), read_committed=self._read_committed, min_one_batch=self._bytes == 0
+            )
+            self._answered.append(answered)
+            part = answered[3]
+            if part is not None:
+                self._bytes += part.size
+                left -= part.size
+            if answered[1] is not ErrorCode.none or answered[4] is not None:
+                self._has_error = True
+
+    def is_satisfied(self) -> bool:
+        """Whether there is no reason to wait (longer)."""
+        return self._max_wait <= 0 or self._bytes >= self._min_bytes or self._has_error or not self._answered
+
+    def wait(self, loop: asyncio.AbstractEventLoop) -> "asyncio.Future[Reply]":
+        """The answer, once there is enough or the time is up."""
+        self._loop = loop
+        self._future = loop.create_future()
+        self._watched = [partition for _, _, partition, _, _ in self._answered if partition is not None]
+        for partition in self._watched:
+            partition.when_grown(self._grown)
+        self._timer = loop.call_later(self._max_wait, self._finish)
+        self._future.add_done_callback(self._stop_waiting)
+        return self._future
+
+    def _grown(self) -> None:
+        if self._check is None:
+            self._check = self._loop.call_soon(self._check_again)
+
+    def _check_again(self) -> None:
+        self._check = None
+        self.collect()
+        if self.is_satisfied():
+            self._answer()
+
+    def _finish(self) -> None:
+        self.collect()
+        self._answer()
+
+    def _answer(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(self.reply())
+
+    def _stop_waiting(self, _: object) -> None:
+        for partition in self._watched:
+            partition.forget_grown(self._grown)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._check is not None:
+            self._check.cancel()
+
+    def reply(self) -> RawReply:
+        """The encoded answer; in an incremental one, only of partitions that have something new."""
+        told = [answered for answered in self._answered if self._is_news(answered)]
+        if self._session.is_kept:
+            for wanted, _, partition, part, _ in told:
+                if partition is not None:
+                    wanted.told_high_watermark = partition.high_watermark
+                    wanted.told_log_start_offset = partition.log_start_offset
+                if part is not None:
+                    self._session.served(wanted)
+        return _encode(told, self._session.session_id, self._version, read_committed=self._read_committed)
+
+    def _is_news(self, answered: Answered) -> bool:
+        wanted, error, partition, part, diverging = answered
+        return (
+            not self._is_incremental
+            or part is not None
+            or error is not ErrorCode.none
+            or diverging is not None
+            or partition is None
+            or partition.high_watermark != wanted.told_high_watermark
+            or partition.log_start_offset != wanted.told_log_start_offset
+        )
+
+
+def _wanted(request: Any, version: int) -> list[FetchPartition]:
+    wanted = []
+    for topic in request.topics:
+        name = topic.topic_id if version >= _TOPIC_IDS else topic.topic
+        if name is None:
+            name = UUID(int=0)
+        for partition in topic.partitions:
+            item = FetchPartition(name, partition.partition)
+            item.fetch_offset = partition.fetch_offset
+            item.max_bytes = partition.partition_max_bytes
+            if version >= 9:
+                item.current_leader_epoch = partition.current_leader_epoch
+                if version >= _FLEXIBLE:
+                    item.last_fetched_epoch = partition.last_fetched_epoch
+            wanted.append(item)
+    return wanted
+
+
+def _encode(told: list[Answered], session_id: int, version: int, *, read_committed: bool) -> RawReply:
+    parts: list[bytes | bytearray | FileSlice] = []
+    out = bytearray()
+    if version >= 7:
+        out += _HEAD_SESSION.pack(0, 0, session_id)
+    else:
+        out += _INT32.pack(0)
+    flexible = version >= _FLEXIBLE
+    by_topic: dict[str | UUID, list[Answered]] = {}
+    for answered in told:
+        by_topic.setdefault(answered[0].topic, []).append(answered)
+    _put_count(out, len(by_topic), flexible=flexible)
+    for topic, partitions in by_topic.items():
+        _put_topic(out, topic, flexible=flexible)
+        _put_count(out, len(partitions), flexible=flexible)
+        for answered in partitions:
+            part = answered[3]
+            _put_partition(out, answered, version, read_committed=read_committed)
+            if part is not None:
+                parts.append(out)
+                parts.append(part)
+                out = bytearray()
+            if flexible:
+                _put_tags(out, answered[4])
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    parts.append(out)
+    return RawReply(parts)
+
+
+def _put_partition(out: bytearray, answered: Answered, version: int, *, read_committed: bool) -> None:
+    wanted, error, partition, part, _ = answered
+    size = 0 if part is None else part.size
+    if partition is None:
+        offsets = (-1, -1, -1)
+    else:
+        offsets = (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset)
+    fixed = _PARTITION.pack(wanted.index, error.value, *offsets)
+    out += fixed if version >= 5 else fixed[:-8]
+    # Aborted transactions: an empty list for read_committed, null otherwise.
+    if version >= _FLEXIBLE:
+        out += b"\x01" if read_committed else b"\x00"
+        out += b"\xff\xff\xff\xff"
+        put_unsigned_varint(out, size + 1)
+    else:
+        out += b"\x00\x00\x00\x00" if read_committed else b"\xff\xff\xff\xff"
+        if version >= 11:
+            out += b"\xff\xff\xff\xff"
+        out += _INT32.pack(size)
+
+
+def _put_tags(out: bytearray, diverging: tuple[int, int] | None) -> None:
+    if diverging is None:
+        out.append(0)
+    else:
+        # One tagged field, number 0, 13 bytes: the epoch, its end offset, no tags of its own (KIP-595).
+        out += _DIVERGING.pack(1, 0, 13, *diverging, 0)
+
+
+def _put_count(out: bytearray, count: int, *, flexible: bool) -> None:
+    if flexible:
+        put_unsigned_varint(out, count + 1)
+    else:
+        out += _INT32.pack(count)
+
+
+def _put_topic(out: bytearray, topic: str | UUID, *, flexible: bool) -> None:
+    if isinstance(topic, UUID):
+        out += topic.bytes
+        return
+    name = topic.encode()
+    if flexible:
+        put_unsigned_varint(out, len(name) + 1)
+    else:
+        out += _INT16.pack(len(name))
+    out += name

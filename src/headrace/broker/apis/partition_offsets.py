@@ -1,0 +1,146 @@
+"""Where a partition begins and ends: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+_SINCE_VERSION: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+_READ_COMMITTED: Final = 1
+_NOWHERE = (-1, -1, -1)
+
+
+class PartitionOffsetsApi:
+    """Handlers of the questions and commands about a partition's bounds."""
+
+    def __init__(self, replicas: ReplicaManager, is_internal: Callable[[str], bool]) -> None:
+        self._replicas = replicas
+        self._is_internal = is_internal
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
+            ApiKey.DELETE_RECORDS: self.delete_records,
+        }
+
+    def list_offsets(self, context: RequestContext, request: Any) -> Reply:
+        """Offsets by timestamp, and the special ones that negative timestamps ask for."""
+        read_committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        self._list_one(topic.name, asked, context.api_version, read_committed=read_committed)
+                        for asked in topic.partitions
+                    ],
+                }
+                for topic in request.topics
+            ]
+        }
+
+    def _list_one(self, topic: str, asked: Any, version: int, *, read_committed: bool) -> Fields:
+        error = ErrorCode.none
+        timestamp, offset, leader_epoch = _NOWHERE
+        try:
+            if asked.timestamp < 0 and version < _SINCE_VERSION.get(asked.timestamp, version + 1):
+                raise KafkaError(ErrorCode.unsupported_version)
+            partition = self._replicas.get(topic, asked.partition_index)
+            partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
+            timestamp, offset, leader_epoch = find_offset(partition, asked.timestamp, read_committed=read_committed)
+        except KafkaError as failure:
+            error = failure.code
+        return {
+            "partition_index": asked.partition_index,
+            "error_code": error,
+            "timestamp": timestamp,
+            "offset": offset,
+            "leader_epoch": leader_epoch,
+        }
+
+    def offset_for_leader_epoch(self, _: RequestContext, request: Any) -> Reply:
+        """Where the log of a leader epoch ends, for a client that looks for the point of divergence."""
+        return {
+            "topics": [
+                {
+                    "topic": topic.topic,
+                    "partitions": [self._epoch_end(topic.topic, asked) for asked in topic.partitions],
+                }
+                for topic in request.topics
+            ]
+        }
+
+    def _epoch_end(self, topic: str, asked: Any) -> Fields:
+        error = ErrorCode.none
+        leader_epoch = end_offset = -1
+        try:
+            partition = self._replicas.get(topic, asked.partition)
+            partition.check_leader_epoch(asked.current_leader_epoch)
+            leader_epoch, end_offset = partition.end_offset_for_epoch(asked.leader_epoch)
+        except KafkaError as failure:
+            error = failure.code
+        return {
+            "error_code": error,
+            "partition": asked.partition,
+            "leader_epoch": leader_epoch,
+            "end_offset": end_offset,
+        }
+
+    def delete_records(self, _: RequestContext, request: Any) -> Reply:
+        """Move log start offsets up; the new ones are on disk before the answer."""
+        topics = [
+            {"name": topic.name, "partitions": [self._delete_one(topic.name, asked) for asked in topic.partitions]}
+            for topic in request.topics
+        ]
+        self._replicas.checkpoint()
+        return {"topics": topics}
+
+    def _delete_one(self, topic: str, asked: Any) -> Fields:
+        error = ErrorCode.none
+        low_watermark = -1
+        try:
+            if self._is_internal(topic):
+                raise KafkaError(ErrorCode.invalid_topic_exception, f"records of {topic} cannot be deleted by hand")
+            low_watermark = self._replicas.get(topic, asked.partition_index).delete_records(asked.offset)
+        except KafkaError as failure:
+            error = failure.code
+        return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": error}
+
+
+def find_offset(partition: Partition, timestamp: int, *, read_committed: bool) -> tuple[int, int, int]:
+    """`(timestamp in ms, offset, leader epoch)`, each -1 where there is none, as Kafka without tiered storage answers.
+
+    `timestamp` is in ms or one of the special values.
+    """
+    log = partition.log
+    end = partition.visible_end(read_committed=read_committed)
+    if timestamp == LATEST:
+        return -1, end, partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, log.log_start_offset, log.leader_epochs.epoch_for(log.log_start_offset)
+    if timestamp == MAX_TIMESTAMP:
+        newest = log.max_timestamp()
+        return _NOWHERE if newest is None else (*newest, log.leader_epochs.epoch_for(newest[1]))
+    if timestamp < 0:
+        return _NOWHERE
+    found = log.offset_for_timestamp(timestamp)
+    return _NOWHERE if found is None or found[1] >= end else found

@@ -1,0 +1,174 @@
+"""Produce: the hot path in. One validated batch a partition, one write each, an answer encoded by hand.
+
+Layout of the answer: https://kafka.apache.org/protocol#The_Messages_Produce
+"""
+
+import logging
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.broker.connection import InvalidRequestError
+from headrace.broker.context import NO_REPLY, Handler, RawReply, Reply, RequestContext
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import ALL_REPLICAS
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.wire.apis import ApiKey
+from headrace.wire.compression import Codec
+from headrace.wire.encoder import put_unsigned_varint
+
+log = logging.getLogger(__name__)
+
+_FLEXIBLE: Final = 9
+_TOPIC_IDS: Final = 13
+_ZSTD: Final = 7
+_ATTRIBUTES: Final = struct.Struct(">h")
+_ATTRIBUTES_POSITION: Final = 21
+_INT32 = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+_PARTITION = struct.Struct(">ihqqq")
+_PARTITION_FLEXIBLE = struct.Struct(">ihqqqBBB")
+_PARTITION_V4 = struct.Struct(">ihqq")
+
+
+class ProduceApi:
+    """Handler of Produce."""
+
+    def __init__(self, replicas: ReplicaManager, topic_name: Callable[[UUID | None], str | None]) -> None:
+        self._replicas = replicas
+        self._topic_name = topic_name
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {ApiKey.PRODUCE: self.produce}
+
+    def produce(self, context: RequestContext, request: Any) -> Reply:
+        """Append what the request brings. acks=1 and acks=all are the same while a partition has one replica."""
+        version = context.api_version
+        acks = request.acks
+        now_ms = time.time_ns() // 1_000_000
+        if acks not in (0, 1, ALL_REPLICAS):
+            results = [
+                (self._name_bytes(topic, version), [_failed(p.index, _INVALID_ACKS) for p in topic.partition_data])
+                for topic in request.topic_data
+            ]
+            return RawReply((_encode(results, version),))
+        if request.transactional_id is not None:
+            results = [
+                (self._name_bytes(topic, version), [_failed(p.index, _NO_TRANSACTIONS) for p in topic.partition_data])
+                for topic in request.topic_data
+            ]
+            return RawReply((_encode(results, version),))
+        results = []
+        for topic in request.topic_data:
+            name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+            results.append(
+                (
+                    self._name_bytes(topic, version),
+                    [self._append(context, name, data, acks, version, now_ms) for data in topic.partition_data],
+                )
+            )
+        if acks == 0:
+            for _, partitions in results:
+                for partition in partitions:
+                    if partition[1]:
+                        # As Kafka: without an answer, the end of the connection is the only sign of failure.
+                        raise InvalidRequestError(
+                            f"Produce of client id {context.client_id!r} with acks=0 failed: {partition[5]}"
+                        )
+            return NO_REPLY
+        return RawReply((_encode(results, version),))
+
+    def _append(
+        self, context: RequestContext, name: str | None, data: Any, acks: int, version: int, now_ms: int
+    ) -> tuple[int, int, int, int, int, str | None]:
+        index = data.index
+        records = data.records
+        try:
+            if name is None:
+                raise KafkaError(ErrorCode.unknown_topic_id)
+            if records is None:
+                records = b""
+            if version < _ZSTD and len(records) > _ATTRIBUTES_POSITION + 2:
+                _refuse_zstd(records)
+            result = self._replicas.get(name, index).append_as_leader(records, now_ms=now_ms, acks=acks)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                log.warning(
+                    "Produce to %s-%d from client id %s (%s) refused: %s",
+                    name,
+                    index,
+                    context.client_id,
+                    context.client_host,
+                    error,
+                )
+            return _failed(index, error)
+        return index, 0, result.base_offset, result.log_append_time, result.log_start_offset, None
+
+    @staticmethod
+    def _name_bytes(topic: Any, version: int) -> bytes:
+        if version >= _TOPIC_IDS:
+            topic_id: UUID | None = topic.topic_id
+            return bytes(16) if topic_id is None else topic_id.bytes
+        name: bytes = topic.name.encode()
+        if version < _FLEXIBLE:
+            return _INT16.pack(len(name)) + name
+        prefix = bytearray()
+        put_unsigned_varint(prefix, len(name) + 1)
+        return bytes(prefix) + name
+
+
+def _refuse_zstd(records: bytes) -> None:
+    if _ATTRIBUTES.unpack_from(records, _ATTRIBUTES_POSITION)[0] & 7 == Codec.ZSTD:
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type, f"zstd needs Produce version {_ZSTD} or newer; upgrade the client"
+        )
+
+
+_INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 or -1 (all)")
+_NO_TRANSACTIONS = KafkaError(ErrorCode.invalid_txn_state, "no transaction is open; InitProducerId begins none here")
+
+
+def _failed(index: int, error: KafkaError) -> tuple[int, int, int, int, int, str | None]:
+    return index, error.code.value, -1, -1, -1, str(error)
+
+
+def _encode(
+    results: list[tuple[bytes, list[tuple[int, int, int, int, int, str | None]]]], version: int
+) -> bytes | bytearray:
+    out = bytearray()
+    if version < _FLEXIBLE:
+        out += _INT32.pack(len(results))
+        for name, partitions in results:
+            out += name
+            out += _INT32.pack(len(partitions))
+            for index, error, offset, append_time, start, message in partitions:
+                if version < 5:
+                    out += _PARTITION_V4.pack(index, error, offset, append_time)
+                    continue
+                out += _PARTITION.pack(index, error, offset, append_time, start)
+                if version == 8:
+                    out += _INT32.pack(0)
+                    text = message.encode() if message is not None else None
+                    out += _INT16.pack(-1) if text is None else _INT16.pack(len(text)) + text
+        out += _INT32.pack(0)
+        return out
+    put_unsigned_varint(out, len(results) + 1)
+    for name, partitions in results:
+        out += name
+        put_unsigned_varint(out, len(partitions) + 1)
+        for index, error, offset, append_time, start, message in partitions:
+            if message is None:
+                # no record errors (1), no message (0), no tags (0)
+                out += _PARTITION_FLEXIBLE.pack(index, error, offset, append_time, start, 1, 0, 0)
+            else:
+                out += _PARTITION.pack(index, error, offset, append_time, start)
+                text = message.encode()
+                out.append(1)
+                put_unsigned_varint(out, len(text) + 1)
+                out += text
+                out.append(0)
+        out.append(0)
+    out += b"\x00\x00\x00\x00\x00"
+    return out

@@ -1,0 +1,72 @@
+"""Producers as partitions know them: InitProducerId and DescribeProducers."""
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+
+
+class ProducersApi:
+    """Handlers for producer ids and states; `next_producer_id` gives one that nobody has had."""
+
+    def __init__(self, replicas: ReplicaManager, next_producer_id: Callable[[], int]) -> None:
+        self._replicas = replicas
+        self._next_producer_id = next_producer_id
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
+            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
+        }
+
+    def init_producer_id(self, _: RequestContext, request: Any) -> Reply:
+        """A new producer id with epoch 0 for an idempotent producer (KIP-98)."""
+        if request.transactional_id is not None:
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                "this broker has no transactions yet; leave transactional.id unset and use an idempotent producer",
+            )
+        return {"error_code": ErrorCode.none, "producer_id": self._next_producer_id(), "producer_epoch": 0}
+
+    def describe_producers(self, _: RequestContext, request: Any) -> Reply:
+        """The producers that partitions remember (KIP-664)."""
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [self._describe_one(topic.name, index) for index in topic.partition_indexes],
+                }
+                for topic in request.topics
+            ]
+        }
+
+    def _describe_one(self, topic: str, index: int) -> Fields:
+        try:
+            producers = self._replicas.get(topic, index).producers.items()
+        except KafkaError as error:
+            return {
+                "partition_index": index,
+                "error_code": error.code,
+                "error_message": error.message,
+                "active_producers": [],
+            }
+        return {
+            "partition_index": index,
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "active_producers": [
+                {
+                    "producer_id": producer_id,
+                    "producer_epoch": producer.epoch,
+                    "last_sequence": producer.last_sequence,
+                    "last_timestamp": producer.last_timestamp,
+                    "coordinator_epoch": -1,
+                    "current_txn_start_offset": -1,
+                }
+                for producer_id, producer in producers
+            ],
+        }

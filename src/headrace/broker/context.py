@@ -1,0 +1,67 @@
+"""What a handler is told of a request beside its body, and what it may answer."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from headrace.storage.log_file import FileSlice
+from headrace.types import Request
+from headrace.wire.encoder import Fields
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientInfo:
+    """Who is at the other end of a connection; `name` and `version` once ApiVersions has told them (KIP-511)."""
+
+    listener: str
+    host: str
+    port: int
+    local_address: tuple[str, int]
+    """Address and port that the client reached."""
+    principal: str = ANONYMOUS
+    software_name: str = "unknown"
+    software_version: str = "unknown"
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request's header and origin."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    client: ClientInfo
+    received_at: float
+    """Clock of the event loop, in seconds, when the request was whole."""
+
+    @property
+    def principal(self) -> str:
+        return self.client.principal
+
+    @property
+    def listener(self) -> str:
+        return self.client.listener
+
+    @property
+    def client_host(self) -> str:
+        return self.client.host
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        return self.client.local_address
+
+
+class RawReply(NamedTuple):
+    """A response body that is encoded already: bytes and regions of files, in order."""
+
+    parts: Sequence[bytes | bytearray | FileSlice]
+
+
+NO_REPLY = RawReply(())
+"""The answer to a Produce with acks=0: nothing is sent at all."""
+
+Reply: TypeAlias = Fields | RawReply
+Handler: TypeAlias = Callable[[RequestContext, Request], Reply | Awaitable[Reply]]

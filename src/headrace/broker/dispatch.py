@@ -1,0 +1,217 @@
+"""From a frame to the parts of its answer: header, version, body, handler, encoding.
+
+The one place through which every answer passes on its way out, so that here it is authorized, measured and throttled.
+The APIs offered are exactly those in the table of handlers; ApiVersions is read off the same table.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final
+
+from kio.serial.errors import SerialError
+
+from headrace.broker.connection import InvalidRequestError, Parts
+from headrace.broker.context import NO_REPLY, ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.broker.error_replies import error_reply
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.log_file import FileSlice
+from headrace.wire.apis import ApiKey, Schema, VersionRange, schema, versions
+from headrace.wire.encoder import Fields
+
+log = logging.getLogger(__name__)
+
+_HEADER = struct.Struct(">hhih")
+_SIZE_CORRELATION = struct.Struct(">ii")
+_SIZE_FIELD: Final = 4
+_API_VERSIONS: Final = ApiKey.API_VERSIONS.value
+
+
+class Dispatcher:
+    """The dispatch table and the way through it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
+        self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
+
+    def add_routes(self, routes: Mapping[Any, Handler]) -> None:
+        """Offer the APIs of `routes`, each in every version that its schemas have."""
+        for api_key, handler in routes.items():
+            self._handlers[int(api_key)] = handler
+            self._ranges[int(api_key)] = _range(int(api_key))
+
+    @property
+    def offered(self) -> Mapping[int, VersionRange]:
+        """The versions offered of each API."""
+        return self._ranges
+
+    def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]:
+        """The answer to one request frame (without its length).
+
+        Raises InvalidRequestError for bytes that are no answerable request: the connection has to end.
+        """
+        context, version_known, position = self._read_header(client, frame)
+        if not version_known:
+            return self._unsupported_api_versions(context)
+        api_schema = schema(context.api_key, context.api_version)
+        try:
+            request, _ = api_schema.read_request(frame, position)
+        except (SerialError, ValueError, OverflowError, MemoryError, IndexError, struct.error) as error:
+            raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
+        try:
+            reply = self._handlers[context.api_key](context, request)
+        except KafkaError as error:
+            reply = error_reply(context, request, error)
+        except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
+            reply = self._unexpected(context, request, error)
+        if isinstance(reply, Awaitable):
+            return self._later(context, api_schema, request, reply)
+        return _encode(context, api_schema, reply)
+
+    async def _later(
+        self, context: RequestContext, api_schema: Schema, request: Any, answer: Awaitable[Reply]
+    ) -> Parts:
+        try:
+            reply = await answer
+        except KafkaError as error:
+            reply = error_reply(context, request, error)
+        except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
+            reply = self._unexpected(context, request, error)
+        return _encode(context, api_schema, reply)
+
+    def _unexpected(self, context: RequestContext, request: Any, error: Exception) -> Reply:
+        log.error(
+            "%s from client %s (%s) failed", _name(context), context.client_id, context.client_host, exc_info=error
+        )
+        return error_reply(context, request, KafkaError(ErrorCode.unknown_server_error, str(error)))
+
+    def _read_header(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, bool, int]:
+        try:
+            api_key, api_version, correlation_id, client_id_size = _HEADER.unpack_from(frame)
+        except struct.error:
+            raise InvalidRequestError(f"a request of {len(frame)} bytes is shorter than its header") from None
+        position = _HEADER.size
+        client_id = None
+        if client_id_size >= 0:
+            try:
+                client_id = str(frame[position : position + client_id_size], "utf-8")
+            except UnicodeDecodeError:
+                raise InvalidRequestError("the client id is not UTF-8") from None
+            position += client_id_size
+            if position > len(frame):
+                raise InvalidRequestError("the client id is longer than the request")
+        context = RequestContext(api_key, api_version, correlation_id, client_id, client, self._loop.time())
+        offered = self._ranges.get(api_key)
+        if offered is None:
+            raise InvalidRequestError(f"client id {client_id!r} asks for API {api_key}, which is not offered here")
+        if not offered.lowest <= api_version <= offered.highest:
+            if api_key == _API_VERSIONS:
+                return context, False, position
+            raise InvalidRequestError(
+                f"client id {client_id!r} asks for version {api_version} of {_name(context)};"
+                f" offered are {offered.lowest} to {offered.highest}"
+            )
+        if schema(api_key, api_version).has_flexible_request_header:
+            position = _skip_tags(frame, position)
+        return context, True, position
+
+    # ApiVersions is here because it is the table itself.
+
+    def _api_versions(self, context: RequestContext, request: Any) -> Fields:
+        name = getattr(request, "client_software_name", None)
+        if name is not None:
+            software_version = request.client_software_version
+            if not _is_software_name(name) or not _is_software_name(software_version):
+                return self._versions_answer(ErrorCode.invalid_request)
+            context.client.software_name = name
+            context.client.software_version = software_version
+        return self._versions_answer(ErrorCode.none)
+
+    def _versions_answer(self, error: ErrorCode) -> Fields:
+        return {
+            "error_code": error,
+            "api_keys": [
+                {"api_key": key, "min_version": offered.lowest, "max_version": offered.highest}
+                for key, offered in sorted(self._ranges.items())
+            ]
+            if error is ErrorCode.none
+            else [],
+        }
+
+    def _unsupported_api_versions(self, context: RequestContext) -> Parts:
+        # KIP-511: the answer is one that every client reads, version 0, and names the versions there are.
+        offered = self._ranges[_API_VERSIONS]
+        fields = {
+            "error_code": ErrorCode.unsupported_version,
+            "api_keys": [{"api_key": _API_VERSIONS, "min_version": offered.lowest, "max_version": offered.highest}],
+        }
+        return _encode(context, schema(_API_VERSIONS, 0), fields)
+
+
+def _encode(context: RequestContext, api_schema: Schema, reply: Reply) -> Parts:
+    out = bytearray(8)
+    if api_schema.has_flexible_response_header:
+        out.append(0)
+    if isinstance(reply, RawReply):
+        if reply is NO_REPLY:
+            return []
+        size = len(out) - _SIZE_FIELD + sum(map(_part_size, reply.parts))
+        _SIZE_CORRELATION.pack_into(out, 0, size, context.correlation_id)
+        first = reply.parts[0]
+        if isinstance(first, bytes | bytearray):
+            out += first
+            return [out, *reply.parts[1:]]
+        return [out, *reply.parts]
+    api_schema.encode_response(out, reply)
+    _SIZE_CORRELATION.pack_into(out, 0, len(out) - _SIZE_FIELD, context.correlation_id)
+    return [out]
+
+
+def _part_size(part: bytes | bytearray | FileSlice) -> int:
+    return part.size if type(part) is FileSlice else len(part)
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    """Position behind the tagged fields of a request header (KIP-482); none is defined yet."""
+    try:
+        count, position = _unsigned_varint(frame, position)
+        for _ in range(min(count, len(frame))):
+            _, position = _unsigned_varint(frame, position)
+            size, position = _unsigned_varint(frame, position)
+            position += size
+    except IndexError:
+        raise InvalidRequestError("the request ends inside its header") from None
+    if position > len(frame):
+        raise InvalidRequestError("the request ends inside its header")
+    return position
+
+
+def _unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise InvalidRequestError("a varint of the header is longer than five bytes")
+
+
+def _is_software_name(name: str) -> bool:
+    """Letters, digits, '-' and '.', the first and the last a letter or a digit (KIP-511)."""
+    stripped = name.replace("-", "a").replace(".", "a")
+    return name.isascii() and stripped.isalnum() and name[0].isalnum() and name[-1].isalnum()
+
+
+def _range(api_key: int) -> VersionRange:
+    known = versions(api_key)
+    assert known is not None, f"no schema for API {api_key}"
+    return known
+
+
+def _name(context: RequestContext) -> str:
+    return f"{ApiKey(context.api_key).name} v{context.api_version}"

@@ -1,0 +1,72 @@
+"""The answer that says a whole request failed, in the form each API has for it.
+
+Where an API has a top-level error code that is all; where errors stand per topic or per group, each item asked for
+carries the code, as a client finds it nowhere else.
+"""
+
+from typing import Any
+
+from headrace.broker.connection import InvalidRequestError
+from headrace.broker.context import RequestContext
+from headrace.errors import KafkaError
+from headrace.wire.apis import ApiKey, schema
+from headrace.wire.encoder import Fields
+
+
+def error_reply(context: RequestContext, request: Any, error: KafkaError) -> Fields:
+    """The answer to `request` that carries `error`.
+
+    Raises InvalidRequestError for an API that has no room for it: the connection has to end, as with Kafka.
+    """
+    fields: dict[str, Any] = {"error_code": error.code, "error_message": error.message}
+    items = _ITEMS.get(context.api_key)
+    if items is not None:
+        fields |= items(request, fields)
+    try:
+        schema(context.api_key, context.api_version).encode_response(bytearray(), fields)
+    except TypeError:
+        raise InvalidRequestError(
+            f"{ApiKey(context.api_key).name} of client id {context.client_id!r} failed: {error}"
+        ) from error
+    return fields
+
+
+def _find_coordinator(request: Any, error: Fields) -> Fields:
+    nowhere = {"node_id": -1, "host": "", "port": -1}
+    keys = getattr(request, "coordinator_keys", ())
+    return {**nowhere, "coordinators": [{"key": key, **nowhere, **error} for key in keys]}
+
+
+def _join_group(request: Any, _: Fields) -> Fields:
+    return {"generation_id": -1, "protocol_name": "", "leader": "", "member_id": request.member_id, "members": []}
+
+
+def _named_groups(request: Any, error: Fields) -> Fields:
+    results = [{"group_id": name, **error} for name in getattr(request, "groups_names", ())]
+    groups = [
+        {"group_id": name, "group_state": "", "protocol_type": "", "protocol_data": "", "members": [], **error}
+        for name in getattr(request, "groups", ())
+        if isinstance(name, str)
+    ]
+    return {"results": results, "groups": groups}
+
+
+def _empty(*names: str) -> Any:
+    return lambda _request, _error: dict.fromkeys(names, ())
+
+
+_ITEMS = {
+    int(ApiKey.FIND_COORDINATOR): _find_coordinator,
+    int(ApiKey.JOIN_GROUP): _join_group,
+    int(ApiKey.SYNC_GROUP): lambda _request, _error: {"assignment": b""},
+    int(ApiKey.DESCRIBE_GROUPS): _named_groups,
+    int(ApiKey.DELETE_GROUPS): _named_groups,
+    int(ApiKey.LEAVE_GROUP): _empty("members"),
+    int(ApiKey.LIST_GROUPS): _empty("groups"),
+    int(ApiKey.OFFSET_DELETE): _empty("topics"),
+    int(ApiKey.INIT_PRODUCER_ID): lambda _request, _error: {"producer_id": -1, "producer_epoch": -1},
+    int(ApiKey.FETCH): _empty("responses"),
+    int(ApiKey.DESCRIBE_LOG_DIRS): _empty("results"),
+    int(ApiKey.DESCRIBE_CLUSTER): lambda _request, _error: {"cluster_id": "", "brokers": ()},
+    int(ApiKey.LIST_CONFIG_RESOURCES): _empty("config_resources"),
+}

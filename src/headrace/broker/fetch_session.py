@@ -1,0 +1,143 @@
+"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only what changed.
+
+Pure: the clock is passed in. A session remembers for each partition what was asked and what was last answered.
+"""
+
+from collections.abc import Iterable
+from random import Random
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from headrace.errors import ErrorCode, KafkaError
+
+NO_SESSION: Final = 0
+FULL_EPOCH: Final = -1
+"""Session epoch of a fetch outside any session."""
+INITIAL_EPOCH: Final = 0
+"""Session epoch of a full fetch that asks for a session."""
+EVICTABLE_AFTER_MS: Final = 120_000
+"""How long a session is safe from being replaced by a new one."""
+
+PartitionKey: TypeAlias = tuple[str | UUID, int]
+"""Topic name, or topic id from version 13 on, and partition."""
+
+
+class FetchPartition:
+    """What a client wants of one partition, and what it was last told."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "max_bytes",
+        "told_high_watermark",
+        "told_log_start_offset",
+        "topic",
+    )
+
+    def __init__(self, topic: str | UUID, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.fetch_offset = 0
+        self.max_bytes = 0
+        self.current_leader_epoch = -1
+        self.last_fetched_epoch = -1
+        self.told_high_watermark = -1
+        self.told_log_start_offset = -1
+
+
+class FetchSession:
+    """The partitions of one fetcher, in the order in which they are served."""
+
+    __slots__ = ("epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
+
+    def __init__(self, session_id: int, *, uses_topic_ids: bool) -> None:
+        self.session_id = session_id
+        self.epoch = 1
+        self.last_used_ms = 0
+        self.uses_topic_ids = uses_topic_ids
+        self.partitions: dict[PartitionKey, FetchPartition] = {}
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the client can refer to this session again."""
+        return self.session_id != NO_SESSION
+
+    def put(self, wanted: Iterable[FetchPartition]) -> None:
+        """Add partitions, or change what is wanted of them."""
+        for new in wanted:
+            key = (new.topic, new.index)
+            known = self.partitions.get(key)
+            if known is None:
+                self.partitions[key] = new
+            else:
+                known.fetch_offset = new.fetch_offset
+                known.max_bytes = new.max_bytes
+                known.current_leader_epoch = new.current_leader_epoch
+                known.last_fetched_epoch = new.last_fetched_epoch
+
+    def forget(self, keys: Iterable[PartitionKey]) -> None:
+        """Drop partitions."""
+        for key in keys:
+            self.partitions.pop(key, None)
+
+    def served(self, partition: FetchPartition) -> None:
+        """Let `partition` be the last next time, so that a busy one does not starve the others."""
+        key = (partition.topic, partition.index)
+        if self.partitions.pop(key, None) is not None:
+            self.partitions[key] = partition
+
+
+class FetchSessions:
+    """The sessions of this broker, at most `max_sessions` (`max.incremental.fetch.session.cache.slots`)."""
+
+    def __init__(self, max_sessions: int, random: Random) -> None:
+        self._max_sessions = max_sessions
+        self._random = random
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, session_id: int, epoch: int, *, uses_topic_ids: bool, now_ms: int) -> tuple[FetchSession, bool]:
+        """The session of a request, and whether the answer is incremental.
+
+        Raises KafkaError: fetch_session_id_not_found, invalid_fetch_session_epoch, fetch_session_topic_id_error.
+        """
+        if epoch in (FULL_EPOCH, INITIAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            if epoch == FULL_EPOCH:
+                return FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids), False
+            return self._create(now_ms, uses_topic_ids=uses_topic_ids), False
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.fetch_session_id_not_found)
+        if session.epoch != epoch:
+            raise KafkaError(ErrorCode.invalid_fetch_session_epoch)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise KafkaError(ErrorCode.fetch_session_topic_id_error)
+        session.epoch = session.epoch + 1 if session.epoch < 0x7FFFFFFF else 1
+        session.last_used_ms = now_ms
+        # The least recently used session is the first: a used one moves to the end.
+        del self._sessions[session_id]
+        self._sessions[session_id] = session
+        return session, True
+
+    def end(self, session_id: int) -> None:
+        """Drop a session whose partitions are all forgotten."""
+        self._sessions.pop(session_id, None)
+
+    def _create(self, now_ms: int, *, uses_topic_ids: bool) -> FetchSession:
+        if len(self._sessions) >= self._max_sessions:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ms - oldest.last_used_ms < EVICTABLE_AFTER_MS:
+                return FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids)
+            del self._sessions[oldest.session_id]
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._random.randint(1, 0x7FFFFFFF)
+        session = FetchSession(session_id, uses_topic_ids=uses_topic_ids)
+        session.last_used_ms = now_ms
+        self._sessions[session_id] = session
+        return session

@@ -1,0 +1,245 @@
+"""One partition on this broker, as its leader: a log, the state of its producers, and the high watermark.
+
+A thin shell round the log and the pure producer state. Whoever waits for the partition to grow registers a callback;
+the callback only schedules work, so that an append never runs a consumer's answer.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.producer_state import ProducerState
+from headrace.storage.log import Log
+from headrace.storage.log_file import FileSlice
+from headrace.storage.producer_snapshot import write_snapshot
+from headrace.types import Buffer, TopicPartition
+from headrace.wire.batch import BatchHeader, parse_header, with_log_append_time
+from headrace.wire.compression import Codec, codec_named
+from headrace.wire.records import recompress, records_of, uncompressed_body
+from headrace.wire.validation import validate_produced
+
+_PLACED = struct.Struct(">qii")
+_PLACED_SIZE: Final = 16
+"""The leading bytes of a batch that its leader writes: base offset, length, leader epoch; the checksum covers none."""
+
+ALL_REPLICAS: Final = -1
+
+
+class AppendResult(NamedTuple):
+    """Where a batch stands; `log_append_time` in ms, -1 where the producer's own timestamps count."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+
+
+class Partition:
+    """A partition that this broker leads."""
+
+    __slots__ = (
+        "_grown",
+        "high_watermark",
+        "isr_size",
+        "leader_epoch",
+        "log",
+        "producers",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(self, log: Log, *, topic_id: UUID, leader_epoch: int, producers: ProducerState) -> None:
+        self.log = log
+        self.topic_partition: TopicPartition = log.topic_partition
+        self.topic_id = topic_id
+        self.leader_epoch = leader_epoch
+        self.producers = producers
+        self.isr_size = 1
+        self.high_watermark = log.log_end_offset
+        self._grown: set[Callable[[], None]] = set()
+        # Called before the first batch of a new segment is written: the state up to there, for the next start.
+        log.on_roll = self.write_producer_snapshot
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """What read_committed consumers see up to; no transaction is ever open yet, so the high watermark."""
+        return self.high_watermark
+
+    def visible_end(self, *, read_committed: bool) -> int:
+        """The offset up to which a consumer may read (KIP-98)."""
+        return self.last_stable_offset if read_committed else self.high_watermark
+
+    def append_as_leader(
+        self, records: bytes, *, now_ms: int, acks: int = ALL_REPLICAS, internal: bool = False
+    ) -> AppendResult:
+        """Append the one batch that `records` is; `internal` for the broker's own topics.
+
+        Raises KafkaError: what `validate_produced` says of the bytes; invalid_timestamp, invalid_record (no key in a
+        compacted topic), not_enough_replicas (acks=all), out_of_order_sequence_number, invalid_producer_epoch;
+        kafka_storage_error when the disk does not take it, with the log as it was.
+        """
+        log = self.log
+        config = log.config
+        if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
+            raise KafkaError(
+                ErrorCode.not_enough_replicas,
+                f"{self.topic_partition} has {self.isr_size} replica in sync;"
+                f" min.insync.replicas asks for {config.min_insync_replicas}",
+            )
+        header = validate_produced(records, config.max_message_bytes)
+        if header.producer_id >= 0:
+            earlier = self.producers.check(header)
+            if earlier is not None:
+                return AppendResult(earlier.first_offset, earlier.last_offset, -1, log.log_start_offset)
+        if config.compacts and not internal:
+            self._check_keys(header, records)
+        batch: Buffer = records
+        if config.compression_type != "producer":
+            batch, header = self._with_codec(header, records)
+        append_time = -1
+        if config.message_timestamp_type == "LogAppendTime":
+            append_time = now_ms
+            batch = with_log_append_time(header, batch, 0, now_ms)
+            header = parse_header(batch)
+        else:
+            self._check_timestamps(header, now_ms)
+        base_offset = log.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        placed = _PLACED.pack(base_offset, header.batch_length, self.leader_epoch)
+        log.append(
+            (placed, memoryview(batch)[_PLACED_SIZE:]),
+            len(batch),
+            base_offset=base_offset,
+            last_offset=last_offset,
+            max_timestamp=header.max_timestamp,
+            offset_of_max_timestamp=last_offset,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+        )
+        if header.producer_id >= 0:
+            self.producers.update(header, base_offset, last_offset, header.max_timestamp)
+        if log.flush_due(now_ms):
+            log.flush(now_ms)
+        self.high_watermark = last_offset + 1
+        for grown in self._grown:
+            grown()
+        return AppendResult(base_offset, last_offset, append_time, log.log_start_offset)
+
+    def read(self, offset: int, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> FileSlice | None:
+        """The region of the log from the batch that holds `offset`, whole batches except perhaps the last.
+
+        None when there is nothing to read yet. Raises KafkaError(offset_out_of_range).
+        """
+        log = self.log
+        if offset < log.log_start_offset or offset > log.log_end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self.topic_partition} has offsets {log.log_start_offset} to {log.log_end_offset}, not {offset}",
+            )
+        end = self.visible_end(read_committed=read_committed)
+        if offset >= end:
+            return None
+        return log.read(offset, max_bytes, upto_offset=end, min_one_batch=min_one_batch)
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Compare with the epoch a client believes in, -1 for none (KIP-320).
+
+        Raises KafkaError: fenced_leader_epoch when the client's is older, unknown_leader_epoch when newer.
+        """
+        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
+            return
+        older = current_leader_epoch < self.leader_epoch
+        raise KafkaError(
+            ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch,
+            f"{self.topic_partition} is at leader epoch {self.leader_epoch}, not {current_leader_epoch}",
+        )
+
+    def delete_records(self, offset: int) -> int:
+        """Move the log's start up to `offset` (-1: the high watermark); returns the new start.
+
+        Raises KafkaError: offset_out_of_range beyond the high watermark, policy_violation for a topic without
+        `cleanup.policy=delete`.
+        """
+        if not self.log.config.deletes:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"{self.topic_partition} has no cleanup.policy=delete; records are deleted only where it is set",
+            )
+        target = self.high_watermark if offset == -1 else offset
+        if not 0 <= target <= self.high_watermark:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self.topic_partition} ends at {self.high_watermark}; records before {offset} cannot be deleted",
+            )
+        if target > self.log.log_start_offset:
+            self.log.advance_log_start(target)
+        return self.log.log_start_offset
+
+    def when_grown(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every append, until `forget_grown`."""
+        self._grown.add(callback)
+
+    def forget_grown(self, callback: Callable[[], None]) -> None:
+        """Stop calling `callback`."""
+        self._grown.discard(callback)
+
+    def wake_all(self) -> None:
+        """Call everybody who waits, when the partition goes away."""
+        for grown in tuple(self._grown):
+            grown()
+
+    def write_producer_snapshot(self, offset: int) -> None:
+        """Write the producers' state as of `offset`, for the next start. Raises OSError."""
+        write_snapshot(self.log.directory, offset, self.producers.snapshot(), sync=False)
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest epoch up to `leader_epoch` and where it ends; (-1, -1) where unknown (KIP-101, KIP-279)."""
+        if leader_epoch == self.leader_epoch:
+            return leader_epoch, self.log_end_offset
+        return self.log.leader_epochs.end_offset_for(leader_epoch)
+
+    def _with_codec(self, header: BatchHeader, records: bytes) -> tuple[bytes, BatchHeader]:
+        config = self.log.config
+        codec = codec_named(config.compression_type)
+        if header.codec == codec:
+            return records, header
+        level = {
+            Codec.GZIP: config.compression_gzip_level,
+            Codec.LZ4: config.compression_lz4_level,
+            Codec.ZSTD: config.compression_zstd_level,
+        }.get(codec)
+        batch = recompress(header, records, 0, codec, level)
+        return batch, parse_header(batch)
+
+    def _check_keys(self, header: BatchHeader, records: bytes) -> None:
+        for number, record in enumerate(records_of(header, uncompressed_body(header, records, 0))):
+            if record.key is None:
+                raise KafkaError(
+                    ErrorCode.invalid_record,
+                    f"record {number} has no key; {self.topic_partition.topic} is compacted and keeps records by key",
+                )
+
+    def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
+        config = self.log.config
+        if header.max_timestamp > now_ms + config.message_timestamp_after_max_ms:
+            raise KafkaError(
+                ErrorCode.invalid_timestamp,
+                f"timestamp {header.max_timestamp} is more than message.timestamp.after.max.ms="
+                f"{config.message_timestamp_after_max_ms} ahead of the broker's clock",
+            )
+        if 0 <= header.base_timestamp < now_ms - config.message_timestamp_before_max_ms:
+            raise KafkaError(
+                ErrorCode.invalid_timestamp,
+                f"timestamp {header.base_timestamp} is more than message.timestamp.before.max.ms="
+                f"{config.message_timestamp_before_max_ms} behind the broker's clock",
+            )

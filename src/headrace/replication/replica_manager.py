@@ -1,0 +1,154 @@
+"""The partitions on this broker: opened, created, deleted and kept, over the log directories they live in."""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, ValuesView
+from uuid import UUID
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import Partition
+from headrace.replication.producer_state import ProducerState
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDirs
+from headrace.storage.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
+from headrace.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+def now_ms() -> int:
+    """The wall clock, in ms since the epoch: what record timestamps and retention go by."""
+    return time.time_ns() // 1_000_000
+
+
+class ReplicaManager:
+    """Finds the partition of a request, and looks after all of them."""
+
+    def __init__(self, log_dirs: LogDirs, config_of: Callable[[str], LogConfig]) -> None:
+        """`config_of` gives the settings in force for a topic."""
+        self.log_dirs = log_dirs
+        self._config_of = config_of
+        self._partitions: dict[tuple[str, int], Partition] = {}
+
+    def get(self, topic: str, partition: int) -> Partition:
+        """The partition. Raises KafkaError(unknown_topic_or_partition)."""
+        try:
+            return self._partitions[topic, partition]
+        except KeyError:
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic}-{partition}"
+            ) from None
+
+    def partitions(self) -> ValuesView[Partition]:
+        """All partitions on this broker."""
+        return self._partitions.values()
+
+    def become_leader(self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: int) -> Partition:
+        """Open the partition's log, or make one, and lead it under `leader_epoch`.
+
+        Raises KafkaError: kafka_storage_error; inconsistent_topic_id for a directory left by another topic.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            partition.leader_epoch = leader_epoch
+            return partition
+        opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id)
+        partition = Partition(
+            opened, topic_id=topic_id, leader_epoch=leader_epoch, producers=_producer_state_of(opened)
+        )
+        self._partitions[topic_partition] = partition
+        return partition
+
+    def _open_log(self, topic_partition: TopicPartition, topic_id: UUID) -> Log:
+        config = self._config_of(topic_partition.topic)
+        found = self.log_dirs.found()
+        if topic_partition not in found:
+            return self.log_dirs.create(topic_partition, topic_id, config, now_ms=now_ms())
+        found_id = found[topic_partition]
+        if found_id is not None and found_id != topic_id:
+            raise KafkaError(
+                ErrorCode.inconsistent_topic_id,
+                f"the directory of {topic_partition} belongs to topic id {found_id}, not {topic_id}: move it away",
+            )
+        return self.log_dirs.load(topic_partition, config, now_ms=now_ms())
+
+    def delete_topic(self, topic: str) -> None:
+        """Stop serving the topic's partitions and let their files go after `file.delete.delay.ms`."""
+        for key in [key for key in self._partitions if key[0] == topic]:
+            partition = self._partitions.pop(key)
+            self.log_dirs.delete(partition.topic_partition, now_ms=now_ms())
+            partition.wake_all()
+
+    def reconfigure(self, topic: str) -> None:
+        """Apply the settings now in force to the topic's logs."""
+        config = self._config_of(topic)
+        for partition in self._of_topic(topic):
+            partition.log.config = config
+
+    def _of_topic(self, topic: str) -> Iterator[Partition]:
+        return (partition for key, partition in self._partitions.items() if key[0] == topic)
+
+    # Upkeep, called at intervals
+
+    def apply_retention(self) -> None:
+        """Drop segments past their retention; a log that fails does not keep the others from theirs."""
+        for partition in tuple(self._partitions.values()):
+            try:
+                partition.log.apply_retention(now_ms(), partition.high_watermark)
+            except KafkaError as error:
+                log.error("Retention of %s failed: %s", partition.topic_partition, error)
+
+    def expire_producers(self, expiration_ms: int) -> None:
+        """Forget producers that wrote nothing for `producer.id.expiration.ms`."""
+        for partition in self._partitions.values():
+            partition.producers.expire(now_ms(), expiration_ms)
+
+    def flush_due(self) -> None:
+        """Flush the logs whose `flush.ms` is over; waits for the disk: call it in a thread."""
+        now = now_ms()
+        for partition in tuple(self._partitions.values()):
+            if partition.log.flush_due(now):
+                partition.log.flush(now)
+
+    def checkpoint(self) -> None:
+        """Write recovery points, log start offsets and high watermarks down. Raises KafkaError(kafka_storage_error)."""
+        self.log_dirs.checkpoint(self._high_watermarks())
+
+    def close(self) -> None:
+        """Close every log and mark the shutdown as clean."""
+        for partition in self._partitions.values():
+            if partition.log_end_offset and (len(partition.producers) or snapshots(partition.log.directory)):
+                partition.write_producer_snapshot(partition.log_end_offset)
+        self.log_dirs.close(self._high_watermarks())
+        self._partitions.clear()
+
+    def space(self) -> list[tuple[str, int, int]]:
+        """`(log directory, total bytes, usable bytes)` of each."""
+        space = []
+        for directory in self.log_dirs.directories:
+            usage = shutil.disk_usage(directory.path)
+            space.append((str(directory.path), usage.total, usage.free))
+        return space
+
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
+        return {partition.topic_partition: partition.high_watermark for partition in self._partitions.values()}
+
+
+def _producer_state_of(opened: Log) -> ProducerState:
+    """The state as of the newest snapshot that can be read, brought up to date from the log behind it."""
+    state = ProducerState()
+    start = opened.log_start_offset
+    for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
+        try:
+            state.restore(read_snapshot(path))
+        except CorruptSnapshotError as error:
+            log.warning("%s; reading producers from an older snapshot or the log", error)
+            continue
+        start = max(start, offset)
+        break
+    for header in opened.headers(start):
+        if header.base_offset >= start:
+            state.replay(header)
+    return state

@@ -1,0 +1,149 @@
+"""Whether a batch that a client wants appended is one: header, checksum, and the chain of its records.
+
+The records are not decoded. Their lengths are followed from one to the next to see that there are as many as the
+header counts and that they fill the batch, and runs of records of one length are skipped in a single comparison.
+"""
+
+from typing import Final
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    BatchHeader,
+    batch_crc_ok,
+    parse_header,
+    peek,
+)
+from headrace.wire.compression import Codec, UnpackedTooLargeError, decompress
+
+MAX_CHECKED_BODY: Final = 8 * 1024 * 1024
+"""Bytes a compressed batch may unpack to and still be checked inside; a larger one is taken as it is, unread."""
+_MIN_RECORD: Final = 7
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_record, why)
+
+
+def validate_produced(data: bytes, max_message_bytes: int) -> BatchHeader:
+    """The header of the one batch that `data` is, as a client's Produce must send it.
+
+    Raises KafkaError: invalid_record for none, several, or inconsistent batches and for older message formats,
+    message_too_large over `max_message_bytes`, corrupt_message for a wrong checksum or length,
+    unsupported_compression_type for a codec that does not exist.
+    """
+    size = len(data)
+    if size < HEADER_SIZE:
+        if size == 0:
+            raise _invalid("the partition has no record batch; send exactly one")
+        if size >= LOG_OVERHEAD + 5 and peek(data)[2] < MAGIC_V2:
+            raise _invalid("message formats v0 and v1 are not supported; send record batches with magic 2")
+        raise KafkaError(ErrorCode.corrupt_message, f"a record batch of {size} bytes is shorter than its header")
+    header = parse_header(data)
+    if header.magic != MAGIC_V2:
+        raise _invalid(f"record batches need magic 2, not {header.magic}")
+    if header.size != size:
+        if HEADER_SIZE <= header.size < size:
+            raise _invalid("a partition takes exactly one record batch in a request, not several")
+        raise KafkaError(
+            ErrorCode.corrupt_message, f"a record batch says it has {header.size} bytes where {size} were sent"
+        )
+    if size > max_message_bytes:
+        raise KafkaError(
+            ErrorCode.message_too_large,
+            f"the record batch has {size} bytes; max.message.bytes of the topic allows {max_message_bytes}",
+        )
+    if not batch_crc_ok(data, 0, size):
+        raise KafkaError(ErrorCode.corrupt_message, "the checksum of the record batch is wrong")
+    if header.base_offset != 0:
+        raise _invalid(f"the base offset of a produced record batch is 0, not {header.base_offset}")
+    if header.is_control:
+        raise _invalid("clients may not write control records")
+    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
+        raise _invalid(
+            f"the batch counts {header.record_count} records with a last offset delta of {header.last_offset_delta}"
+        )
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise _invalid("a batch with a producer id needs an epoch and a sequence")
+    if header.codec > Codec.ZSTD:
+        raise KafkaError(ErrorCode.unsupported_compression_type, f"compression type {header.codec} does not exist")
+    _check_body(header, data)
+    return header
+
+
+def _check_body(header: BatchHeader, data: bytes) -> None:
+    body, start = data, HEADER_SIZE
+    if header.codec:
+        try:
+            body, start = decompress(Codec(header.codec), memoryview(data)[HEADER_SIZE:], MAX_CHECKED_BODY), 0
+        except UnpackedTooLargeError:
+            return
+    try:
+        end = follow_chain(body, start, header.record_count)
+    except IndexError:
+        raise _invalid("a record ends outside its batch") from None
+    if end != len(body):
+        raise _invalid(f"the {header.record_count} records counted take {end - start} of {len(body) - start} bytes")
+
+
+def follow_chain(data: bytes, position: int, count: int) -> int:
+    """Position behind the `count`-th of the records that begin at `position`.
+
+    Raises IndexError or KafkaError(invalid_record) when a record ends outside `data`. Where two records have one
+    length, as many as may follow with that length are compared at once, so that batches of equal records cost next
+    to nothing.
+    """
+    left = count
+    size = len(data)
+    stride = 0
+    reach = 256
+    while left:
+        first = data[position]
+        if first < 0x80:
+            step = 1 + (first >> 1)
+        elif (second := data[position + 1]) < 0x80:
+            step = 2 + ((first & 0x7F | second << 7) >> 1)
+        else:
+            step = _long_step(data, position)
+        if step != stride:
+            if first & 1 or step < _MIN_RECORD:
+                raise _invalid("a record is shorter than a record can be")
+            stride = step
+            position += step
+            left -= 1
+            continue
+        run = min(reach, left, (size - position) // step)
+        end = position + run * step
+        same = _leading(data[position:end:step], first)
+        if first >= 0x80:
+            same = min(same, _leading(data[position + 1 : end : step], data[position + 1]))
+        if first >= 0x80 and data[position + 1] >= 0x80:
+            same = min(same, 1)
+        if same == 0:
+            raise _invalid("a record ends outside its batch")
+        position += same * step
+        left -= same
+        reach = reach * 4 if same == run else max(4, same * 2)
+    if position > size:
+        raise _invalid("a record ends outside its batch")
+    return position
+
+
+def _leading(column: bytes, value: int) -> int:
+    """How many bytes at the start of `column` are `value`."""
+    return len(column) - len(column.lstrip(bytes((value,))))
+
+
+def _long_step(data: bytes, position: int) -> int:
+    value = shift = width = 0
+    while True:
+        byte = data[position + width]
+        width += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return width + (value >> 1)
+        shift += 7
+        if width == 5:
+            raise _invalid("the length of a record is longer than five bytes")
