@@ -12,8 +12,8 @@ _random = random.SystemRandom()
 def free_port() -> int:
     """A port of 127.0.0.1 that nothing listens on.
 
-    It lies below the ranges from which Linux (32768 up) and macOS (49152 up) take ports for outgoing connections: a broker that
-    is killed and started again finds its port still free.
+    It lies below the ranges from which Linux (32768 up) and macOS (49152 up) take ports for outgoing connections: a
+    broker that is killed and started again finds its port still free.
     """
     for _ in range(200):
         port = _random.randrange(20_000, 32_000)

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0, interval_s: float = 0.02) -> T:
-    """Call `condition` until it answers something true and return that; `AssertionError` with `what` after `timeout_s`."""
+    """Call `condition` until it answers something true and return that; `AssertionError` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
         answer = condition()

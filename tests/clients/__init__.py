@@ -1,0 +1,1 @@
+"""Real, unmodified Kafka clients against a started broker."""

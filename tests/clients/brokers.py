@@ -1,0 +1,62 @@
+"""The broker behind a scenario: Headrace as a process, or, to check the tests themselves, a running Apache Kafka."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+
+EXTERNAL_BOOTSTRAP: Final = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
+"""HOST:PORT of a running broker to test instead; what kills the broker or reads its files is then left out."""
+
+SETTINGS: Final = {
+    "num.partitions": 4,
+    "group.min.session.timeout.ms": 1000,
+    "group.initial.rebalance.delay.ms": 0,
+}
+
+
+class BrokerUnderTest(Protocol):
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def data(self) -> Path:
+        """Its log directory."""
+
+    def start(self) -> None: ...
+
+    def sigkill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ExternalBroker:
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    @property
+    def data(self) -> Path:
+        pytest.skip("reads the broker's files")
+
+    def start(self) -> None:
+        pytest.skip("restarts the broker")
+
+    def sigkill(self) -> None:
+        pytest.skip("kills the broker")
+
+    def close(self) -> None:
+        """It is not ours to stop."""
+
+
+def start_broker(directory: Path) -> BrokerUnderTest:
+    """A broker that answers, with its data under `directory`."""
+    if EXTERNAL_BOOTSTRAP:
+        return ExternalBroker(EXTERNAL_BOOTSTRAP)
+    broker = BrokerProcess(directory / "data", settings=SETTINGS)
+    broker.start()
+    return broker

@@ -1,0 +1,69 @@
+"""Fixtures of the client tests: brokers, topic names, and the driver that a test is run with."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clients.brokers import BrokerUnderTest, start_broker
+from tests.clients.drivers import DRIVERS
+from tests.clients.drivers.contract import ClientDriver, MissingClientError
+from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest]:
+    """One broker for all tests that leave it running."""
+    broker = start_broker(tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest]:
+    """A broker that the test may kill."""
+    broker = start_broker(tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"clients-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(params=DRIVERS)
+def client(request: pytest.FixtureRequest) -> str:
+    """The client under test, by name."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def driver(client: str, shared_broker: BrokerUnderTest) -> Iterator[ClientDriver]:
+    """The client under test, connected to the shared broker."""
+    driver = start_driver(client, shared_broker)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def own_driver(client: str, own_broker: BrokerUnderTest) -> Iterator[ClientDriver]:
+    """The client under test, connected to the broker that the test may kill."""
+    driver = start_driver(client, own_broker)
+    yield driver
+    driver.close()
+
+
+def start_driver(client: str, broker: BrokerUnderTest) -> ClientDriver:
+    """Skip where the client is not installed, unless HEADRACE_ALL_CLIENTS asks for all of them."""
+    try:
+        return DRIVERS[client](broker.bootstrap)
+    except MissingClientError as missing:
+        if os.environ.get("HEADRACE_ALL_CLIENTS"):
+            raise
+        pytest.skip(str(missing))

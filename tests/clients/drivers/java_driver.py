@@ -1,0 +1,178 @@
+"""The Java client behind Kafka's own command-line tools, one short-lived JVM a call."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.clients.drivers.contract import (
+    DEADLINE_S,
+    ConsumerSession,
+    Message,
+    MissingClientError,
+    ProducerSession,
+    Received,
+)
+from tests.clients.drivers.line_process import LineProcess
+from tests.clients.drivers.observer import committed_records, wait_for_commit
+
+JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[3] / ".build" / "jars" / "kafka")
+# A JVM that lives for a second: little compiling, no threads for collecting garbage
+JVM_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
+
+CONSOLE_PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
+CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+GET_OFFSETS: Final = "org.apache.kafka.tools.GetOffsetShell"
+TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
+
+NULL: Final = "NULL"
+PRINTED: Final = ("timestamp", "partition", "offset", "headers", "key", "value")
+
+
+def java_command(tool: str, *arguments: str) -> list[str]:
+    """The command line that runs a tool's main class."""
+    if shutil.which("java") is None:
+        raise MissingClientError("no java: install a Java 17 runtime")
+    if not any(JARS.glob("kafka-tools-*.jar")):
+        raise MissingClientError(f"no Kafka tools in {JARS}: `make setup` fetches them (or set HEADRACE_KAFKA_JARS)")
+    return ["java", *JVM_OPTIONS, "-cp", f"{JARS}/*", tool, *arguments]
+
+
+def run_tool(tool: str, *arguments: str, stdin: str = "", timeout_s: float = 2 * DEADLINE_S) -> str:
+    """Run a tool to its end and return its standard output; `AssertionError` unless it ends with status 0."""
+    done = subprocess.run(
+        java_command(tool, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    assert done.returncode == 0, f"{tool} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+class JavaDriver:
+    def __init__(self, bootstrap: str) -> None:
+        java_command(TOPICS)
+        self._bootstrap = bootstrap
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        self.run(TOPICS, "--create", "--topic", topic, "--partitions", str(partitions), "--replication-factor", "1")
+
+    def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
+        with self._producer(topic, codec) as session:
+            session.send(messages)
+            session.finish()
+
+    def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
+        return self._consume(topic, count, "--from-beginning")
+
+    def consume_from_offset(self, topic: str, partition: int, offset: int, count: int) -> list[Received]:
+        return self._consume(topic, count, "--partition", str(partition), "--offset", str(offset))
+
+    def consume_from_timestamp(self, topic: str, partition: int, timestamp_ms: int, count: int) -> list[Received]:
+        printed = self.run(GET_OFFSETS, "--topic-partitions", f"{topic}:{partition}", "--time", str(timestamp_ms))
+        return self.consume_from_offset(topic, partition, int(printed.strip().rpartition(":")[2]), count)
+
+    @contextmanager
+    def producer(self, topic: str) -> Iterator[ProducerSession]:
+        with self._producer(topic, "none") as session:
+            yield session
+
+    @contextmanager
+    def group_consumer(self, topic: str, group: str) -> Iterator[ConsumerSession]:
+        settings = {
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": "100",
+            "session.timeout.ms": "6000",
+            "heartbeat.interval.ms": "500",
+        }
+        options = [option for name, value in settings.items() for option in ("--command-property", f"{name}={value}")]
+        before = committed_records(self._bootstrap, group, topic)
+        process = LineProcess(self._consumer_command(topic, "--group", group, *options))
+        try:
+            yield _GroupConsumer(process, self._bootstrap, group, topic, before)
+        finally:
+            process.terminate()
+
+    def close(self) -> None:
+        """Every process ends where it is used."""
+
+    def run(self, tool: str, *arguments: str, stdin: str = "") -> str:
+        """Run a tool against this broker."""
+        return run_tool(tool, "--bootstrap-server", self._bootstrap, *arguments, stdin=stdin)
+
+    @contextmanager
+    def _producer(self, topic: str, codec: str) -> Iterator[_Producer]:
+        command = java_command(
+            CONSOLE_PRODUCER,
+            *("--bootstrap-server", self._bootstrap, "--topic", topic, "--compression-codec", codec),
+            *("--reader-property", "parse.headers=true", "--reader-property", "parse.key=true"),
+            *("--reader-property", f"null.marker={NULL}", "--message-send-max-retries", "1000000"),
+            *("--command-property", "client.id=tests-java", "--command-property", "linger.ms=5"),
+        )
+        process = LineProcess(command)
+        try:
+            yield _Producer(process)
+        finally:
+            process.close()
+
+    def _consumer_command(self, topic: str, *options: str) -> list[str]:
+        printing = [option for name in PRINTED for option in ("--formatter-property", f"print.{name}=true")]
+        return java_command(
+            CONSOLE_CONSUMER, "--bootstrap-server", self._bootstrap, "--topic", topic, *printing, *options
+        )
+
+    def _consume(self, topic: str, count: int, *where: str) -> list[Received]:
+        process = LineProcess(self._consumer_command(topic, "--max-messages", str(count), *where))
+        try:
+            received = [_received(process.read_line()) for _ in range(count)]
+            process.wait()
+        finally:
+            process.close()
+        return received
+
+
+class _Producer:
+    def __init__(self, process: LineProcess) -> None:
+        self._process = process
+
+    def send(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            headers = ",".join(f"{name}:{value.decode()}" for name, value in message.headers)
+            self._process.write_line("\t".join((headers or NULL, message.key or NULL, message.value)))
+
+    def finish(self) -> None:
+        self._process.wait()
+
+
+class _GroupConsumer:
+    def __init__(self, process: LineProcess, bootstrap: str, group: str, topic: str, received: int) -> None:
+        self._process = process
+        self._bootstrap = bootstrap
+        self._group = group
+        self._topic = topic
+        self._received = received
+
+    def receive(self, count: int) -> list[Received]:
+        received = [_received(self._process.read_line()) for _ in range(count)]
+        self._received += count
+        return received
+
+    def commit(self) -> None:
+        wait_for_commit(self._bootstrap, self._group, self._topic, self._received)
+
+
+def _received(line: str) -> Received:
+    """One line of the console consumer: CreateTime:N, Partition:N, Offset:N, headers, key, value, between tabs."""
+    timestamp, partition, offset, headers, key, value = line.split("\t")
+    pairs = () if headers == "NO_HEADERS" else tuple(pair.split(":", 1) for pair in headers.split(","))
+    return Received(
+        partition=int(partition.partition(":")[2]),
+        offset=int(offset.partition(":")[2]),
+        timestamp_ms=int(timestamp.partition(":")[2]),
+        value=value.encode(),
+        key=None if key == "null" else key.encode(),
+        headers=tuple((name, content.encode()) for name, content in pairs),
+    )

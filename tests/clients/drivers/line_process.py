@@ -1,0 +1,102 @@
+"""A client that is a program: lines in, lines out."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from tests.clients.drivers.contract import DEADLINE_S
+
+
+class LineProcess:
+    """A program whose standard output and error are read as they come, so that it never waits for its reader."""
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env) if env is not None else None,
+            cwd=cwd,
+        )
+        self._name = command[0]
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._errors: list[str] = []
+        self._readers = [threading.Thread(target=self._read_output), threading.Thread(target=self._read_errors)]
+        for reader in self._readers:
+            reader.start()
+
+    def write_line(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise AssertionError(f"{self._name} ended early:\n{self.errors}") from None
+
+    def read_line(self, timeout_s: float = DEADLINE_S) -> str:
+        """The next line of standard output; `AssertionError` with its standard error when none comes."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._lines.get(timeout=0.2)
+            except queue.Empty:
+                over = self._process.poll() is not None and not self._readers[0].is_alive() and self._lines.empty()
+                if over or time.monotonic() > deadline:
+                    raise AssertionError(f"no line from {self._name} within {timeout_s:g} s:\n{self.errors}") from None
+
+    def end_input(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> None:
+        """Close its standard input and wait for its end; `AssertionError` unless the status is 0."""
+        self.end_input()
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.close()
+            raise AssertionError(f"{self._name} did not end within {timeout_s:g} s:\n{self.errors}") from None
+        assert status == 0, f"{self._name} ended with status {status}:\n{self.errors}"
+
+    def terminate(self, grace_s: float = DEADLINE_S) -> None:
+        """SIGTERM, upon which a consumer leaves its group, and SIGKILL after `grace_s`."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self.close()
+
+    def close(self) -> None:
+        """Kill it if it still runs and release its pipes."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:  # what was written last and never read
+                continue
+
+    @property
+    def errors(self) -> str:
+        return "\n".join(self._errors[-40:])
+
+    def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.decode().rstrip("\n"))
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._errors.append(line.decode(errors="replace").rstrip("\n"))

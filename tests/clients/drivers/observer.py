@@ -1,0 +1,30 @@
+"""What the tests ask a broker themselves, beside the client under test."""
+
+from __future__ import annotations
+
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+
+from tests.clients.drivers.contract import DEADLINE_S
+from tests.support.waiting import wait_for
+
+
+def committed_records(bootstrap: str, group: str, topic: str) -> int:
+    """How many records of the topic lie before the group's committed offsets, where partitions begin at offset 0."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": "tests-observer"})
+    answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(DEADLINE_S)
+    return sum(
+        partition.offset
+        for partition in answer.topic_partitions or ()
+        if partition.topic == topic and partition.offset >= 0 and partition.error is None
+    )
+
+
+def wait_for_commit(bootstrap: str, group: str, topic: str, records: int) -> None:
+    """Return once the group has committed exactly the first `records` records of the topic."""
+    wait_for(
+        lambda: committed_records(bootstrap, group, topic) == records,
+        f"group {group} commits {records} records of {topic}",
+        timeout_s=DEADLINE_S,
+        interval_s=0.1,
+    )

@@ -1,0 +1,129 @@
+// KafkaJS behind lines of JSON: one command a line on standard input, one answer a line on standard output.
+// A command is {"call": NAME, ...arguments}; its answer is {"result": ...} or {"error": "..."}. Bytes travel as base64.
+
+import { createInterface } from 'node:readline'
+import kafkajs from 'kafkajs'
+import snappy from 'kafkajs-snappy'
+import lz4 from 'lz4-napi'
+import zstd from '@bokuweb/zstd-wasm'
+
+const { Kafka, CompressionTypes, CompressionCodecs, logLevel } = kafkajs
+
+CompressionCodecs[CompressionTypes.Snappy] = snappy
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: (encoder) => lz4.compressFrame(encoder.buffer),
+  decompress: (buffer) => lz4.decompressFrame(buffer),
+})
+await zstd.init()
+CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+  compress: async (encoder) => Buffer.from(zstd.compress(encoder.buffer)),
+  decompress: async (buffer) => Buffer.from(zstd.decompress(buffer)),
+})
+const codecs = {
+  none: CompressionTypes.None,
+  gzip: CompressionTypes.GZIP,
+  snappy: CompressionTypes.Snappy,
+  lz4: CompressionTypes.LZ4,
+  zstd: CompressionTypes.ZSTD,
+}
+
+const kafka = new Kafka({
+  clientId: 'tests-kafkajs',
+  brokers: [process.argv[2]],
+  logLevel: logLevel.ERROR,
+  logCreator: () => ({ log }) => process.stderr.write(`${log.message} ${log.error ?? ''}\n`),
+  retry: { initialRetryTime: 100, maxRetryTime: 500, retries: 60 },
+})
+
+let producer
+let sending = []
+let consumer
+let received = []
+let more = () => {}
+
+const decoded = ({ partition, message }) => ({
+  partition,
+  offset: Number(message.offset),
+  timestamp_ms: Number(message.timestamp),
+  key: message.key === null ? null : message.key.toString('base64'),
+  value: message.value.toString('base64'),
+  headers: Object.entries(message.headers ?? {}).map(([name, value]) => [name, value.toString('base64')]),
+})
+
+const startConsumer = async (topic, groupId, start) => {
+  received = []
+  consumer = kafka.consumer({ groupId, sessionTimeout: 6000, heartbeatInterval: 500, maxWaitTimeInMs: 500 })
+  await consumer.connect()
+  await consumer.subscribe({ topics: [topic], fromBeginning: true })
+  await consumer.run({
+    autoCommit: false,
+    eachMessage: async (payload) => {
+      received.push(decoded(payload))
+      more()
+    },
+  })
+  if (start) consumer.seek({ topic, ...start })
+}
+
+const calls = {
+  async createTopic({ topic, partitions }) {
+    const admin = kafka.admin()
+    await admin.connect()
+    const created = await admin.createTopics({ topics: [{ topic, numPartitions: partitions }] })
+    await admin.disconnect()
+    return created
+  },
+  async offsetAt({ topic, partition, timestamp }) {
+    const admin = kafka.admin()
+    await admin.connect()
+    const offsets = await admin.fetchTopicOffsetsByTimestamp(topic, timestamp)
+    await admin.disconnect()
+    return Number(offsets.find((found) => found.partition === partition).offset)
+  },
+  async startProducer({ topic, codec }) {
+    producer = { topic, codec, client: kafka.producer({ idempotent: true, maxInFlightRequests: 1 }) }
+    await producer.client.connect()
+  },
+  async send({ messages }) {
+    const sent = producer.client.send({
+      topic: producer.topic,
+      acks: -1,
+      compression: codecs[producer.codec],
+      messages: messages.map(({ key, value, headers }) => ({ key, value, headers: Object.fromEntries(headers) })),
+    })
+    sent.catch(() => {}) // finishProducer tells
+    sending.push(sent)
+  },
+  async finishProducer() {
+    await Promise.all(sending)
+    sending = []
+  },
+  async stopProducer() {
+    await producer.client.disconnect()
+  },
+  async startConsumer({ topic, group, start }) {
+    await startConsumer(topic, group, start)
+  },
+  async receive({ count }) {
+    while (received.length < count) await new Promise((resolve) => { more = resolve })
+    return received.splice(0, count)
+  },
+  async commit({ topic, offsets }) {
+    await consumer.commitOffsets(offsets.map(([partition, offset]) => ({ topic, partition, offset: String(offset) })))
+  },
+  async stopConsumer() {
+    await consumer.disconnect()
+  },
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const { call, ...given } = JSON.parse(line)
+  let answer
+  try {
+    answer = { result: (await calls[call](given)) ?? null }
+  } catch (error) {
+    answer = { error: String(error.stack ?? error) }
+  }
+  process.stdout.write(`${JSON.stringify(answer)}\n`)
+}
+process.exit(0)

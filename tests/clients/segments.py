@@ -1,0 +1,28 @@
+"""A glance into the broker's segment files."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from tests.clients.drivers import CODECS
+
+_BASE_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_ATTRIBUTES_AT = 21
+_CODEC_BITS = 0x07
+# The number of a codec in a batch's attributes
+_CODEC_NAMES = dict(enumerate(CODECS))
+
+
+def stored_codecs(data: Path, topic: str) -> set[str]:
+    """Names of the codecs in which the batches of a topic lie on disk."""
+    codecs = set()
+    for segment in data.glob(f"{topic}-*/*.log"):
+        content = segment.read_bytes()
+        position = 0
+        while position < len(content):
+            _, length = _BASE_OFFSET_AND_LENGTH.unpack_from(content, position)
+            (attributes,) = struct.unpack_from(">h", content, position + _ATTRIBUTES_AT)
+            codecs.add(_CODEC_NAMES[attributes & _CODEC_BITS])
+            position += _BASE_OFFSET_AND_LENGTH.size + length
+    return codecs

@@ -1,0 +1,110 @@
+"""What every client does in its first hour, with each client."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.clients.brokers import EXTERNAL_BOOTSTRAP, BrokerUnderTest
+from tests.clients.drivers import CODECS
+from tests.clients.drivers.contract import ClientDriver
+from tests.clients.messages import assert_in_order, assert_same, plain, with_headers
+from tests.clients.segments import stored_codecs
+from tests.support.waiting import wait_for
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_reads_back_what_it_wrote_in_every_compression(
+    driver: ClientDriver, shared_broker: BrokerUnderTest, topic: str, codec: str
+) -> None:
+    sent = [*plain(40, codec), *with_headers(40, codec)]
+    driver.create_topic(topic, 2)
+
+    driver.produce(topic, sent, codec=codec)
+    received = driver.consume_from_beginning(topic, len(sent))
+
+    assert_same(received, sent)
+    assert_in_order(received)
+    if not EXTERNAL_BOOTSTRAP:
+        assert stored_codecs(shared_broker.data, topic) == {codec}
+
+
+def test_starts_at_an_offset_or_a_timestamp(driver: ClientDriver, topic: str) -> None:
+    earlier, later = plain(20, "earlier"), plain(20, "later")
+    driver.create_topic(topic, 1)
+    driver.produce(topic, earlier)
+    written_ms = driver.consume_from_beginning(topic, len(earlier))[-1].timestamp_ms
+    wait_for(lambda: time.time() * 1000 > written_ms + 1, "the clock has moved on")
+    driver.produce(topic, later)
+
+    by_offset = driver.consume_from_offset(topic, 0, 7, 20)
+    by_timestamp = driver.consume_from_timestamp(topic, 0, written_ms + 1, len(later))
+
+    assert [record.offset for record in by_offset] == list(range(7, 27))
+    assert [record.message for record in by_offset] == [*earlier[7:], *later[:7]]
+    assert [record.message for record in by_timestamp] == later
+    assert by_timestamp[0].offset == 20
+
+
+def test_a_group_goes_on_where_it_committed(driver: ClientDriver, topic: str) -> None:
+    first, second = plain(30, "first"), plain(30, "second")
+    group = f"{topic}-group"
+    driver.create_topic(topic, 3)
+    driver.produce(topic, first)
+
+    with driver.group_consumer(topic, group) as consumer:
+        assert_same(consumer.receive(len(first)), first)
+        consumer.commit()
+    driver.produce(topic, second)
+    with driver.group_consumer(topic, group) as consumer:
+        assert_same(consumer.receive(len(second)), second)
+        consumer.commit()
+
+
+def test_goes_on_after_the_broker_is_killed(own_driver: ClientDriver, own_broker: BrokerUnderTest, topic: str) -> None:
+    before, in_flight, while_down, after = (
+        plain(30, "before"),
+        plain(2000, "in flight"),
+        plain(30, "while down"),
+        plain(30, "after"),
+    )
+    group = f"{topic}-group"
+    own_driver.create_topic(topic, 3)
+
+    with own_driver.producer(topic) as producer:
+        with own_driver.group_consumer(topic, group) as consumer:
+            producer.send(before)
+            assert_same(consumer.receive(len(before)), before)
+            consumer.commit()
+        producer.send(in_flight)
+        own_broker.sigkill()
+        producer.send(while_down)
+        own_broker.start()
+        producer.send(after)
+        producer.finish()
+
+    sent_later = [*in_flight, *while_down, *after]
+    with own_driver.group_consumer(topic, group) as consumer:
+        assert_same(consumer.receive(len(sent_later)), sent_later)
+        consumer.commit()
+    stored = own_driver.consume_from_beginning(topic, len(before) + len(sent_later))
+    assert_same(stored, [*before, *sent_later])
+    assert_in_order(stored)
+
+
+def test_a_member_of_a_group_outlives_the_broker(
+    own_driver: ClientDriver, own_broker: BrokerUnderTest, topic: str
+) -> None:
+    before, after = plain(30, "before"), plain(30, "after")
+    own_driver.create_topic(topic, 3)
+    own_driver.produce(topic, before)
+
+    with own_driver.group_consumer(topic, f"{topic}-group") as consumer:
+        assert_same(consumer.receive(len(before)), before)
+        consumer.commit()
+        own_broker.sigkill()
+        own_broker.start()
+        own_driver.produce(topic, after)
+        assert_same(consumer.receive(len(after)), after)
+        consumer.commit()
