@@ -6,12 +6,12 @@ librdkafka's own log goes nowhere: what it has to say reaches the person as the 
 import logging
 import socket
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
 
 from headrace.cli.failures import CommandError, missing_topic, refused
@@ -27,12 +27,15 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 
-def client_config(bootstrap: str, **more: object) -> dict[str, Any]:
+def client_config(
+    bootstrap: str, on_error: Callable[[KafkaError], None] | None = None, **more: object
+) -> dict[str, Any]:
     """The configuration of any librdkafka client; `more` with '_' for '.'."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "headrace-cli",
         "logger": _silent,
+        **({"error_cb": on_error} if on_error else {}),
         # Retrying the first connection sooner than every 100 ms to 10 s shows a broker that comes back.
         "reconnect.backoff.max.ms": 1000,
         **{name.replace("_", "."): value for name, value in more.items()},
@@ -99,6 +102,17 @@ class Cluster:
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while not self.exists(topic.topic) and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def partitions(self, topic: str, wanted: int | None = None) -> list[int]:
+        """The numbers of the topic's partitions, or only the `wanted` one, which has to exist."""
+        numbers = sorted(partition.id for partition in self.describe([topic])[0].partitions)
+        if wanted is None:
+            return numbers
+        if wanted not in numbers:
+            raise CommandError(
+                f"topic '{topic}' has no partition {wanted}", f"Its partitions are 0 to {len(numbers) - 1}."
+            )
+        return [wanted]
 
     def offsets(self, topic: str, partitions: Collection[int]) -> dict[int, Offsets]:
         """What each partition holds now."""

@@ -30,13 +30,14 @@ def usage_error(what: str, hint: str | None = None) -> CommandError:
     return CommandError(what, hint, USAGE)
 
 
-def missing_topic(topic: str, bootstrap: str, known: Iterable[str]) -> CommandError:
-    """A topic that is not there, with the names it may have been meant to be."""
+def missing_topic(topic: str, bootstrap: str, known: Iterable[str], create: str | None = None) -> CommandError:
+    """A topic that is not there, with the names it may have been meant to be and how to `create` it."""
+    create = create or f"create it with `headrace topics create {topic}`."
     matches = difflib.get_close_matches(topic, list(known), n=3, cutoff=0.6)
     if matches:
         hint = f"Did you mean {_either(matches)}? `headrace topics list` shows all."
     else:
-        hint = f"`headrace topics list` shows what is there; create it with `headrace topics create {topic}`."
+        hint = f"`headrace topics list` shows what is there; {create}"
     return CommandError(f"there is no topic '{topic}' at {bootstrap}", hint)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=Group, no_args_is_help=True, help="List, create, describe, change and delete topics.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="Name of the topic.")]
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, help="Names of topics.")]
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False, help="Names of topics.")]
 Config = Annotated[
     list[str] | None,
     typer.Option(
@@ -84,7 +84,7 @@ def create(
     topics: Topics,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, show_default="the broker's num.partitions", help="How many."),
+        typer.Option("--partitions", "-p", min=1, show_default="the broker decides", help="How many."),
     ] = None,
     replication_factor: Annotated[
         int | None,
@@ -92,7 +92,7 @@ def create(
             "--replication-factor",
             "-r",
             min=1,
-            show_default="the broker's default.replication.factor",
+            show_default="the broker decides",
             help="Copies of every partition.",
         ),
     ] = None,

@@ -1,0 +1,150 @@
+"""`headrace consume`: records of a topic to standard output."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli import output
+from headrace.cli.failures import CommandError, usage_error
+from headrace.cli.help_pages import examples
+from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Quiet
+from headrace.cli.positions import Position, parse_position
+from headrace.cli.text_lines import Formatter, compile_columns, compile_template, for_terminal, unescape
+
+if TYPE_CHECKING:
+    from headrace.cli.reading import Outcome
+
+EPILOG = examples(
+    "everything, then what comes; Ctrl-C ends",
+    "headrace consume access-log",
+    "the last ten records of every partition",
+    "headrace consume access-log --from -10 --until-end",
+    "the last quarter of an hour as JSON",
+    "headrace consume orders --from 15m --until-end --jsonl | jq .key",
+    "in a group: shared with other members, goes on where it stopped",
+    "headrace consume orders --group billing",
+    "columns of your own",
+    "headrace consume orders --format '{time} {key}: {value}'",
+)
+
+_COLUMNS = ("timestamp", "partition", "offset", "headers", "key")
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="Name of the topic.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="beginning, end, an offset (42), records before the end (-10), a time (2026-11-21T09:30, "
+            "@MILLISECONDS) or how long ago (15m, 2h, 1d). With --group: where it has no offset yet.",
+        ),
+    ] = "beginning",
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, show_default="all", help="Only this one.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", metavar="NAME", show_default=False, help="Join a consumer group and commit its offsets."
+        ),
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", min=1, show_default=False, help="Stop after so many records.")
+    ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", "-e", help="Stop at the end as it is now instead of waiting for more.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.1, show_default=False, help="Stop when none came for so long."
+        ),
+    ] = None,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", "--json", help="A JSON object a line; `produce --jsonl` reads it.")
+    ] = False,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="TEMPLATE",
+            show_default=False,
+            help="A line a record from {topic} {partition} {offset} {timestamp} {time} {headers} {key} {value}; "
+            "\\t is a tab.",
+        ),
+    ] = None,
+    print_timestamp: Annotated[bool, typer.Option("--print-timestamp", help="Milliseconds before the value.")] = False,
+    print_partition: Annotated[bool, typer.Option("--print-partition", help="Partition before the value.")] = False,
+    print_offset: Annotated[bool, typer.Option("--print-offset", help="Offset before the value.")] = False,
+    print_headers: Annotated[bool, typer.Option("--print-headers", help="Headers before the value.")] = False,
+    print_key: Annotated[bool, typer.Option("--print-key", help="Key before the value.")] = False,
+    separator: Annotated[
+        str, typer.Option("--separator", metavar="TEXT", help="Between what is printed of a record.")
+    ] = "\\t",
+    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="What stands for a null key or value.")] = "null",
+    quiet: Quiet = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Print the records of a topic, one a line.
+
+    Fewer records than --max-messages within --timeout or --until-end is a failure (exit code 1).
+    """
+    printed = (print_timestamp, print_partition, print_offset, print_headers, print_key)
+    columns = [name for name, wanted in zip(_COLUMNS, printed, strict=True) if wanted]
+    if jsonl + (template is not None) + bool(columns) > 1:
+        raise usage_error("--jsonl, --format and --print-... each say what a line is", "Give one of them.")
+    if group is not None and partition is not None:
+        raise usage_error("a group shares out the partitions itself", "Give --group or --partition, not both.")
+    formatter = _formatter(jsonl, template, columns, separator, null)
+
+    # The client library takes longer to load than a help page may.
+    from headrace.cli.cluster import Cluster
+    from headrace.cli.reading import Reading, read
+
+    reading = Reading(
+        topic=topic,
+        partition=partition,
+        start=_position(start),
+        group=group,
+        limit=max_messages,
+        until_end=until_end,
+        timeout_s=timeout,
+    )
+    outcome = read(Cluster.connect(bootstrap), reading, formatter, sys.stdout.buffer)
+    if not quiet:
+        output.tell(outcome.summary())
+    _check_complete(outcome, max_messages)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+
+
+def _formatter(jsonl: bool, template: str | None, columns: list[str], separator: str, null: str) -> Formatter:
+    if jsonl:
+        from headrace.cli.json_lines import to_json_line
+
+        return to_json_line
+    if template is None:
+        formatter = compile_columns([*columns, "value"], unescape(separator), null)
+    else:
+        try:
+            formatter = compile_template(template, null)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="'--format'") from None
+    return for_terminal(formatter) if output.stdout_is_terminal() else formatter
+
+
+def _position(text: str) -> Position:
+    try:
+        return parse_position(text, time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--from'") from None
+
+
+def _check_complete(outcome: "Outcome", limit: int | None) -> None:
+    if limit is not None and outcome.records < limit and not outcome.interrupted:
+        raise CommandError(f"topic '{outcome.topic}' had {outcome.records:,} of the {limit:,} records asked for")

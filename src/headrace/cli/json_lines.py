@@ -1,0 +1,121 @@
+"""Records as JSON lines, the shape that `consume --jsonl` prints and `produce --jsonl` reads (docs/cli.md).
+
+    {"topic": "t", "partition": 0, "offset": 5, "timestamp": 1763719200000, "key": "k", "value": "v",
+     "headers": [["name", "value"]]}
+
+Bytes that are UTF-8 are strings, others `{"base64": "..."}`; null is null, and distinct from the empty string.
+"""
+
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.positions import parse_moment
+from headrace.cli.record import Record, headers
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
+_FIELDS = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}
+
+
+class MalformedRecordError(ValueError):
+    """A line that is no record; the text says why, without the line's number."""
+
+
+def to_json_line(message: "Message") -> bytes:
+    """One consumed record, without the line's end."""
+    kind, timestamp = message.timestamp()
+    fields = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": timestamp if kind else None,
+        "key": _to_json(message.key()),
+        "value": _to_json(message.value()),
+        "headers": [[name, _to_json(value)] for name, value in headers(message)],
+    }
+    return _encode(fields).encode()
+
+
+def from_json_line(line: bytes, now_ms: int) -> Record:
+    """The record that a line describes; raises MalformedRecordError.
+
+    Its topic and offset are of no use to a producer; 'timestamp' is ms or a time as text.
+    """
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise MalformedRecordError(f"not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise MalformedRecordError('not a JSON object; for example {"key": "k", "value": "v"}')
+    unknown = fields.keys() - _FIELDS
+    if unknown:
+        raise MalformedRecordError(f"unknown field '{min(unknown)}'; known are {', '.join(sorted(_FIELDS))}")
+    partition = fields.get("partition")
+    if partition is not None and (not _is_int(partition) or partition < 0):
+        raise MalformedRecordError(f"'partition' is {json.dumps(partition)}, not a number from 0")
+    return Record(
+        key=_from_json(fields.get("key"), "key"),
+        value=_from_json(fields.get("value"), "value"),
+        headers=_headers(fields.get("headers")),
+        partition=partition,
+        timestamp_ms=_timestamp(fields.get("timestamp"), now_ms),
+    )
+
+
+def _to_json(data: bytes | str | None) -> object:
+    if data is None or isinstance(data, str):
+        return data
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _from_json(value: Any, field: str) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise MalformedRecordError(f"'{field}' holds half a surrogate pair, which is no character") from None
+    if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except (binascii.Error, ValueError):
+            raise MalformedRecordError(f"'{field}' holds malformed base64") from None
+    raise MalformedRecordError(
+        f'\'{field}\' is neither a string, null nor {{"base64": "..."}}; write JSON inside a record as a string'
+    )
+
+
+def _headers(value: Any) -> list[tuple[str, bytes | None]]:
+    if value is None:
+        return []
+    pairs = list(value.items()) if isinstance(value, dict) else value
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    ):
+        raise MalformedRecordError("'headers' is not a list of [name, value] pairs")
+    return [(name, _from_json(data, f"header {name}")) for name, data in pairs]
+
+
+def _timestamp(value: Any, now_ms: int) -> int | None:
+    if value is None:
+        return None
+    if _is_int(value) and value >= 0:
+        return int(value)
+    if isinstance(value, str):
+        try:
+            return parse_moment(value, now_ms)
+        except ValueError as error:
+            raise MalformedRecordError(f"'timestamp': {error}") from None
+    raise MalformedRecordError(f"'timestamp' is {json.dumps(value)}, not milliseconds since 1970 or an ISO time")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,165 @@
+"""`headrace produce`: records from files or standard input into a topic."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli import output
+from headrace.cli.failures import missing_topic, usage_error
+from headrace.cli.help_pages import examples
+from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Quiet, key_and_value
+from headrace.cli.positions import parse_moment
+
+if TYPE_CHECKING:
+    from headrace.cli.cluster import Cluster
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Acks(StrEnum):
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+
+EPILOG = examples(
+    "a line a record",
+    "headrace produce access-log /var/log/nginx/access.log",
+    "keys before a colon, from standard input",
+    "echo 'alice:bought tea' | headrace produce orders --key-separator :",
+    "copy a topic with keys, headers and timestamps",
+    "headrace consume orders --until-end --jsonl | headrace produce copy --jsonl --create",
+    "a tombstone for one key",
+    'echo \'{"key": "alice", "value": null}\' | headrace produce profiles --jsonl',
+)
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="Name of the topic.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...", show_default="standard input", help="Files to read, '-' is standard input."
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", metavar="TEXT", show_default=False, help="The key of every record.")
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator", "-K", metavar="TEXT", show_default=False, help="Lines are KEY TEXT VALUE; \\t is a tab."
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "-H", metavar="KEY=VALUE", show_default=False, help="Added to every record; repeatable."
+        ),
+    ] = None,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="Lines are JSON objects as `consume --jsonl` prints them.")
+    ] = False,
+    null: Annotated[
+        str | None,
+        typer.Option("--null", metavar="TEXT", show_default=False, help="A key or value of this text is null."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, show_default="by key, or any", help="Every record goes there."),
+    ] = None,
+    keep_partitions: Annotated[
+        bool, typer.Option("--keep-partitions", help="With --jsonl: to the partition that the line names.")
+    ] = False,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp",
+            metavar="TIME",
+            show_default="now",
+            help="Of every record: 2026-11-21T09:30:00Z, @MILLISECONDS or 15m ago.",
+        ),
+    ] = None,
+    compression: Annotated[
+        Compression, typer.Option("--compression", "-z", help="How batches travel and are stored.")
+    ] = Compression.NONE,
+    acks: Annotated[
+        Acks, typer.Option("--acks", help="Done when nobody, the leader or all in-sync replicas have a record.")
+    ] = Acks.ALL,
+    idempotent: Annotated[
+        bool, typer.Option("--idempotent", help="No duplicate and no reordering when a request is repeated.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give a record up after that long.")
+    ] = 30.0,
+    create: Annotated[bool, typer.Option("--create", help="Create the topic where it is missing.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Write records to a topic, one a line, from files or standard input."""
+    now_ms = time.time_ns() // 1_000_000
+    if jsonl and (key is not None or key_separator is not None or null is not None):
+        raise usage_error("--jsonl lines have their own keys and nulls", "Leave --key, --key-separator and --null out.")
+    if key is not None and key_separator is not None:
+        raise usage_error("--key and --key-separator both say what the key is", "Give one of them.")
+    if keep_partitions and (not jsonl or partition is not None):
+        raise usage_error("--keep-partitions goes with --jsonl and without --partition")
+    if key_separator == "":
+        raise usage_error("--key-separator is empty", "For example --key-separator : or --key-separator '\\t'.")
+    if idempotent and acks is not Acks.ALL:
+        raise usage_error(f"--idempotent needs --acks all, not {acks.value}")
+
+    # The client library takes longer to load than a help page may.
+    from headrace.cli.cluster import Cluster
+    from headrace.cli.record_sources import LineFormat, open_sources
+    from headrace.cli.sending import Defaults, SenderOptions, send
+
+    sources = open_sources(files or [Path("-")])
+    cluster = Cluster.connect(bootstrap)
+    _check_topic(cluster, topic, partition, create)
+    line_format = LineFormat(jsonl=jsonl, key_separator=key_separator, null=null, now_ms=now_ms)
+    defaults = Defaults(
+        key=None if key is None else key.encode(),
+        headers=[(name, value.encode()) for name, value in (key_and_value(text, "--header") for text in header or ())],
+        partition=partition,
+        keep_partitions=keep_partitions,
+        timestamp_ms=None if timestamp is None else _timestamp(timestamp, now_ms),
+    )
+    options = SenderOptions(
+        compression=compression.value, acks=acks.value, idempotent=idempotent, timeout_s=timeout, quiet=quiet
+    )
+    sent = send(bootstrap, topic, sources, line_format, defaults, options)
+    if json:
+        output.print_json(sent.as_json())
+    if not quiet:
+        output.tell(sent.summary())
+
+
+def _check_topic(cluster: "Cluster", topic: str, partition: int | None, create: bool) -> None:
+    """Raises CommandError where the topic or the partition is missing; a typing error must not create a topic."""
+    from confluent_kafka.admin import NewTopic
+
+    if not cluster.exists(topic):
+        if not create:
+            known = cluster.topic_names()
+            raise missing_topic(topic, cluster.bootstrap, known, "--create creates it.")
+        cluster.create(NewTopic(topic))
+    if partition is not None:
+        cluster.partitions(topic, partition)
+
+
+def _timestamp(text: str, now_ms: int) -> int:
+    try:
+        return int(text) if text.isascii() and text.isdigit() else parse_moment(text, now_ms)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--timestamp'") from None

@@ -1,0 +1,211 @@
+"""Reading a topic: from where, how far, alone or in a group. What is read goes to a writer batch by batch."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from headrace.cli import output
+from headrace.cli.cluster import Cluster, client_config
+from headrace.cli.failures import refused
+from headrace.cli.positions import Position, Start
+from headrace.cli.text_lines import Formatter
+
+_BATCH = 1000
+_WAKE_UP_S = 0.25
+"""How long Ctrl-C and the timeouts may go unnoticed in an idle topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What to read; None means all partitions, no group, no limit, for ever."""
+
+    topic: str
+    partition: int | None
+    start: Position
+    group: str | None
+    limit: int | None
+    until_end: bool
+    timeout_s: float | None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was read and written."""
+
+    topic: str
+    records: int = 0
+    size: int = 0
+    """Bytes of values."""
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    def summary(self) -> str:
+        """'1,000 records (95 KB) from t in 0.4 s'."""
+        what = f"{output.count(self.records, 'record')} ({output.size(self.size)}) from {self.topic}"
+        return f"{what} in {output.seconds(self.seconds)}"
+
+
+def read(cluster: Cluster, reading: Reading, formatter: Formatter, out: BinaryIO) -> Outcome:
+    """Write records until what `reading` says is reached, or Ctrl-C; raises CommandError and BrokenPipeError.
+
+    Offsets of a group are committed only for records that were written.
+    """
+    partitions = cluster.partitions(reading.topic, reading.partition)
+    outcome = Outcome(reading.topic)
+    started = time.monotonic()
+    with _Reader(cluster, reading, partitions) as reader:
+        try:
+            for messages in reader.batches():
+                out.write(b"".join([formatter(message) + b"\n" for message in messages]))
+                out.flush()
+                reader.written(messages)
+                outcome.records += len(messages)
+                outcome.size += sum(map(len, messages))
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+class _Reader:
+    """A consumer with the partitions it has still to read to their end; closes, and leaves its group, at the end."""
+
+    def __init__(self, cluster: Cluster, reading: Reading, partitions: list[int]) -> None:
+        self._cluster = cluster
+        self._reading = reading
+        self._ends: dict[int, int] = {}
+        self._assigned = False
+        self._cut_off = False
+        self._consumer = Consumer(_config(cluster.bootstrap, reading, self._on_error))
+        if reading.group is None:
+            self._assign(self._consumer, [TopicPartition(reading.topic, number) for number in partitions])
+        else:
+            self._consumer.subscribe([reading.topic], on_assign=self._assign, on_revoke=self._revoke)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A group that cannot be left, its broker being gone, is no reason to fail after the work is done.
+        with contextlib.suppress(KafkaException):
+            self._consumer.close()
+
+    def batches(self) -> Iterator[list[Message]]:
+        """Records as they come, never more than the limit."""
+        left = self._reading.limit
+        last = time.monotonic()
+        while left is None or left > 0:
+            if self._reading.until_end and self._assigned and not self._ends:
+                return
+            asked = _BATCH if left is None else min(left, _BATCH)
+            messages = self._wanted(self._fetched(asked))
+            if messages:
+                self._cut_off = False
+                left = None if left is None else left - len(messages)
+                yield messages
+                last = time.monotonic()
+            elif self._reading.timeout_s is not None and time.monotonic() - last >= self._reading.timeout_s:
+                return
+
+    def written(self, messages: list[Message]) -> None:
+        """These have reached the reader: their offsets may be committed."""
+        if self._reading.group is None:
+            return
+        next_offsets = {message.partition(): message.offset() for message in messages}
+        for partition, offset in next_offsets.items():
+            if partition is not None and offset is not None:
+                # A partition that has gone to another member meanwhile is that member's to commit.
+                with contextlib.suppress(KafkaException):
+                    self._consumer.store_offsets(offsets=[TopicPartition(self._reading.topic, partition, offset + 1)])
+
+    def _fetched(self, most: int) -> list[Message]:
+        """What has arrived; `consume` alone would hold the first record back until there are `most`."""
+        first = self._consumer.poll(_WAKE_UP_S)
+        if first is None:
+            return []
+        return [first, *self._consumer.consume(most - 1, timeout=0)] if most > 1 else [first]
+
+    def _wanted(self, messages: list[Message]) -> list[Message]:
+        wanted = []
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._note(message, error)
+                continue
+            if self._reading.until_end:
+                partition, offset = message.partition(), message.offset()
+                end = self._ends.get(partition) if partition is not None else None
+                if end is None or offset is None or partition is None or offset >= end:
+                    continue
+                if offset + 1 == end:
+                    self._finished(partition)
+            wanted.append(message)
+        return wanted
+
+    def _note(self, message: Message, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            # The end may be a transaction's marker or a compacted offset, which is no record to wait for.
+            if message.partition() is not None:
+                self._finished(message.partition())
+        elif not error.retriable():
+            raise refused(error, self._cluster.bootstrap, f"consuming from '{self._reading.topic}'")
+
+    def _finished(self, partition: int | None) -> None:
+        if partition is not None and self._ends.pop(partition, None) is not None:
+            self._consumer.pause([TopicPartition(self._reading.topic, partition)])
+
+    def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Give each partition its place to start and, with until_end, note where it ends now."""
+        numbers = [partition.partition for partition in partitions]
+        starts = self._starts(numbers)
+        committed: dict[int, int] = {}
+        if self._reading.group is not None and partitions:
+            answers = consumer.committed(partitions, timeout=10.0)
+            committed = {answer.partition: answer.offset for answer in answers if answer.offset >= 0}
+        starts |= committed
+        self._ends = {number: end for number, end in self._ends.items() if starts[number] < end}
+        consumer.assign([TopicPartition(self._reading.topic, number, starts[number]) for number in numbers])
+        self._assigned = True
+
+    def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._ends.pop(partition.partition, None)
+        consumer.unassign()
+        self._assigned = False
+
+    def _starts(self, partitions: list[int]) -> dict[int, int]:
+        topic, start = self._reading.topic, self._reading.start
+        offsets = self._cluster.offsets(topic, partitions)
+        at_time = self._cluster.offsets_at(topic, partitions, start.number) if start.start is Start.TIME else {}
+        starts = {}
+        for partition, known in offsets.items():
+            offset = start.offset(known.earliest, known.latest)
+            if offset is None:
+                # -1: nothing is that young yet.
+                offset = at_time[partition] if at_time[partition] >= 0 else known.latest
+            starts[partition] = offset
+            self._ends[partition] = known.latest
+        return starts
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._cut_off:
+            self._cut_off = True
+            if output.is_terminal(sys.stderr):
+                output.tell(f"Lost {self._cluster.bootstrap}; waiting for it to come back. Ctrl-C ends.")
+
+
+def _config(bootstrap: str, reading: Reading, on_error: Callable[[KafkaError], None]) -> dict[str, Any]:
+    return client_config(
+        bootstrap,
+        on_error,
+        group_id=reading.group or "headrace-consume",
+        enable_auto_commit=reading.group is not None,
+        enable_auto_offset_store=False,
+        auto_offset_reset="earliest",
+        enable_partition_eof=reading.until_end,
+    )

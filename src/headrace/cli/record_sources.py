@@ -1,0 +1,70 @@
+"""Where produced records come from: lines of files and of standard input."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from headrace.cli.failures import CommandError
+from headrace.cli.json_lines import MalformedRecordError, from_json_line
+from headrace.cli.record import Record
+from headrace.cli.text_lines import from_text_line, unescape
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An open file."""
+
+    name: str
+    stream: BinaryIO
+    size: int | None
+    """Bytes, None where that is not known beforehand."""
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.stream.isatty()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFormat:
+    """How a line is a record: JSON, or text with an optional key and a text that stands for null."""
+
+    jsonl: bool = False
+    key_separator: str | None = None
+    null: str | None = None
+    now_ms: int = 0
+    """What '15m ago' in a JSON line counts from."""
+
+
+def open_sources(paths: Sequence[Path]) -> list[Source]:
+    """All of them at once, so that a missing one is known before the first record is sent; raises CommandError."""
+    return [_open(path) for path in paths]
+
+
+def read_records(source: Source, line_format: LineFormat) -> Iterator[tuple[Record, int]]:
+    r"""Each record with the bytes its line took; raises CommandError that names the line.
+
+    Lines end with \n or \r\n; an empty one is a record with an empty value, in JSON lines it is skipped.
+    """
+    separator = None if line_format.key_separator is None else unescape(line_format.key_separator).encode()
+    null = None if line_format.null is None else line_format.null.encode()
+    for number, line in enumerate(source.stream, 1):
+        text = line.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            if not line_format.jsonl:
+                yield from_text_line(text, separator, null), len(line)
+            elif text.strip():
+                yield from_json_line(text, line_format.now_ms), len(line)
+        except MalformedRecordError as error:
+            raise CommandError(f"{source.name}, line {number:,}: {error}") from None
+
+
+def _open(path: Path) -> Source:
+    if str(path) == "-":
+        return Source("standard input", sys.stdin.buffer, None)
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise CommandError(f"cannot read '{path}': {(error.strerror or str(error)).lower()}") from None
+    return Source(str(path), stream, path.stat().st_size if path.is_file() else None)
