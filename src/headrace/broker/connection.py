@@ -114,6 +114,11 @@ class Connection:
         """Begin to read."""
         self._resume_reading()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is being worked on: such a connection is not idle."""
+        return self._pending is not None
+
     # Reading
 
     def _resume_reading(self) -> None:

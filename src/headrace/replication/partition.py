@@ -59,8 +59,6 @@ class Partition:
         self.isr_size = 1
         self.high_watermark = log.log_end_offset
         self._grown: set[Callable[[], None]] = set()
-        # Called before the first batch of a new segment is written: the state up to there, for the next start.
-        log.on_roll = self.write_producer_snapshot
 
     @property
     def log_start_offset(self) -> int:
@@ -116,6 +114,7 @@ class Partition:
         base_offset = log.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         placed = _PLACED.pack(base_offset, header.batch_length, self.leader_epoch)
+        active_base_offset = log.active_base_offset
         log.append(
             (placed, memoryview(batch)[_PLACED_SIZE:]),
             len(batch),
@@ -126,6 +125,9 @@ class Partition:
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
         )
+        if log.active_base_offset != active_base_offset:
+            # The state as of the new segment's beginning, so that recovery need not read what is before it.
+            self.write_producer_snapshot(base_offset)
         if header.producer_id >= 0:
             self.producers.update(header, base_offset, last_offset, header.max_timestamp)
         if log.flush_due(now_ms):

@@ -1,7 +1,6 @@
 """The partitions on this broker: opened, created, deleted and kept, over the log directories they live in."""
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator, ValuesView
 from uuid import UUID
@@ -126,11 +125,7 @@ class ReplicaManager:
 
     def space(self) -> list[tuple[str, int, int]]:
         """`(log directory, total bytes, usable bytes)` of each."""
-        space = []
-        for directory in self.log_dirs.directories:
-            usage = shutil.disk_usage(directory.path)
-            space.append((str(directory.path), usage.total, usage.free))
-        return space
+        return [(str(directory), *self.log_dirs.space(directory)) for directory in self.log_dirs.directories]
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         return {partition.topic_partition: partition.high_watermark for partition in self._partitions.values()}

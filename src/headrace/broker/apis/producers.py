@@ -1,6 +1,6 @@
 """Producers as partitions know them: InitProducerId and DescribeProducers."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.broker.context import Handler, Reply, RequestContext
@@ -13,7 +13,7 @@ from headrace.wire.encoder import Fields
 class ProducersApi:
     """Handlers for producer ids and states; `next_producer_id` gives one that nobody has had."""
 
-    def __init__(self, replicas: ReplicaManager, next_producer_id: Callable[[], int]) -> None:
+    def __init__(self, replicas: ReplicaManager, next_producer_id: Callable[[], Awaitable[int]]) -> None:
         self._replicas = replicas
         self._next_producer_id = next_producer_id
 
@@ -23,14 +23,14 @@ class ProducersApi:
             ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
         }
 
-    def init_producer_id(self, _: RequestContext, request: Any) -> Reply:
+    async def init_producer_id(self, _: RequestContext, request: Any) -> Reply:
         """A new producer id with epoch 0 for an idempotent producer (KIP-98)."""
         if request.transactional_id is not None:
             raise KafkaError(
                 ErrorCode.unsupported_version,
                 "this broker has no transactions yet; leave transactional.id unset and use an idempotent producer",
             )
-        return {"error_code": ErrorCode.none, "producer_id": self._next_producer_id(), "producer_epoch": 0}
+        return {"error_code": ErrorCode.none, "producer_id": await self._next_producer_id(), "producer_epoch": 0}
 
     def describe_producers(self, _: RequestContext, request: Any) -> Reply:
         """The producers that partitions remember (KIP-664)."""

@@ -1,0 +1,273 @@
+"""The composition root: builds one broker out of its rooms, starts it, keeps it, and takes it down in order."""
+
+import asyncio
+import gc
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.broker import offsets_topic
+from headrace.broker.apis.committed_offsets import OffsetApis
+from headrace.broker.apis.configs import ConfigApis
+from headrace.broker.apis.fetch import FetchApi
+from headrace.broker.apis.group_admin import GroupAdminApis
+from headrace.broker.apis.groups import Endpoint, GroupApis
+from headrace.broker.apis.log_dirs import LogDirsApi
+from headrace.broker.apis.metadata import MetadataApis
+from headrace.broker.apis.partition_offsets import PartitionOffsetsApi
+from headrace.broker.apis.produce import ProduceApi
+from headrace.broker.apis.producers import ProducersApi
+from headrace.broker.apis.topics import TopicApis
+from headrace.broker.context import RequestContext
+from headrace.broker.dispatch import Dispatcher
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.server import Server
+from headrace.cluster.controller import Controller, PartitionChange
+from headrace.cluster.embedded import EmbeddedStore
+from headrace.cluster.image import TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
+from headrace.cluster.image import Endpoint as BrokerEndpoint
+from headrace.config import BrokerConfig, Listener, topic_values
+from headrace.coordinator.runtime import GroupCoordinator
+from headrace.coordinator.settings import GroupSettings
+from headrace.errors import KafkaError
+from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDirs
+from headrace.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+METADATA_FILE: Final = "metadata.db"
+DELETED_FILES_CHECK_SECONDS: Final = 1.0
+_SLOW_DISK_THREADS: Final = 2
+_GC_THRESHOLDS: Final = (50_000, 20, 50)
+
+
+class Node:
+    """One broker. `start`, then `stop`; `listeners` has the real ports in between."""
+
+    def __init__(self, config: BrokerConfig, data_directories: Sequence[Path]) -> None:
+        self.config = config
+        self._data_directories = list(data_directories)
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(_SLOW_DISK_THREADS, thread_name_prefix="headrace-disk")
+        self._upkeep: list[asyncio.Task[None]] = []
+        self.listeners: list[Listener] = []
+        self.cluster_id = ""
+
+    async def start(self) -> None:
+        """Open everything and begin to serve.
+
+        Raises ConfigError and KafkaError that say what keeps the broker from starting; nothing is left open then.
+        """
+        config = self.config
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        self.log_dirs = LogDirs.open(self._data_directories, broker_id=config.node_id)
+        self.replicas = ReplicaManager(self.log_dirs, self._log_config)
+        try:
+            store = EmbeddedStore(self.log_dirs.directories[0] / METADATA_FILE, executor=self._executor)
+            self.controller = Controller(store, config, now_ms=now_ms)
+            await self.controller.start(self.log_dirs.cluster_id)
+            self.cluster_id = self.log_dirs.cluster_id
+            self._dispatcher = Dispatcher(self._loop)
+            self._server = Server(config, self._dispatcher.handle, self._loop)
+            self.listeners = self._server.bind()
+            await self.controller.register(self._broker_image())
+        except BaseException:
+            self.replicas.close()
+            raise
+        self._lead(self.controller.partitions_of(config.node_id))
+        self._compose()
+        self._server.start()
+        self._start_upkeep()
+        _quiet_garbage_collection()
+
+    async def stop(self) -> None:
+        """Stop serving, then close the logs so that the next start need not recover them."""
+        self._server.close()
+        self.coordinator.close()
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        self.replicas.close()
+        await self.controller.close()
+        self._executor.shutdown()
+
+    # Composition
+
+    def _compose(self) -> None:
+        config = self.config
+        self.coordinator = GroupCoordinator(self._group_settings(), self._loop)
+        producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        for apis in (
+            ProduceApi(self.replicas, self.topic_name),
+            FetchApi(
+                self.replicas,
+                self.topic_name,
+                loop=self._loop,
+                max_sessions=config.max_incremental_fetch_session_cache_slots,
+                max_bytes=config.fetch_max_bytes,
+            ),
+            PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
+            ProducersApi(self.replicas, producer_ids.next),
+            LogDirsApi(self.replicas),
+            TopicApis(self.controller, config),
+            MetadataApis(self.controller, config),
+            ConfigApis(self.controller, config),
+            GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic),
+            GroupAdminApis(self.coordinator),
+            OffsetApis(self.coordinator, self),
+        ):
+            self._dispatcher.add_routes(apis.routes())
+        for partition in self.replicas.partitions():
+            self._tell_coordinator(partition.topic_partition)
+        self.controller.attach(self)
+
+    def _broker_image(self) -> BrokerImage:
+        advertised = self.config.parsed_advertised_listeners or self.listeners
+        return BrokerImage(
+            self.config.node_id,
+            tuple(
+                BrokerEndpoint(each.name, each.host, each.port, self.config.security_protocol(each.name))
+                for each in advertised
+            ),
+            self.config.broker_rack,
+        )
+
+    def _group_settings(self) -> GroupSettings:
+        config = self.config
+        existing = self.controller.image.topics.get(offsets_topic.NAME)
+        return GroupSettings(
+            group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+            group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+            group_max_size=config.group_max_size,
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_retention_minutes=config.offsets_retention_minutes,
+            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+            offsets_topic_num_partitions=config.offsets_topic_num_partitions
+            if existing is None
+            else len(existing.partitions),
+        )
+
+    def _endpoint(self, context: RequestContext) -> Endpoint:
+        """Where the client finds this broker: what is advertised, or the very address it reached."""
+        advertised = self.config.parsed_advertised_listeners
+        if advertised is not None:
+            for each in advertised:
+                if each.name == context.listener:
+                    return Endpoint(self.config.node_id, each.host, each.port)
+        return Endpoint(self.config.node_id, *context.local_address)
+
+    async def _create_offsets_topic(self) -> None:
+        await self.controller.create_internal_topic(offsets_topic.NAME)
+
+    # What APIs ask about topics
+
+    def topic_name(self, topic_id: UUID | None) -> str | None:
+        """The name of the topic with that id."""
+        return None if topic_id is None else self.controller.image.names.get(topic_id)
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """The id of the topic of that name."""
+        found = self.controller.image.topics.get(topic)
+        return None if found is None else found.topic_id
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions the topic has; None where there is no such topic."""
+        found = self.controller.image.topics.get(topic)
+        return None if found is None else len(found.partitions)
+
+    # What the controller tells
+
+    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
+        self._lead(changes)
+        for change in changes:
+            self._tell_coordinator(TopicPartition(change.topic, change.partition))
+
+    def on_topic_deleted(self, topic: TopicImage) -> None:
+        if topic.name == offsets_topic.NAME:
+            for index in range(len(topic.partitions)):
+                self.coordinator.resigned(index)
+        self.replicas.delete_topic(topic.name)
+
+    def on_config_changed(self, resource: ConfigResource) -> None:
+        if resource.kind == TOPIC_CONFIG:
+            self.replicas.reconfigure(resource.name)
+        else:  # settings of the broker are defaults of every topic
+            for topic in self.controller.image.topics:
+                self.replicas.reconfigure(topic)
+
+    def _lead(self, changes: Sequence[PartitionChange]) -> None:
+        for change in changes:
+            if change.leader != self.config.node_id:
+                continue
+            topic_partition = TopicPartition(change.topic, change.partition)
+            try:
+                self.replicas.become_leader(topic_partition, change.topic_id, change.leader_epoch)
+            except KafkaError as error:
+                log.error("%s is offline: %s", topic_partition, error)
+
+    def _tell_coordinator(self, topic_partition: TopicPartition) -> None:
+        if topic_partition.topic == offsets_topic.NAME:
+            partition = self.replicas.get(*topic_partition)
+            self.coordinator.elected(topic_partition.partition, offsets_topic.OffsetsTopicLog(partition))
+
+    def _log_config(self, topic: str) -> LogConfig:
+        values: dict[str, Any] = topic_values(self.config, self.controller.image.config(TOPIC_CONFIG, topic))
+        values["cleanup_policy"] = frozenset(values["cleanup_policy"])
+        return LogConfig(**{name: values[name] for name in LogConfig.__slots__ if name in values})
+
+    # Upkeep
+
+    def _start_upkeep(self) -> None:
+        config = self.config
+        replicas = self.replicas
+        self._every(lambda: config.log_retention_check_interval_ms / 1000, replicas.apply_retention)
+        self._every(
+            lambda: config.producer_id_expiration_check_interval_ms / 1000,
+            lambda: replicas.expire_producers(config.producer_id_expiration_ms),
+        )
+        self._every(
+            lambda: DELETED_FILES_CHECK_SECONDS, lambda: self.log_dirs.remove_deleted_files(now_ms()), slow=True
+        )
+        self._every(lambda: config.log_flush_offset_checkpoint_interval_ms / 1000, self._write_back, slow=True)
+        if config.log_flush_interval_ms is not None:
+            self._every(lambda: config.log_flush_scheduler_interval_ms / 1000, replicas.flush_due, slow=True)
+
+    def _write_back(self) -> None:
+        self.log_dirs.flush_rolled()
+        self.replicas.checkpoint()
+
+    def _every(self, seconds: Callable[[], float], work: Callable[[], None], *, slow: bool = False) -> None:
+        """Do `work` again and again, in a thread where it is `slow`. A failure is logged; the next turn comes."""
+
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(min(seconds(), 86_400))
+                try:
+                    if slow:
+                        await self._loop.run_in_executor(self._executor, work)
+                    else:
+                        work()
+                except (KafkaError, OSError) as error:
+                    log.error("%s failed and is tried again later: %s", getattr(work, "__name__", "upkeep"), error)
+
+        self._upkeep.append(self._loop.create_task(repeat()))
+
+
+def _quiet_garbage_collection() -> None:
+    """What is there now stays: keep the collector from walking it, and from running at every few requests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+def default_directories(config: BrokerConfig) -> list[Path]:
+    """The directories of `log.dirs`, or of `log.dir`."""
+    return [Path(os.path.expanduser(each)) for each in config.log_dirs or config.log_dir or ()]

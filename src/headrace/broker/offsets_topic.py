@@ -1,0 +1,37 @@
+"""A partition of `__consumer_offsets` as the group coordinator's log."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import now_ms
+from headrace.types import Buffer
+from headrace.wire.records import batch_headers
+
+NAME: Final = "__consumer_offsets"
+_READ_BYTES: Final = 1024 * 1024
+
+
+class OffsetsTopicLog:
+    """Writes the coordinator's batches as the partition's leader and reads all of them back."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    def append(self, batch: bytes) -> int:
+        """The base offset that the batch got. Raises KafkaError."""
+        return self._partition.append_as_leader(batch, now_ms=now_ms(), internal=True).base_offset
+
+    def batches(self) -> Iterator[Buffer]:
+        """Everything in the log, in buffers of whole batches of about a megabyte."""
+        log = self._partition.log
+        offset = log.log_start_offset
+        while (part := log.read(offset, _READ_BYTES, upto_offset=log.log_end_offset)) is not None:
+            data = part.read()
+            after = offset
+            for _, header in batch_headers(data):
+                after = header.next_offset
+            yield data
+            if after <= offset:
+                return
+            offset = after

@@ -1,0 +1,164 @@
+"""Listening sockets and the connections accepted on them; limits and clocks that concern all connections together."""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter
+from typing import Final
+
+from headrace.broker.connection import Connection, Dispatch
+from headrace.broker.context import ClientInfo
+from headrace.broker.request_memory import RequestMemory
+from headrace.config import BrokerConfig, ConfigError, Listener
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS: Final = 5.0
+DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
+"""Bytes for requests in progress where `queued.max.request.bytes` sets no limit."""
+_ACCEPTS_PER_TURN: Final = 64
+_ACCEPT_PAUSE_SECONDS: Final = 0.5
+_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Server:
+    """Accepts clients on every listener and keeps their connections."""
+
+    def __init__(self, config: BrokerConfig, dispatch: Dispatch, loop: asyncio.AbstractEventLoop) -> None:
+        self._config = config
+        self._dispatch = dispatch
+        self._loop = loop
+        limit = config.queued_max_request_bytes
+        self._memory = RequestMemory(limit if limit > 0 else DEFAULT_REQUEST_MEMORY)
+        self._sockets: list[tuple[socket.socket, str]] = []
+        self._connections: set[Connection] = set()
+        self._per_host: Counter[str] = Counter()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._turned_away = 0
+
+    def bind(self) -> list[Listener]:
+        """Take the addresses of `listeners`; what was taken, with real port numbers.
+
+        Raises ConfigError when an address is in use or not this machine's.
+        """
+        for listener in self._config.parsed_listeners:
+            self._sockets.append((_bind(listener, self._config.socket_listen_backlog_size), listener.name))
+        return [
+            Listener(name, listener.host or "0.0.0.0", sock.getsockname()[1])  # noqa: S104  what the user asked for
+            for (sock, name), listener in zip(self._sockets, self._config.parsed_listeners, strict=True)
+        ]
+
+    def start(self) -> None:
+        """Accept from now on."""
+        for sock, listener in self._sockets:
+            self._loop.add_reader(sock.fileno(), self._accept, sock, listener)
+        self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for sock, _ in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+        self._sockets.clear()
+        for connection in tuple(self._connections):
+            connection.close(None)
+
+    def _accept(self, listening: socket.socket, listener: str) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _OUT_OF_DESCRIPTORS:
+                    raise
+                log.error(
+                    "No new connections on %s for now: %s (%d are open; raise `ulimit -n`)",
+                    listener,
+                    error.strerror,
+                    len(self._connections),
+                )
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._accept_again, listening, listener)
+                return
+            self._open(sock, address[0], address[1], listener)
+
+    def _accept_again(self, listening: socket.socket, listener: str) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening.fileno(), self._accept, listening, listener)
+
+    def _open(self, sock: socket.socket, host: str, port: int, listener: str) -> None:
+        if len(self._connections) >= self._config.max_connections:
+            self._turn_away(sock, host, f"max.connections={self._config.max_connections} are open")
+            return
+        if self._per_host[host] >= self._config.max_connections_per_ip:
+            self._turn_away(sock, host, f"max.connections.per.ip={self._config.max_connections_per_ip} are open")
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for name, option in (
+            ("socket.send.buffer.bytes", socket.SO_SNDBUF),
+            ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
+        ):
+            # The system's own sizing is better than Kafka's 100 KiB unless somebody asked for a size.
+            if self._config.is_set(name):
+                size = self._config.value(name)
+                if isinstance(size, int) and size > 0:
+                    sock.setsockopt(socket.SOL_SOCKET, option, size)
+        local = sock.getsockname()
+        client = ClientInfo(listener=listener, host=host, port=port, local_address=(local[0], local[1]))
+        connection = Connection(
+            sock,
+            client,
+            loop=self._loop,
+            dispatch=self._dispatch,
+            memory=self._memory,
+            max_frame=self._config.socket_request_max_bytes,
+            on_closed=self._closed,
+        )
+        self._connections.add(connection)
+        self._per_host[host] += 1
+        connection.start()
+
+    def _turn_away(self, sock: socket.socket, host: str, why: str) -> None:
+        sock.close()
+        self._turned_away += 1
+        if self._turned_away & (self._turned_away - 1) == 0:  # the 1st, 2nd, 4th, 8th, …: a flood is no flood of lines
+            log.warning("Refused a connection from %s: %s (%d refused so far)", host, why, self._turned_away)
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        host = connection.client.host
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
+
+    def _check_connections(self) -> None:
+        now = self._loop.time()
+        max_idle = self._config.connections_max_idle_ms / 1000
+        for connection in tuple(self._connections):
+            if 0 <= max_idle < now - connection.last_active_at and not connection.is_waiting:
+                connection.close(None)
+            else:
+                connection.check_patience(now)
+        self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)
+
+
+def _bind(listener: Listener, backlog: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+        sock = socket.create_server((listener.host, listener.port), family=family, backlog=backlog)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            reason = f"port {listener.port} is in use; stop what uses it, or choose another port (0 for any free one)"
+        raise ConfigError("listeners", str(listener), f"Cannot listen on {listener}: {reason}") from error
+    sock.setblocking(False)
+    return sock

@@ -1,0 +1,111 @@
+"""`headrace start`: runs one broker until it is told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headrace import __version__
+from headrace.cli.start_args import StartOptions
+from headrace.config import BrokerConfig, ConfigError, load
+from headrace.errors import KafkaError
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+
+DEFAULT_DATA: Final = "headrace-data"
+DEFAULT_LISTEN: Final = ("127.0.0.1", 9092)
+_NEVER: Final = 2**63 - 1
+
+
+def run(options: StartOptions) -> int:
+    """Serve until SIGTERM or Ctrl-C; the exit code: 0, or 1 with the reason on stderr where it cannot start."""
+    logging.basicConfig(
+        level=os.environ.get("HEADRACE_LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s  %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        config = _configuration(options)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(config))
+    except (ConfigError, KafkaError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
+    try:
+        import uvloop
+    except ImportError:  # no wheel for this platform: asyncio's own loop serves, more slowly
+        return None
+    return uvloop.Loop
+
+
+def _configuration(options: StartOptions) -> BrokerConfig:
+    file_text = None
+    if options.config is not None:
+        try:
+            file_text = Path(options.config).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError("--config", None, f"cannot read {options.config}: {error.strerror}") from None
+    assignments = [f"{key}={value}" for key, value in options.settings.items()]
+    if options.data is not None:
+        assignments.append(f"log.dirs={options.data}")
+    if options.listen is not None:
+        host, port = options.listen
+        assignments.append(f"listeners=PLAINTEXT://{f'[{host}]' if ':' in host else host}:{port}")
+    defaults = {"log.dirs": DEFAULT_DATA, "listeners": "PLAINTEXT://{}:{}".format(*DEFAULT_LISTEN)}
+    return load(file_text, dict(os.environ), assignments, defaults)
+
+
+async def _serve(config: BrokerConfig) -> None:
+    from headrace.broker.node import Node, default_directories
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    node = Node(config, default_directories(config))
+    await node.start()
+    with contextlib.suppress(BrokenPipeError):
+        print(banner(node), flush=True)
+    await stopped.wait()
+    logging.getLogger(__name__).info("Shutting down")
+    await node.stop()
+
+
+def banner(node: "Node") -> str:
+    """What the broker says once it serves."""
+    rows = (
+        ("address", ", ".join(str(each) if each.name != "PLAINTEXT" else _address(each) for each in node.listeners)),
+        ("broker id", str(node.config.node_id)),
+        ("cluster id", node.cluster_id),
+        ("data", ", ".join(str(each) for each in node.log_dirs.directories)),
+        ("durability", durability(node.config)),
+    )
+    lines = [f"Headrace {__version__} is ready. Ctrl-C stops it."]
+    lines += [f"  {name:<11} {value}" for name, value in rows]
+    return "\n".join(lines)
+
+
+def _address(listener: object) -> str:
+    return str(listener).partition("://")[2]
+
+
+def durability(config: BrokerConfig) -> str:
+    """When an acknowledged record is on the disk, in words."""
+    if config.log_flush_interval_messages == 1:
+        return "fsync (every record is on disk before it is acknowledged)"
+    when = []
+    if config.log_flush_interval_messages < _NEVER:
+        when.append(f"every {config.log_flush_interval_messages} records")
+    if config.log_flush_interval_ms is not None and config.log_flush_interval_ms < _NEVER:
+        when.append(f"every {config.log_flush_interval_ms} ms")
+    written = f"fsync {' and '.join(when)}" if when else "the system writes to disk in its own time"
+    return f"page cache (acknowledged records survive a crash of the broker; {written})"
