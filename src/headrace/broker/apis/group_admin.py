@@ -1,0 +1,95 @@
+"""What administrators ask about groups: ListGroups, DescribeGroups, DeleteGroups."""
+
+from headrace.broker.context import Handler, RequestContext
+from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.membership import ClassicMember
+from headrace.coordinator.runtime import GroupCoordinator
+from headrace.coordinator.states import GroupState
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Request
+from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+
+_CLASSIC = "classic"
+_TYPES = frozenset({_CLASSIC, "consumer", "share", "streams"})
+
+
+class GroupAdminApis:
+    """Reads and deletes groups."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.LIST_GROUPS: self.list_groups,
+            ApiKey.DESCRIBE_GROUPS: self.describe,
+            ApiKey.DELETE_GROUPS: self.delete,
+        }
+
+    def list_groups(self, _: RequestContext, request: Request) -> Fields:
+        """Groups in one of the states (KIP-518) and of one of the types (KIP-848) asked for, in any case of letters."""
+        states = {state.strip().lower() for state in getattr(request, "states_filter", ())}
+        types = {group_type.lower() for group_type in getattr(request, "types_filter", ())}
+        if types and _CLASSIC not in types:
+            return {"groups": []}
+        return {
+            "groups": [
+                {
+                    "group_id": group.group_id,
+                    "protocol_type": group.protocol_type or "",
+                    "group_state": group.state,
+                    "group_type": _CLASSIC.capitalize(),
+                }
+                for group in self._coordinator.groups()
+                if not states or group.state.lower() in states
+            ]
+        }
+
+    def describe(self, context: RequestContext, request: Request) -> Fields:
+        """State, protocol and members of each group."""
+        return {"groups": [self._describe(context, group_id) for group_id in request.groups]}
+
+    def _describe(self, context: RequestContext, group_id: str) -> Fields:
+        nothing = {"group_id": group_id, "group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
+        try:
+            group = self._coordinator.group(group_id)
+        except KafkaError as error:
+            if error.code is not ErrorCode.group_id_not_found:
+                return {**nothing, "error_code": error.code}
+            dead = {**nothing, "group_state": GroupState.DEAD}
+            # Since KIP-1043 a group that does not exist is an error; before, it was a dead group.
+            if context.api_version >= 6:
+                return {**dead, "error_code": error.code, "error_message": error.message}
+            return dead
+        is_stable = group.state is GroupState.STABLE
+        return {
+            "group_id": group_id,
+            "group_state": group.state,
+            "protocol_type": group.protocol_type or "",
+            "protocol_data": group.protocol_name or "" if is_stable else "",
+            "members": [_describe_member(group, member) for member in group.membership.members.values()],
+        }
+
+    def delete(self, _: RequestContext, request: Request) -> Fields:
+        """Deletes groups without members, and their offsets."""
+        results = []
+        for group_id in dict.fromkeys(request.groups_names):
+            error = ErrorCode.none
+            try:
+                self._coordinator.delete_group(group_id)
+            except KafkaError as failure:
+                error = failure.code
+            results.append({"group_id": group_id, "error_code": error})
+        return {"results": results}
+
+
+def _describe_member(group: ClassicGroup, member: ClassicMember) -> Fields:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": member.metadata(group.protocol_name) if group.state is GroupState.STABLE else b"",
+        "member_assignment": member.assignment,
+    }

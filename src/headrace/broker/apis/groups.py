@@ -1,0 +1,185 @@
+"""FindCoordinator and what members of a classic group ask: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+Requests become the coordinator's own types here, and results become answers for every version. Nothing is decided.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from headrace.broker.context import Handler, RequestContext
+from headrace.coordinator.effects import JoinResult, SyncResult
+from headrace.coordinator.requests import Join, Leaver, Sync
+from headrace.coordinator.runtime import GroupCoordinator
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Request
+from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+"""Key types of FindCoordinator."""
+
+_NO_REASON: Final = "not provided"
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Endpoint(NamedTuple):
+    """Where a client should go."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class GroupApis:
+    """`endpoint` says where a client finds this broker; `create_offsets_topic` returns once the topic exists."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        endpoint: Callable[[RequestContext], Endpoint],
+        create_offsets_topic: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._coordinator = coordinator
+        self._endpoint = endpoint
+        self._create_offsets_topic = create_offsets_topic
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.FIND_COORDINATOR: self.find_coordinator,
+            ApiKey.JOIN_GROUP: self.join,
+            ApiKey.SYNC_GROUP: self.sync,
+            ApiKey.HEARTBEAT: self.heartbeat,
+            ApiKey.LEAVE_GROUP: self.leave,
+        }
+
+    async def find_coordinator(self, context: RequestContext, request: Request) -> Fields:
+        """This broker, which has every group and every transaction; the offsets topic is created on first need."""
+        key_type = getattr(request, "key_type", _GROUP)
+        if key_type not in (_GROUP, _TRANSACTION):
+            raise KafkaError(ErrorCode.invalid_request, f"there is no coordinator for keys of type {key_type}")
+        if key_type == _GROUP:
+            await self._create_offsets_topic()
+        here = self._endpoint(context)._asdict()
+        keys = getattr(request, "coordinator_keys", ())
+        return {**here, "coordinators": [{"key": key, **here} for key in keys]}
+
+    async def join(self, context: RequestContext, request: Request) -> Fields:
+        """Answered when the join phase completes (JoinGroup)."""
+        version = context.api_version
+        client_id = context.client_id or ""
+        instance_id = getattr(request, "group_instance_id", None)
+        session_timeout_ms = _ms(request.session_timeout)
+        future: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        join = Join(
+            reply_to=future,
+            member_id=request.member_id,
+            new_member_id=f"{client_id if instance_id is None else instance_id}-{uuid.uuid4()}",
+            instance_id=instance_id,
+            client_id=client_id,
+            client_host=_java_host(context),
+            protocol_type=request.protocol_type,
+            protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+            session_timeout_ms=session_timeout_ms,
+            # Version 0 has one timeout for both.
+            rebalance_timeout_ms=_ms(request.rebalance_timeout) if version >= 1 else session_timeout_ms,
+            requires_known_member_id=version >= 4,
+            supports_skipping_assignment=version >= 9,
+            reason=getattr(request, "reason", None) or _NO_REASON,
+        )
+        try:
+            self._coordinator.join(request.group_id, join)
+            result = await future
+        except KafkaError as error:
+            result = JoinResult(error=error.code, member_id=request.member_id)
+        return {
+            "error_code": result.error,
+            "generation_id": result.generation,
+            "protocol_type": result.protocol_type,
+            "protocol_name": result.protocol_name if version >= 7 else result.protocol_name or "",
+            "leader": result.leader,
+            "skip_assignment": result.skip_assignment,
+            "member_id": result.member_id,
+            "members": [
+                {"member_id": member_id, "group_instance_id": member_instance_id, "metadata": metadata}
+                for member_id, member_instance_id, metadata in result.members
+            ],
+        }
+
+    async def sync(self, context: RequestContext, request: Request) -> Fields:
+        """Answered once the leader's assignment is in the log (SyncGroup)."""
+        protocol_type = getattr(request, "protocol_type", None)
+        protocol_name = getattr(request, "protocol_name", None)
+        future: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
+        sync = Sync(
+            reply_to=future,
+            member_id=request.member_id,
+            instance_id=getattr(request, "group_instance_id", None),
+            generation=request.generation_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+            assignments={assignment.member_id: assignment.assignment for assignment in request.assignments},
+        )
+        try:
+            if context.api_version >= 5 and (protocol_type is None or protocol_name is None):
+                raise KafkaError(ErrorCode.inconsistent_group_protocol, "protocol type and name are mandatory")
+            self._coordinator.sync(request.group_id, sync)
+            result = await future
+        except KafkaError as error:
+            result = SyncResult(error=error.code)
+        return {
+            "error_code": result.error,
+            "protocol_type": result.protocol_type,
+            "protocol_name": result.protocol_name,
+            "assignment": result.assignment,
+        }
+
+    def heartbeat(self, _: RequestContext, request: Request) -> Fields:
+        """Keeps a member alive, and tells it of a rebalance (Heartbeat)."""
+        instance_id = getattr(request, "group_instance_id", None)
+        try:
+            error = self._coordinator.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
+        except KafkaError as failure:
+            # While the group is being read nobody can say whether the member is in it: let it go on.
+            is_loading = failure.code is ErrorCode.coordinator_load_in_progress
+            error = ErrorCode.none if is_loading else failure.code
+        return {"error_code": error}
+
+    def leave(self, context: RequestContext, request: Request) -> Fields:
+        """Removes members at their own wish or an admin's (LeaveGroup)."""
+        if context.api_version >= 3:
+            leavers = [
+                Leaver(
+                    member_id=member.member_id,
+                    instance_id=member.group_instance_id,
+                    reason=getattr(member, "reason", None) or _NO_REASON,
+                )
+                for member in request.members
+            ]
+        else:
+            leavers = [Leaver(member_id=request.member_id, instance_id=None, reason=_NO_REASON)]
+        try:
+            errors = self._coordinator.leave(request.group_id, leavers)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_member_id:
+                return {"error_code": error.code, "members": []}
+            errors = [error.code] * len(leavers)
+        if context.api_version < 3:
+            return {"error_code": errors[0]}
+        return {
+            "members": [
+                {"member_id": leaver.member_id, "group_instance_id": leaver.instance_id, "error_code": error}
+                for leaver, error in zip(leavers, errors, strict=True)
+            ]
+        }
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // _MILLISECOND
+
+
+def _java_host(context: RequestContext) -> str:
+    """The client's address as Java prints one that was not looked up; group records and tools carry it so."""
+    return f"/{context.client_host}"

@@ -1,0 +1,20 @@
+"""Which partition of `__consumer_offsets` a group lives in: Java's hash of its name, which all Kafka brokers share."""
+
+from functools import lru_cache
+
+_JAVA_MIN_INT = -(2**31)
+
+
+@lru_cache(maxsize=65_536)
+def java_hash(text: str) -> int:
+    """`String.hashCode()`: over UTF-16 code units, as a signed 32-bit number."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(key: str, partition_count: int) -> int:
+    value = java_hash(key)
+    return (0 if value == _JAVA_MIN_INT else abs(value)) % partition_count

@@ -1,0 +1,274 @@
+"""The records of `__consumer_offsets`, byte for byte as Kafka writes them: committed offsets and classic groups.
+
+Every key and value begins with an int16 version; the key's version also names the type of record. Written here:
+offset keys 1 with values 3 (1 when the client set a retention time), group keys 2 with values 3. Read: all versions.
+"""
+
+import struct
+from typing import Final, NamedTuple, TypeAlias
+
+from headrace.errors import ErrorCode, KafkaError
+
+NO_TIMESTAMP: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+_OFFSET_KEY_VERSION: Final = 1
+_GROUP_KEY_VERSION: Final = 2
+_FIRST_FLEXIBLE: Final = 4
+"""Of both values: lengths become varints and tagged fields may follow."""
+
+_NEWEST_VALUE: Final = 4
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_OFFSET_HEAD_V1 = struct.Struct(">hqh")
+_OFFSET_TAIL_V1 = struct.Struct(">qq")
+_OFFSET_HEAD_V3 = struct.Struct(">hqih")
+
+
+class OffsetKey(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    group_id: str
+
+
+class UnknownKey(NamedTuple):
+    """A record of a newer protocol, such as the consumer protocol of KIP-848."""
+
+    version: int
+
+
+Key: TypeAlias = OffsetKey | GroupKey | UnknownKey
+
+
+class CommittedOffset(NamedTuple):
+    """A committed offset; timestamps in ms, `expire_timestamp` only from clients that set a retention time."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int = NO_TIMESTAMP
+    record_offset: int = -1
+    """Where in the log the commit stands; -1 before it is there."""
+
+
+class MemberMetadata(NamedTuple):
+    """One member of a classic group; timeouts in ms."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupMetadata(NamedTuple):
+    """A classic group as of one generation; `state_timestamp` in ms."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp: int
+    members: tuple[MemberMetadata, ...] = ()
+
+
+def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    return _INT16.pack(_OFFSET_KEY_VERSION) + _string(group_id) + _string(topic) + _INT32.pack(partition)
+
+
+def encode_group_key(group_id: str) -> bytes:
+    return _INT16.pack(_GROUP_KEY_VERSION) + _string(group_id)
+
+
+def encode_offset(value: CommittedOffset) -> bytes:
+    metadata = value.metadata.encode()
+    if value.expire_timestamp == NO_TIMESTAMP:
+        head = _OFFSET_HEAD_V3.pack(3, value.offset, value.leader_epoch, len(metadata))
+        return head + metadata + _INT64.pack(value.commit_timestamp)
+    tail = _OFFSET_TAIL_V1.pack(value.commit_timestamp, value.expire_timestamp)
+    return _OFFSET_HEAD_V1.pack(1, value.offset, len(metadata)) + metadata + tail
+
+
+def encode_group(value: GroupMetadata) -> bytes:
+    out = [
+        _INT16.pack(3),
+        _string(value.protocol_type),
+        _INT32.pack(value.generation),
+        _nullable_string(value.protocol),
+        _nullable_string(value.leader),
+        _INT64.pack(value.state_timestamp),
+        _INT32.pack(len(value.members)),
+    ]
+    for member in value.members:
+        out += (
+            _string(member.member_id),
+            _nullable_string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _INT32.pack(member.rebalance_timeout_ms),
+            _INT32.pack(member.session_timeout_ms),
+            _bytes(member.subscription),
+            _bytes(member.assignment),
+        )
+    return b"".join(out)
+
+
+def decode_key(data: bytes) -> Key:
+    """What kind of record this is, and of whom.
+
+    Raises KafkaError(corrupt_message) for a key that ends early.
+    """
+    reader = _Reader(data)
+    version = reader.version
+    if version < _GROUP_KEY_VERSION:
+        return OffsetKey(reader.string(), reader.string(), reader.int32())
+    if version == _GROUP_KEY_VERSION:
+        return GroupKey(reader.string())
+    return UnknownKey(version)
+
+
+def decode_offset(data: bytes, record_offset: int = -1) -> CommittedOffset:
+    """Raises KafkaError(corrupt_message) for a value that ends early or has an unknown version."""
+    reader = _value_reader(data)
+    version = reader.version
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= 3 else NO_LEADER_EPOCH
+    metadata = reader.string()
+    commit_timestamp = reader.int64()
+    expire_timestamp = reader.int64() if version == 1 else NO_TIMESTAMP
+    return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, record_offset)
+
+
+def decode_group(data: bytes) -> GroupMetadata:
+    """Raises KafkaError(corrupt_message) for a value that ends early or has an unknown version."""
+    reader = _value_reader(data)
+    version = reader.version
+    protocol_type = reader.string()
+    generation = reader.int32()
+    protocol = reader.nullable_string()
+    leader = reader.nullable_string()
+    state_timestamp = reader.int64() if version >= 2 else NO_TIMESTAMP
+    members = tuple(_decode_member(reader) for _ in range(reader.array_length()))
+    return GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp, members)
+
+
+def _decode_member(reader: "_Reader") -> MemberMetadata:
+    member_id = reader.string()
+    instance_id = reader.nullable_string() if reader.version >= 3 else None
+    client_id = reader.string()
+    client_host = reader.string()
+    rebalance_timeout_ms = reader.int32() if reader.version >= 1 else -1
+    session_timeout_ms = reader.int32()
+    if rebalance_timeout_ms == -1:
+        rebalance_timeout_ms = session_timeout_ms
+    subscription = reader.bytes_()
+    assignment = reader.bytes_()
+    reader.skip_tagged_fields()
+    return MemberMetadata(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        rebalance_timeout_ms,
+        session_timeout_ms,
+        subscription,
+        assignment,
+    )
+
+
+def _string(value: str) -> bytes:
+    data = value.encode()
+    return _INT16.pack(len(data)) + data
+
+
+def _nullable_string(value: str | None) -> bytes:
+    return _INT16.pack(-1) if value is None else _string(value)
+
+
+def _bytes(value: bytes) -> bytes:
+    return _INT32.pack(len(value)) + value
+
+
+class _Reader:
+    """Reads fields one after the other, in the plain or the flexible encoding that `version` asks for."""
+
+    __slots__ = ("_data", "_position", "version")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+        self.version: int = self._unpack(_INT16)
+
+    def int32(self) -> int:
+        return self._unpack(_INT32)
+
+    def int64(self) -> int:
+        return self._unpack(_INT64)
+
+    def string(self) -> str:
+        return self.nullable_string() or ""
+
+    def nullable_string(self) -> str | None:
+        size = self._length(_INT16)
+        return None if size < 0 else self._take(size).decode()
+
+    def bytes_(self) -> bytes:
+        return self._take(max(self._length(_INT32), 0))
+
+    def array_length(self) -> int:
+        return self._length(_INT32)
+
+    def skip_tagged_fields(self) -> None:
+        if self.version >= _FIRST_FLEXIBLE:
+            for _ in range(self._uvarint()):
+                self._uvarint()
+                self._take(self._uvarint())
+
+    def _length(self, plain: struct.Struct) -> int:
+        return self._uvarint() - 1 if self.version >= _FIRST_FLEXIBLE else self._unpack(plain)
+
+    def _unpack(self, field: struct.Struct) -> int:
+        try:
+            value: int = field.unpack_from(self._data, self._position)[0]
+        except struct.error as error:
+            raise _too_short(self._data) from error
+        self._position += field.size
+        return value
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._data):
+            raise _too_short(self._data)
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken
+
+    def _uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+
+def _value_reader(data: bytes) -> _Reader:
+    reader = _Reader(data)
+    if not 0 <= reader.version <= _NEWEST_VALUE:
+        raise KafkaError(ErrorCode.corrupt_message, f"a value of __consumer_offsets has version {reader.version}")
+    return reader
+
+
+def _too_short(data: bytes) -> KafkaError:
+    return KafkaError(ErrorCode.corrupt_message, f"a record of __consumer_offsets ends early: {data[:64]!r}")

@@ -1,0 +1,191 @@
+"""The groups and offsets of one partition of `__consumer_offsets`: decides what to write, and replays what was written.
+
+Pure: appending, timers and replies are the runtime's. Every decision is a list of (key, value) pairs; a value of None
+is a tombstone. `replay` is the only code that changes offsets and removes groups.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.offsets import Offsets
+from headrace.coordinator.records import (
+    NO_TIMESTAMP,
+    CommittedOffset,
+    GroupKey,
+    GroupMetadata,
+    OffsetKey,
+    UnknownKey,
+    decode_group,
+    decode_key,
+    decode_offset,
+)
+from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.states import GroupState
+from headrace.errors import ErrorCode, KafkaError
+
+Decision: TypeAlias = list[tuple[OffsetKey | GroupKey, CommittedOffset | GroupMetadata | None]]
+
+
+class OffsetToCommit(NamedTuple):
+    """One partition of an OffsetCommit; timestamps in ms, -1 where the client leaves them to the broker."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int = NO_TIMESTAMP
+    expire_timestamp: int = NO_TIMESTAMP
+
+
+class GroupShard:
+    """State of one shard; times in ms."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = Offsets()
+
+    def group(self, group_id: str) -> ClassicGroup:
+        """Raises KafkaError(group_id_not_found)."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+        return group
+
+    def add_group(self, group_id: str, now_ms: int) -> ClassicGroup:
+        """A new, empty group."""
+        group = self.groups[group_id] = ClassicGroup(
+            group_id,
+            max_size=self._settings.group_max_size,
+            initial_rebalance_delay_ms=self._settings.group_initial_rebalance_delay_ms,
+            now_ms=now_ms,
+        )
+        return group
+
+    # Decisions
+
+    def decide_commit(
+        self, group_id: str, offsets: Sequence[OffsetToCommit], now_ms: int
+    ) -> tuple[list[ErrorCode], Decision]:
+        """One error code per offset, and the records of those without."""
+        errors: list[ErrorCode] = []
+        decision: Decision = []
+        limit = self._settings.offset_metadata_max_bytes
+        for topic, partition, offset, leader_epoch, metadata, commit_timestamp, expire_timestamp in offsets:
+            if len(metadata) > limit:
+                errors.append(ErrorCode.offset_metadata_too_large)
+                continue
+            errors.append(ErrorCode.none)
+            timestamp = now_ms if commit_timestamp == NO_TIMESTAMP else commit_timestamp
+            value = CommittedOffset(offset, leader_epoch, metadata, timestamp, expire_timestamp)
+            decision.append((OffsetKey(group_id, topic, partition), value))
+        return errors, decision
+
+    def decide_delete(self, group_id: str) -> Decision:
+        """Tombstones for the group and all its offsets.
+
+        Raises KafkaError: group_id_not_found, non_empty_group.
+        """
+        if self.group(group_id).state is not GroupState.EMPTY:
+            raise KafkaError(ErrorCode.non_empty_group, "stop all members of the group before deleting it")
+        decision: Decision = [(key, None) for key in self.offsets.keys(group_id)]
+        decision.append((GroupKey(group_id), None))
+        return decision
+
+    def decide_delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> tuple[list[ErrorCode], Decision]:
+        """One error code per partition, and tombstones for the offsets that exist.
+
+        Raises KafkaError: group_id_not_found, non_empty_group (members that are not consumers, KIP-496).
+        """
+        group = self.group(group_id)
+        if group.state is not GroupState.EMPTY and not group.is_consumer:
+            raise KafkaError(ErrorCode.non_empty_group)
+        errors = []
+        decision: Decision = []
+        for topic, partition in partitions:
+            if group.is_subscribed_to(topic):
+                errors.append(ErrorCode.group_subscribed_to_topic)
+                continue
+            errors.append(ErrorCode.none)
+            key = OffsetKey(group_id, topic, partition)
+            if self.offsets.get(*key) is not None or self.offsets.has_pending(key):
+                decision.append((key, None))
+        return errors, decision
+
+    def decide_topics_deleted(self, topics: frozenset[str]) -> Decision:
+        """Tombstones for every offset in topics that are gone."""
+        return [(key, None) for key in self.offsets.keys_of_topics(topics)]
+
+    def decide_expiry(self, now_ms: int) -> Decision:
+        """Tombstones for offsets past their retention, and for empty groups left without any (KIP-211)."""
+        decision: Decision = []
+        for group in self.groups.values():
+            all_expired = True
+            for key, offset in self._offsets_of(group.group_id):
+                if self._is_expired(group, key, offset, now_ms):
+                    decision.append((key, None))
+                else:
+                    all_expired = False
+            if (
+                all_expired
+                and group.state is GroupState.EMPTY
+                and not self.offsets.has_open_transaction(group.group_id)
+            ):
+                decision.append((GroupKey(group.group_id), None))
+        return decision
+
+    def _offsets_of(self, group_id: str) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+        for topic, partitions in self.offsets.of_group(group_id).items():
+            for partition, offset in partitions.items():
+                yield OffsetKey(group_id, topic, partition), offset
+
+    def _is_expired(self, group: ClassicGroup, key: OffsetKey, offset: CommittedOffset, now_ms: int) -> bool:
+        kept_from = group.offset_kept_from(offset.commit_timestamp)
+        if kept_from is None or group.is_subscribed_to(key.topic) or self.offsets.has_pending(key):
+            return False
+        if offset.expire_timestamp != NO_TIMESTAMP:
+            return now_ms >= offset.expire_timestamp
+        return now_ms - kept_from >= self._settings.offsets_retention_minutes * 60_000
+
+    # Replay
+
+    def replay(
+        self,
+        key: OffsetKey | GroupKey,
+        value: CommittedOffset | GroupMetadata | None,
+        *,
+        now_ms: int,
+        producer_id: int = -1,
+    ) -> None:
+        """Apply one record of the log."""
+        if isinstance(key, OffsetKey):
+            assert not isinstance(value, GroupMetadata)
+            if value is not None and key.group_id not in self.groups:
+                # A simple consumer commits without ever joining: its group has no record of its own.
+                self.add_group(key.group_id, now_ms)
+            self.offsets.replay(key, value, producer_id)
+        elif value is None:
+            self.groups.pop(key.group_id, None)
+        else:
+            assert isinstance(value, GroupMetadata)
+            self.add_group(key.group_id, now_ms).restore(value)
+
+    def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:
+        """Apply one record as it stands in the log; false for records of other protocols, which are passed over.
+
+        Raises KafkaError(corrupt_message).
+        """
+        decoded = decode_key(key)
+        if isinstance(decoded, UnknownKey):
+            return False
+        if value is None:
+            self.replay(decoded, None, now_ms=now_ms)
+        elif isinstance(decoded, OffsetKey):
+            self.replay(decoded, decode_offset(value, offset), now_ms=now_ms, producer_id=producer_id)
+        else:
+            self.replay(decoded, decode_group(value), now_ms=now_ms)
+        return True

@@ -1,0 +1,51 @@
+"""The states of a classic group, as data."""
+
+from enum import StrEnum
+
+
+class GroupState(StrEnum):
+    """States of a classic group, by the names that DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    """No members; the group may hold offsets.
+
+    action: sync, heartbeat and rejoin with a member id answer UNKNOWN_MEMBER_ID; a join without one is accepted;
+            offset commits without a generation (simple consumers) are accepted; offsets expire.
+    transition: a first member joins => PREPARING_REBALANCE; deleted or expired => DEAD
+    """
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Members are asked to rejoin.
+
+    action: heartbeats and syncs answer REBALANCE_IN_PROGRESS; joins are parked; commits of the old generation count.
+    transition: all have rejoined or time is over => COMPLETING_REBALANCE, or EMPTY when nobody is left
+    """
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """Members know the generation and wait for the leader's assignment.
+
+    action: syncs are parked until the leader's; commits answer REBALANCE_IN_PROGRESS.
+    transition: the leader's assignment is in the log => STABLE; a join with new metadata, a member that leaves or
+                fails, or one that does not sync in time => PREPARING_REBALANCE
+    """
+    STABLE = "Stable"
+    """Every member has its assignment.
+
+    action: syncs answer the current assignment; heartbeats and commits are accepted.
+    transition: a member joins, leaves or fails, or the leader rejoins => PREPARING_REBALANCE
+    """
+    DEAD = "Dead"
+    """The group is being removed or has moved to another coordinator.
+
+    action: everything answers COORDINATOR_NOT_AVAILABLE.
+    transition: none
+    """
+
+
+VALID_PREVIOUS: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset(
+        {GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY},
+    ),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(GroupState),
+}

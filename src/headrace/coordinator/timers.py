@@ -1,0 +1,68 @@
+"""Many timers behind one: a heap that a reschedule rarely touches.
+
+Heartbeats push a member's deadline back all the time. A later deadline only changes the entry; the heap learns of it
+when the old deadline comes up. Knows no clock: times are whatever unit the caller uses.
+"""
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Timers(Generic[K]):
+    """Deadlines by key."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[K, tuple[float, float]] = {}
+        """Key to its deadline and to the place in the heap that stands for it, which is never later."""
+        self._heap: list[tuple[float, int, K]] = []
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def schedule(self, key: K, deadline: float) -> None:
+        """Set or move the deadline of `key`."""
+        entry = self._deadlines.get(key)
+        if entry is not None and entry[1] <= deadline:
+            self._deadlines[key] = (deadline, entry[1])
+        else:
+            self._push(key, deadline)
+
+    def cancel(self, key: K) -> None:
+        self._deadlines.pop(key, None)
+        if len(self._heap) > 2 * len(self._deadlines) + 64:
+            self._heap = [item for item in self._heap if self._stands_for(item)]
+            heapq.heapify(self._heap)
+
+    @property
+    def next_look(self) -> float | None:
+        """When `expired` should be called next; None without timers."""
+        return self._heap[0][0] if self._heap else None
+
+    def expired(self, now: float) -> list[K]:
+        """The keys whose deadline has come, earliest first; they are forgotten."""
+        out = []
+        while self._heap and self._heap[0][0] <= now:
+            item = heapq.heappop(self._heap)
+            if not self._stands_for(item):
+                continue
+            key = item[2]
+            deadline = self._deadlines[key][0]
+            if deadline > now:
+                self._push(key, deadline)
+            else:
+                del self._deadlines[key]
+                out.append(key)
+        return out
+
+    def _push(self, key: K, deadline: float) -> None:
+        self._sequence += 1
+        self._deadlines[key] = (deadline, deadline)
+        heapq.heappush(self._heap, (deadline, self._sequence, key))
+
+    def _stands_for(self, item: tuple[float, int, K]) -> bool:
+        entry = self._deadlines.get(item[2])
+        return entry is not None and entry[1] == item[0]

@@ -1,0 +1,142 @@
+"""Members with a group.instance.id keep their place across restarts (KIP-345)."""
+
+from collections import deque
+
+from headrace.coordinator.effects import Happening
+from headrace.coordinator.states import GroupState
+from headrace.errors import ErrorCode
+from tests.unit.coordinator.driver import REBALANCE_MS, SESSION_MS, Driver, subscription
+
+
+def test_a_static_member_needs_no_second_join(group: Driver) -> None:
+    token = group.join(instance_id="i")
+    assert group.is_parked(token)
+    group.finish_initial_rebalance()
+    assert group.join_answer(token).member_id.startswith("i-")
+
+
+def test_a_restarted_static_member_keeps_its_assignment_without_a_rebalance(group: Driver) -> None:
+    group.static_member("leader")
+    old = group.static_member("i")
+    generation = group.group.generation
+    new = group.join_answer(group.join(instance_id="i"))
+    assert (new.error, new.generation) == (ErrorCode.none, generation)
+    assert new.member_id != old
+    assert group.group.state is GroupState.STABLE
+    assert group.sync_answer(group.sync(new.member_id, instance_id="i")).assignment == old.encode()
+
+
+def test_a_restarted_leader_is_told_to_skip_the_assignment(group: Driver) -> None:
+    group.static_member("i")
+    answer = group.join_answer(group.join(instance_id="i"))
+    assert answer.skip_assignment
+    assert answer.leader == answer.member_id
+    assert [member_id for member_id, _, _ in answer.members] == [answer.member_id]
+
+
+def test_a_restarted_leader_that_cannot_skip_is_told_the_earlier_leader(group: Driver) -> None:
+    old = group.static_member("i")
+    answer = group.join_answer(group.join(instance_id="i", version=8))
+    assert (answer.leader, answer.members, answer.skip_assignment) == (old, (), False)
+
+
+def test_the_earlier_id_is_fenced(group: Driver) -> None:
+    old = group.static_member("i")
+    group.join(instance_id="i")
+    assert group.heartbeat(old, instance_id="i") is ErrorCode.fenced_instance_id
+    assert group.sync_answer(group.sync(old, instance_id="i")).error is ErrorCode.fenced_instance_id
+    assert group.join_answer(group.join(old, instance_id="i")).error is ErrorCode.fenced_instance_id
+    assert group.commit(old, instance_id="i", generation=1) is ErrorCode.fenced_instance_id
+    assert group.leave(old, instance_id="i") is ErrorCode.fenced_instance_id
+    assert Happening.FENCED in group.happened()
+
+
+def test_a_parked_join_of_the_earlier_id_is_fenced(group: Driver) -> None:
+    first = group.join(instance_id="i")
+    second = group.join(instance_id="i")
+    assert group.join_answer(first).error is ErrorCode.fenced_instance_id
+    group.finish_initial_rebalance()
+    assert group.join_answer(second).error is ErrorCode.none
+
+
+def test_a_parked_sync_of_the_earlier_id_is_fenced(group: Driver) -> None:
+    group.become_member()
+    group.join(instance_id="i")
+    group.finish_initial_rebalance()
+    old = group.group.membership.static["i"]
+    waiting = group.sync(old, instance_id="i")
+    group.join(instance_id="i")
+    assert group.sync_answer(waiting).error is ErrorCode.fenced_instance_id
+    assert group.group.state is GroupState.PREPARING_REBALANCE, "the leader may be assigning to the earlier id"
+
+
+def test_a_restart_that_changes_the_chosen_protocol_starts_a_rebalance(group: Driver) -> None:
+    both = (("range", subscription("t")), ("sticky", subscription("t")))
+    group.static_member("i", protocols=both)
+    token = group.join(instance_id="i", protocols=both[::-1])
+    assert group.join_answer(token).protocol_name == "sticky"
+    assert group.join_answer(token).generation == 2
+
+
+def test_a_restart_within_a_rebalance_joins_it(group: Driver) -> None:
+    leader = group.static_member("leader")
+    old = group.static_member("i")
+    leading = group.join(leader, instance_id="leader")
+    token = group.join(instance_id="i")
+    assert group.join_answer(token).generation == group.join_answer(leading).generation
+    assert old not in group.group.membership.members
+
+
+def test_a_static_member_survives_a_rebalance_it_misses(group: Driver) -> None:
+    leader = group.static_member("leader", session_ms=REBALANCE_MS * 10)
+    absent = group.static_member("i", session_ms=REBALANCE_MS * 10)
+    token = group.join(leader, instance_id="leader", session_ms=REBALANCE_MS * 10)
+    group.advance(REBALANCE_MS)
+    assert absent in {member_id for member_id, _, _ in group.join_answer(token).members}
+
+
+def test_a_rebalance_nobody_joins_waits_for_the_sessions_to_end(group: Driver) -> None:
+    leader, _ = group.stable(1)[0], group.become_member
+    static = group.static_member("i", session_ms=REBALANCE_MS * 3)
+    group.leave(leader)
+    group.advance(REBALANCE_MS)
+    assert Happening.STALLED in group.happened()
+    assert static in group.group.membership.members
+    group.advance(REBALANCE_MS * 3)
+    assert group.group.state is GroupState.EMPTY
+
+
+def test_an_admin_removes_a_static_member_by_its_instance_id(group: Driver) -> None:
+    group.static_member("i")
+    assert group.leave("", instance_id="i") is ErrorCode.none
+    assert group.group.state is GroupState.EMPTY
+
+
+def test_a_restart_that_cannot_be_stored_is_undone(group: Driver) -> None:
+    old = group.static_member("i")
+    group.append_error = ErrorCode.coordinator_not_available
+    answer = group.join_answer(group.join(instance_id="i"))
+    assert answer.error is ErrorCode.coordinator_not_available
+    assert group.heartbeat(old, instance_id="i") is ErrorCode.none
+
+
+def test_a_restart_counts_once_it_is_in_the_log(group: Driver) -> None:
+    group.static_member("i")
+    group.held_appends = deque()
+    token = group.join(instance_id="i")
+    assert group.is_parked(token)
+    group.finish_append()
+    assert group.join_answer(token).error is ErrorCode.none
+
+
+def test_a_restarted_member_has_a_session_of_its_own(group: Driver) -> None:
+    group.static_member("i")
+    group.join(instance_id="i")
+    group.advance(SESSION_MS)
+    assert group.group.state is GroupState.EMPTY
+
+
+def test_a_pending_id_cannot_become_static(group: Driver) -> None:
+    member_id = group.join_answer(group.join()).member_id
+    answer = group.join_answer(group.join(member_id, instance_id="i"))
+    assert answer.error is ErrorCode.unknown_member_id
