@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,6 @@ from uuid import UUID
 
 from headrace.broker import offsets_topic
 from headrace.broker.apis.committed_offsets import OffsetApis
-from headrace.broker.apis.configs import ConfigApis
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.group_admin import GroupAdminApis
 from headrace.broker.apis.groups import Endpoint, GroupApis
@@ -50,9 +48,21 @@ _GC_THRESHOLDS: Final = (50_000, 20, 50)
 class Node:
     """One broker. `start`, then `stop`; `listeners` has the real ports in between."""
 
-    def __init__(self, config: BrokerConfig, data_directories: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        data_directories: Sequence[Path],
+        *,
+        durable_metadata: bool = True,
+        owns_process: bool = True,
+    ) -> None:
+        """`durable_metadata=False` leaves fsync out of metadata changes and `owns_process=False` leaves the process's
+        garbage collector alone: both for brokers inside somebody's tests.
+        """
         self.config = config
         self._data_directories = list(data_directories)
+        self._durable_metadata = durable_metadata
+        self._owns_process = owns_process
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(_SLOW_DISK_THREADS, thread_name_prefix="headrace-disk")
         self._upkeep: list[asyncio.Task[None]] = []
@@ -70,7 +80,9 @@ class Node:
         self.log_dirs = LogDirs.open(self._data_directories, broker_id=config.node_id)
         self.replicas = ReplicaManager(self.log_dirs, self._log_config)
         try:
-            store = EmbeddedStore(self.log_dirs.directories[0] / METADATA_FILE, executor=self._executor)
+            store = EmbeddedStore(
+                self.log_dirs.directories[0] / METADATA_FILE, executor=self._executor, durable=self._durable_metadata
+            )
             self.controller = Controller(store, config, now_ms=now_ms)
             await self.controller.start(self.log_dirs.cluster_id)
             self.cluster_id = self.log_dirs.cluster_id
@@ -85,7 +97,8 @@ class Node:
         self._compose()
         self._server.start()
         self._start_upkeep()
-        _quiet_garbage_collection()
+        if self._owns_process:
+            _quiet_garbage_collection()
 
     async def stop(self) -> None:
         """Stop serving, then close the logs so that the next start need not recover them."""
@@ -118,7 +131,6 @@ class Node:
             LogDirsApi(self.replicas),
             TopicApis(self.controller, config),
             MetadataApis(self.controller, config),
-            ConfigApis(self.controller, config),
             GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic),
             GroupAdminApis(self.coordinator),
             OffsetApis(self.coordinator, self),
@@ -270,4 +282,4 @@ def _quiet_garbage_collection() -> None:
 
 def default_directories(config: BrokerConfig) -> list[Path]:
     """The directories of `log.dirs`, or of `log.dir`."""
-    return [Path(os.path.expanduser(each)) for each in config.log_dirs or config.log_dir or ()]
+    return [Path(each).expanduser() for each in config.log_dirs or config.log_dir or ()]

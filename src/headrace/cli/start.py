@@ -31,7 +31,7 @@ def run(options: StartOptions) -> int:
     )
     try:
         config = _configuration(options)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(config))
     except (ConfigError, KafkaError) as error:
         print(f"headrace: {error}", file=sys.stderr)
@@ -39,7 +39,8 @@ def run(options: StartOptions) -> int:
     return 0
 
 
-def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
+def loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
+    """The fastest event loop there is here."""
     try:
         import uvloop
     except ImportError:  # no wheel for this platform: asyncio's own loop serves, more slowly

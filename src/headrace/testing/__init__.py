@@ -1,0 +1,114 @@
+"""A real broker inside your tests: `Broker` for any framework, fixtures for pytest (see `headrace.testing.plugin`).
+
+The broker is the same that `headrace start` runs, in a thread with an event loop of its own, on a free port of
+127.0.0.1, with its data in a temporary directory that goes when it stops.
+"""
+
+import asyncio
+import logging
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from headrace.config import load
+
+__all__ = ["TEST_SETTINGS", "Broker"]
+
+TEST_SETTINGS: Final[Mapping[str, str]] = {
+    # What makes a test wait in Kafka's defaults: groups that gather members, and offsets topics made for clusters.
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "offsets.topic.num.partitions": "1",
+}
+"""Settings of a test broker that differ from `headrace start`; those given to `Broker` come on top."""
+
+_START_TIMEOUT: Final = 30.0
+
+
+class Broker:
+    """One broker, running between `start` and `stop` or inside a `with` block.
+
+    `settings` are Kafka's (`{"num.partitions": "3"}`). `data` keeps the log in a directory of yours instead of a
+    temporary one, so that a second broker can open it. Raises ConfigError for a setting that is unknown or malformed.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None, *, data: Path | None = None, port: int = 0) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="headrace-test-") if data is None else None
+        self.data = data if data is not None else Path(self._temporary.name)  # type: ignore[union-attr]
+        self._config = load(
+            defaults={
+                "log.dirs": str(self.data),
+                "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+                **TEST_SETTINGS,
+                **(settings or {}),
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+        self.port = port
+        """The port it listens on; known once it has started."""
+
+    @property
+    def bootstrap(self) -> str:
+        """`127.0.0.1:PORT`, for `bootstrap.servers`."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> "Broker":
+        """Return once the broker answers; raises what kept it from starting."""
+        self._thread.start()
+        if not self._ready.wait(_START_TIMEOUT):
+            raise TimeoutError(f"the broker did not start within {_START_TIMEOUT:.0f} s")
+        if self._failure is not None:
+            self._thread.join()
+            self._remove_data()
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """Shut down cleanly, and remove the data unless `data` was given. A second call does nothing."""
+        if self._loop is not None and self._stopped is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            self._thread.join()
+        self._remove_data()
+
+    def __enter__(self) -> "Broker":
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _remove_data(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _run(self) -> None:
+        from headrace.cli.start import loop_factory
+
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # noqa: BLE001  handed to the thread that waits in start()
+            if self._ready.is_set():
+                logging.getLogger(__name__).exception("The test broker died")
+            self._failure = error
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        from headrace.broker.node import Node
+
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        node = Node(self._config, [self.data], durable_metadata=False, owns_process=False)
+        await node.start()
+        self.port = node.listeners[0].port
+        self._ready.set()
+        await self._stopped.wait()
+        await node.stop()
