@@ -10,8 +10,6 @@ import struct
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
-from kio.serial.errors import SerialError
-
 from headrace.broker.connection import InvalidRequestError, Parts
 from headrace.broker.context import NO_REPLY, ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.broker.error_replies import error_reply
@@ -58,7 +56,7 @@ class Dispatcher:
         api_schema = schema(context.api_key, context.api_version)
         try:
             request, _ = api_schema.read_request(frame, position)
-        except (SerialError, ValueError, OverflowError, MemoryError, IndexError, struct.error) as error:
+        except Exception as error:
             raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
         try:
             reply = self._handlers[context.api_key](context, request)

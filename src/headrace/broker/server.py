@@ -45,7 +45,7 @@ class Server:
         for listener in self._config.parsed_listeners:
             self._sockets.append((_bind(listener, self._config.socket_listen_backlog_size), listener.name))
         return [
-            Listener(name, listener.host or "0.0.0.0", sock.getsockname()[1])  # noqa: S104  what the user asked for
+            Listener(name, listener.host or "0.0.0.0", sock.getsockname()[1])
             for (sock, name), listener in zip(self._sockets, self._config.parsed_listeners, strict=True)
         ]
 

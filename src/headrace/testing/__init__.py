@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from headrace.config import load
 
@@ -59,7 +59,7 @@ class Broker:
         """`127.0.0.1:PORT`, for `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
-    def start(self) -> "Broker":
+    def start(self) -> Self:
         """Return once the broker answers; raises what kept it from starting."""
         self._thread.start()
         if not self._ready.wait(_START_TIMEOUT):
@@ -77,7 +77,7 @@ class Broker:
             self._thread.join()
         self._remove_data()
 
-    def __enter__(self) -> "Broker":
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
@@ -95,7 +95,7 @@ class Broker:
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # noqa: BLE001  handed to the thread that waits in start()
+        except BaseException as error:
             if self._ready.is_set():
                 logging.getLogger(__name__).exception("The test broker died")
             self._failure = error
