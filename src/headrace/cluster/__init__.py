@@ -1,1 +1,1 @@
-"""The metadata of the cluster: the store port, its stores, the image built from it, and the controller that changes it."""
+"""The metadata of the cluster: the store port, its stores, the image built from it, the controller that changes it."""

@@ -1,0 +1,131 @@
+"""Works out a resource's new settings from its present ones and a request, and checks them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from headrace.cluster.image import BROKER_CONFIG, CLIENT_METRICS_CONFIG, GROUP_CONFIG, TOPIC_CONFIG, ConfigResource
+from headrace.config import (
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    ConfigError,
+    Setting,
+    Value,
+    check_dynamic,
+    parse_topic_overrides,
+)
+from headrace.config.broker import find_setting
+from headrace.config.definition import LIST
+from headrace.config.group import (
+    CLIENT_METRICS_SETTINGS,
+    GROUP_SETTINGS,
+    parse_client_metrics,
+    parse_group_overrides,
+)
+from headrace.config.topic import inherited
+from headrace.errors import ErrorCode, KafkaError
+
+# Operations of IncrementalAlterConfigs.
+SET: Final = 0
+DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+
+Change = tuple[str, int, str | None]
+"""Name of a setting, operation, value."""
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise KafkaError(INVALID_REQUEST) where a setting is named twice."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys: " + ", ".join(twice))
+
+
+def alter_config(
+    config: BrokerConfig, resource: ConfigResource, current: Mapping[str, str], changes: Sequence[Change]
+) -> dict[str, str]:
+    """The settings after `changes`; raises KafkaError where one is not allowed, by name and with what is."""
+    values = dict(current)
+    for name, operation, value in changes:
+        if operation == DELETE:
+            values.pop(name, None)
+        elif operation == SET:
+            values[name] = value or ""
+        elif operation in (APPEND, SUBTRACT):
+            values[name] = _with_items(config, resource, name, operation, values.get(name), value or "")
+        else:
+            raise KafkaError(ErrorCode.invalid_request, f"Unknown operations type {operation}")
+    _check(config, resource, current, values, {name for name, _, _ in changes})
+    return values
+
+
+def replace_config(config: BrokerConfig, resource: ConfigResource, values: Mapping[str, str]) -> dict[str, str]:
+    """The settings that take the place of all present ones; raises KafkaError where one is not allowed."""
+    _check(config, resource, {}, values, values.keys())
+    return dict(values)
+
+
+def _with_items(
+    config: BrokerConfig, resource: ConfigResource, name: str, operation: int, text: str | None, items: str
+) -> str:
+    setting = _find(resource, name)
+    if setting is None or setting.type != LIST:
+        verb = "APPEND" if operation == APPEND else "SUBTRACT"
+        raise KafkaError(ErrorCode.invalid_config, f"Can't {verb} to key {name} because its type is not LIST.")
+    if text is None:
+        text = setting.format(_default(config, resource, setting)) or ""
+    present = [item for item in text.split(",") if item]
+    wanted = [item.strip() for item in items.split(",")]
+    if operation == APPEND:
+        present.extend(item for item in wanted if item not in present)
+    else:
+        present = [item for item in present if item not in wanted]
+    return ",".join(present)
+
+
+def _find(resource: ConfigResource, name: str) -> Setting | None:
+    if resource.kind == BROKER_CONFIG:
+        return find_setting(name)
+    return {
+        TOPIC_CONFIG: TOPIC_SETTINGS,
+        GROUP_CONFIG: GROUP_SETTINGS,
+        CLIENT_METRICS_CONFIG: CLIENT_METRICS_SETTINGS,
+    }[resource.kind].get(name)
+
+
+def _default(config: BrokerConfig, resource: ConfigResource, setting: Setting) -> Value:
+    if resource.kind == TOPIC_CONFIG:
+        return inherited(config, setting)
+    if resource.kind == BROKER_CONFIG:
+        return config.value(setting.name)
+    return setting.default
+
+
+_PARSERS: Final[Mapping[str, Callable[[Mapping[str, str]], object]]] = {
+    TOPIC_CONFIG: parse_topic_overrides,
+    GROUP_CONFIG: parse_group_overrides,
+    CLIENT_METRICS_CONFIG: parse_client_metrics,
+}
+
+
+def _check(
+    config: BrokerConfig,
+    resource: ConfigResource,
+    current: Mapping[str, str],
+    values: Mapping[str, str],
+    touched: Iterable[str],
+) -> None:
+    try:
+        if resource.kind != BROKER_CONFIG:
+            _PARSERS[resource.kind](values)
+            return
+        for name in touched:
+            if name in values:
+                check_dynamic(name, values[name], per_broker=bool(resource.name))
+    except ConfigError as error:
+        # As Kafka: for brokers a setting that cannot be changed is a bad request, for others a bad setting.
+        code = ErrorCode.invalid_request if resource.kind == BROKER_CONFIG else ErrorCode.invalid_config
+        raise KafkaError(code, str(error)) from error

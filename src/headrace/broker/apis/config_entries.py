@@ -1,0 +1,129 @@
+"""The entries that DescribeConfigs and CreateTopics answer with: value, source, synonyms, type, documentation.
+
+Pure: from the settings tables, the broker's settings and a resource's own ones to the fields of an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, Setting, Value
+from headrace.config.broker import DEFAULT_SOURCE, DYNAMIC_DEFAULT_SOURCE, TOPIC_SOURCE, Origin, find_setting
+from headrace.config.definition import READ_ONLY
+from headrace.config.group import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
+from headrace.config.topic import inherited
+
+CLIENT_METRICS_SOURCE: Final = 7
+GROUP_SOURCE: Final = 8
+
+Entry = dict[str, Any]
+
+
+def topic_entries(
+    broker: BrokerConfig, overrides: Mapping[str, str], keys: Collection[str] | None = None
+) -> list[Entry]:
+    """The settings of a topic with `overrides`, by name; of `keys` only, where given."""
+    entries = []
+    for name in sorted(_wanted(TOPIC_SETTINGS, overrides, keys)):
+        setting = TOPIC_SETTINGS.get(name)
+        if setting is not None:
+            origins = broker.origins(setting.synonyms[0]) if setting.synonyms else []
+            entries.append(_resource_entry(setting, overrides, inherited(broker, setting), origins, TOPIC_SOURCE))
+    return entries
+
+
+def broker_entries(broker: BrokerConfig, own: Mapping[str, str], keys: Collection[str] | None = None) -> list[Entry]:
+    """Every setting of this broker; those that were set for one listener too."""
+    entries = []
+    for name in sorted(_wanted(BROKER_SETTINGS, {**dict(broker.listener_settings()), **own}, keys)):
+        setting = find_setting(name)
+        if setting is None:
+            continue
+        origins = broker.origins(name)
+        value = _broker_value(broker, setting, name, origins)
+        entries.append(_entry(setting, name, value, origins, read_only=setting.update == READ_ONLY))
+    return entries
+
+
+def cluster_default_entries(
+    broker: BrokerConfig, defaults: Mapping[str, str], keys: Collection[str] | None = None
+) -> list[Entry]:
+    """The settings that were set for all brokers at run time."""
+    entries = []
+    for name in sorted(defaults):
+        setting = find_setting(name)
+        if setting is not None and (not keys or name in keys):
+            origins = [origin for origin in broker.origins(name) if origin.source == DYNAMIC_DEFAULT_SOURCE]
+            entries.append(_entry(setting, name, defaults[name], origins, read_only=setting.update == READ_ONLY))
+    return entries
+
+
+def group_entries(
+    broker: BrokerConfig, overrides: Mapping[str, str], keys: Collection[str] | None = None
+) -> list[Entry]:
+    """The settings of a group with `overrides`."""
+    entries = []
+    for name in sorted(_wanted(GROUP_SETTINGS, {}, keys)):
+        setting = GROUP_SETTINGS[name]
+        synonym = setting.synonyms[0] if setting.synonyms else None
+        value = broker.value(synonym) if synonym else setting.default
+        origins = broker.origins(synonym) if synonym else [Origin(name, setting.format(value), DEFAULT_SOURCE)]
+        entries.append(_resource_entry(setting, overrides, value, origins, GROUP_SOURCE))
+    return entries
+
+
+def client_metrics_entries(overrides: Mapping[str, str], keys: Collection[str] | None = None) -> list[Entry]:
+    """The settings of a client metrics subscription."""
+    return [
+        _resource_entry(setting, overrides, setting.default, [], CLIENT_METRICS_SOURCE)
+        for name, setting in sorted(CLIENT_METRICS_SETTINGS.items())
+        if not keys or name in keys
+    ]
+
+
+def _wanted(settings: Mapping[str, Setting], present: Mapping[str, str], keys: Collection[str] | None) -> list[str]:
+    shown = {name for name, setting in settings.items() if not setting.hidden or name in present} | present.keys()
+    return [name for name in shown if not keys or name in keys]
+
+
+def _resource_entry(
+    setting: Setting, overrides: Mapping[str, str], value: Value, origins: list[Origin], source: int
+) -> Entry:
+    """An entry of a resource whose own value, if it has one, goes before what it inherits."""
+    text = setting.format(value)
+    if setting.name in overrides:
+        text = _canonical(setting, overrides[setting.name])
+        origins = [Origin(setting.name, text, source), *origins]
+    return _entry(setting, setting.name, text, origins, read_only=False)
+
+
+def _entry(setting: Setting, name: str, text: str | None, origins: list[Origin], *, read_only: bool) -> Entry:
+    hide = setting.sensitive
+    return {
+        "name": name,
+        "value": None if hide else text,
+        "read_only": read_only,
+        "config_source": origins[0].source if origins else DEFAULT_SOURCE,
+        "is_sensitive": hide,
+        "synonyms": [
+            {"name": origin.name, "value": None if hide else origin.text, "source": origin.source} for origin in origins
+        ],
+        "config_type": setting.type,
+        "documentation": setting.documentation,
+    }
+
+
+def _broker_value(broker: BrokerConfig, setting: Setting, name: str, origins: list[Origin]) -> str | None:
+    if name != setting.name:  # for one listener
+        return origins[0].text
+    if name == "advertised.listeners" and not broker.is_set(name):
+        return setting.format(broker.listeners)
+    return setting.format(broker.value(name))
+
+
+def _canonical(setting: Setting, text: str) -> str | None:
+    try:
+        return setting.format(setting.parse(text))
+    except ConfigError:
+        return text

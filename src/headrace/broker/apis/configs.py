@@ -1,0 +1,229 @@
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from headrace.broker.apis import loggers
+from headrace.broker.apis.config_changes import alter_config, check_names, replace_config
+from headrace.broker.apis.config_entries import (
+    Entry,
+    broker_entries,
+    client_metrics_entries,
+    cluster_default_entries,
+    group_entries,
+    topic_entries,
+)
+from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.cluster import topic_names
+from headrace.cluster.controller import Alteration, Controller
+from headrace.cluster.image import (
+    BROKER_CONFIG,
+    CLIENT_METRICS_CONFIG,
+    GROUP_CONFIG,
+    TOPIC_CONFIG,
+    ConfigResource,
+)
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Request
+from headrace.wire.apis import ApiKey
+
+# Resource types as requests carry them.
+TOPIC: Final = 2
+BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+_KINDS: Final[Mapping[int, str]] = {
+    TOPIC: TOPIC_CONFIG,
+    BROKER: BROKER_CONFIG,
+    CLIENT_METRICS: CLIENT_METRICS_CONFIG,
+    GROUP: GROUP_CONFIG,
+}
+
+
+class ConfigApis:
+    """Answers the APIs about settings, those of the tables and those set at run time."""
+
+    def __init__(self, controller: Controller, config: BrokerConfig) -> None:
+        self._controller = controller
+        self._config = config
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        """The handlers by API."""
+        return {
+            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
+            ApiKey.ALTER_CONFIGS: self.alter_configs,
+            ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
+        }
+
+    def describe_configs(self, context: RequestContext, request: Request) -> Reply:
+        """The settings of each resource, with synonyms and documentation only where they are wanted."""
+        return {"results": [self._described(resource, request) for resource in request.resources]}
+
+    async def incremental_alter_configs(self, context: RequestContext, request: Request) -> Reply:
+        """Set, delete, append to and subtract from single settings (KIP-339); a resource changes whole or not."""
+
+        def alteration(resource: Any) -> Alteration:
+            for config in resource.configs:
+                if config.value is None and config.config_operation != 1:
+                    raise _invalid(f"Null value not supported for : {config.name}")
+            changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
+            return lambda current: alter_config(self._config, _resource(resource), current, changes)
+
+        return {"responses": await self._alter(request, alteration)}
+
+    async def alter_configs(self, context: RequestContext, request: Request) -> Reply:
+        """Replace all settings of each resource; what is not named goes back to its default."""
+
+        def alteration(resource: Any) -> Alteration:
+            for config in resource.configs:
+                if config.value is None:
+                    raise _invalid(f"Null value not supported for : {config.name}")
+            if resource.resource_type == BROKER_LOGGER:
+                raise _invalid(
+                    f"Unknown resource type {resource.resource_type}; use IncrementalAlterConfigs for loggers."
+                )
+            values = {config.name: config.value for config in resource.configs}
+            return lambda current: replace_config(self._config, _resource(resource), values)
+
+        return {"responses": await self._alter(request, alteration)}
+
+    def list_config_resources(self, context: RequestContext, request: Request) -> Reply:
+        """Names of the resources that have or can have settings, of the types asked for (KIP-1142)."""
+        image, node = self._controller.image, str(self._config.node_id)
+        named: dict[int, Sequence[str]] = {
+            TOPIC: sorted(image.topics),
+            BROKER: [str(broker) for broker in sorted(image.brokers)],
+            BROKER_LOGGER: [node],
+            CLIENT_METRICS: sorted(
+                resource.name for resource in image.configs if resource.kind == CLIENT_METRICS_CONFIG
+            ),
+            GROUP: sorted(resource.name for resource in image.configs if resource.kind == GROUP_CONFIG),
+        }
+        types = getattr(request, "resource_types", (CLIENT_METRICS,)) or tuple(named)
+        if any(wanted not in named for wanted in types):
+            return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
+        return {
+            "config_resources": [
+                {"resource_name": name, "resource_type": wanted} for wanted in types for name in named[wanted]
+            ]
+        }
+
+    def _described(self, resource: Any, request: Request) -> dict[str, Any]:
+        described = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+        try:
+            entries = self._entries(resource.resource_type, resource.resource_name, resource.configuration_keys)
+        except KafkaError as error:
+            return {**described, "error_code": error.code, "error_message": error.message, "configs": ()}
+        if not request.include_synonyms:
+            entries = [{**entry, "synonyms": ()} for entry in entries]
+        if not getattr(request, "include_documentation", False):
+            entries = [{**entry, "documentation": None} for entry in entries]
+        return {**described, "configs": entries}
+
+    def _entries(self, resource_type: int, name: str, keys: Sequence[str] | None) -> list[Entry]:
+        image = self._controller.image
+        if resource_type == TOPIC:
+            topic_names.validate(name)
+            if name not in image.topics:
+                raise KafkaError(ErrorCode.unknown_topic_or_partition)
+            return topic_entries(self._config, image.config(TOPIC_CONFIG, name), keys)
+        if resource_type == BROKER:
+            if not name:
+                return cluster_default_entries(self._config, image.config(BROKER_CONFIG, ""), keys)
+            self._check_node(name, "or empty string, ")
+            return broker_entries(self._config, image.config(BROKER_CONFIG, name), keys)
+        if resource_type == BROKER_LOGGER:
+            self._check_logger_resource(name)
+            return loggers.entries(keys)
+        if resource_type == GROUP:
+            _check_named(name, "Group name")
+            return group_entries(self._config, image.config(GROUP_CONFIG, name), keys)
+        if resource_type == CLIENT_METRICS:
+            _check_named(name, "Client metrics subscription name")
+            return client_metrics_entries(image.config(CLIENT_METRICS_CONFIG, name), keys)
+        raise _invalid(f"Unexpected resource type {resource_type} for resource {name}")
+
+    async def _alter(self, request: Request, alteration: Callable[[Any], Alteration]) -> list[dict[str, Any]]:
+        """One answer for each resource, in order: resources that are asked for twice are refused."""
+        times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+        problems: list[KafkaError | None] = []
+        accepted: list[tuple[ConfigResource, Alteration]] = []
+        for resource in request.resources:
+            try:
+                if times[resource.resource_type, resource.resource_name] > 1:
+                    raise _invalid("Each resource must appear at most once.")
+                check_names(config.name for config in resource.configs)
+                change = alteration(resource)
+                if resource.resource_type == BROKER_LOGGER:
+                    self._check_logger_resource(resource.resource_name)
+                    changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
+                    loggers.alter(changes, validate_only=request.validate_only)
+                else:
+                    self._check_resource(resource.resource_type, resource.resource_name)
+                    accepted.append((_resource(resource), change))
+            except KafkaError as error:
+                problems.append(error)
+            else:
+                problems.append(None)
+        outcome = await self._controller.alter_configs(accepted, validate_only=request.validate_only)
+        failed = {resource: error for (resource, _), error in zip(accepted, outcome, strict=True)}
+        return [
+            _altered(
+                resource, problem or (failed.get(_resource(resource)) if resource.resource_type in _KINDS else None)
+            )
+            for resource, problem in zip(request.resources, problems, strict=True)
+        ]
+
+    def _check_resource(self, resource_type: int, name: str) -> None:
+        if resource_type == TOPIC:
+            topic_names.validate(name)
+            if name not in self._controller.image.topics:
+                raise KafkaError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+        elif resource_type == BROKER:
+            if name:
+                self._check_node(name, "")
+        elif resource_type == GROUP:
+            _check_named(name, "Group name")
+        elif resource_type == CLIENT_METRICS:
+            _check_named(name, "Client metrics subscription name")
+        else:
+            raise _invalid(f"Unknown resource type {resource_type}")
+
+    def _check_logger_resource(self, name: str) -> None:
+        _check_named(name, "Broker id")
+        self._check_node(name, "")
+
+    def _check_node(self, name: str, alternative: str) -> None:
+        node = self._config.node_id
+        if not name.lstrip("-").isdecimal():
+            raise _invalid(f"Broker id must be an integer, but it is: {name}")
+        if int(name) != node:
+            raise _invalid(f"Unexpected broker id, expected {node} {alternative}but received {name}")
+
+
+def _resource(resource: Any) -> ConfigResource:
+    return ConfigResource(_KINDS.get(resource.resource_type, ""), resource.resource_name)
+
+
+def _altered(resource: Any, error: KafkaError | None) -> dict[str, Any]:
+    return {
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "error_code": error.code if error else ErrorCode.none,
+        "error_message": error.message if error else None,
+    }
+
+
+def _check_named(name: str, what: str) -> None:
+    if not name:
+        raise _invalid(f"{what} must not be empty")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_request, message)

@@ -1,0 +1,163 @@
+"""CreateTopics, DeleteTopics and CreatePartitions: requests that change which topics there are."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import Any
+
+from headrace.broker.apis.config_entries import topic_entries
+from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.cluster.controller import Controller
+from headrace.cluster.image import TopicImage
+from headrace.cluster.topic_changes import NewPartitions, NewTopic
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Request
+from headrace.wire.apis import ApiKey
+
+_DUPLICATE = "Duplicate topic name."
+
+
+class TopicApis:
+    """Answers the APIs that create, grow and delete topics, through the controller."""
+
+    def __init__(self, controller: Controller, config: BrokerConfig) -> None:
+        self._controller = controller
+        self._config = config
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        """The handlers by API."""
+        return {
+            ApiKey.CREATE_TOPICS: self.create_topics,
+            ApiKey.DELETE_TOPICS: self.delete_topics,
+            ApiKey.CREATE_PARTITIONS: self.create_partitions,
+        }
+
+    async def create_topics(self, context: RequestContext, request: Request) -> Reply:
+        """Create topics, or with validate_only say whether they could be; answered once they are durable and led."""
+        repeated = _repeated(topic.name for topic in request.topics)
+        wanted = {topic.name: _new_topic(topic) for topic in request.topics if topic.name not in repeated}
+        results = await self._controller.create_topics(tuple(wanted.values()), validate_only=request.validate_only)
+        topics = [self._created(new, result) for new, result in zip(wanted.values(), results, strict=True)]
+        topics.extend(_failed(name, KafkaError(ErrorCode.invalid_request, _DUPLICATE)) for name in repeated)
+        return {"topics": topics}
+
+    async def delete_topics(self, context: RequestContext, request: Request) -> Reply:
+        """Delete topics, named or (from version 6) by id; their logs are out of reach when the answer goes out."""
+        if not self._config.delete_topic_enable:
+            code = ErrorCode.invalid_request if context.api_version < 3 else ErrorCode.topic_deletion_disabled
+            raise KafkaError(code, "Topic deletion is switched off by delete.topic.enable=false.")
+        if context.api_version < 6:
+            states: list[tuple[str | None, uuid.UUID | None]] = [(name, None) for name in request.topic_names]
+        else:
+            states = [(topic.name, topic.topic_id) for topic in request.topics]
+        responses, targets = self._deletable(states)
+        names = [topic.name for topic in targets]
+        for topic, error in zip(targets, await self._controller.delete_topics(names), strict=True):
+            responses.append(_deletion(topic.name, topic.topic_id, error))
+        return {"responses": responses}
+
+    async def create_partitions(self, context: RequestContext, request: Request) -> Reply:
+        """Add partitions to topics, or with validate_only say whether they could be added."""
+        repeated = _repeated(topic.name for topic in request.topics)
+        wanted = [_new_partitions(topic) for topic in request.topics if topic.name not in repeated]
+        outcome = await self._controller.create_partitions(wanted, validate_only=request.validate_only)
+        results = [
+            {"name": new.name, "error_code": error.code, "error_message": error.message}
+            if error
+            else {"name": new.name}
+            for new, error in zip(wanted, outcome, strict=True)
+        ]
+        results.extend(_failed(name, KafkaError(ErrorCode.invalid_request, _DUPLICATE)) for name in repeated)
+        return {"results": results}
+
+    def _created(self, new: NewTopic, result: TopicImage | KafkaError) -> dict[str, Any]:
+        if isinstance(result, KafkaError):
+            return _failed(new.name, result)
+        overrides = {key: value for key, value in new.configs.items() if value is not None}
+        return {
+            "name": result.name,
+            "topic_id": result.topic_id,
+            "num_partitions": len(result.partitions),
+            "replication_factor": len(result.partitions[0].replicas),
+            "configs": topic_entries(self._config, overrides),
+        }
+
+    def _deletable(
+        self, states: list[tuple[str | None, uuid.UUID | None]]
+    ) -> tuple[list[dict[str, Any]], list[TopicImage]]:
+        """Answers for what cannot be deleted, and the topics that can."""
+        image = self._controller.image
+        times = Counter(states)
+        responses: list[dict[str, Any]] = []
+        found: dict[str, list[tuple[str | None, TopicImage]]] = {}
+        for (name, topic_id), count in times.items():
+            problem: KafkaError | None = None
+            topic = None
+            if name is None and topic_id is None:
+                problem = _invalid("Neither topic name nor id were specified.")
+            elif name is not None and topic_id is not None:
+                problem = _invalid("Give the topic's name or its id, not both.")
+            elif count > 1:
+                problem = _invalid(_DUPLICATE if name is not None else "Duplicate topic id.")
+            elif topic_id is not None:
+                topic = image.topic_by_id(topic_id)
+                problem = None if topic else KafkaError(ErrorCode.unknown_topic_id, "There is no topic with this id.")
+            elif name is not None:
+                topic = image.topics.get(name)
+                problem = None if topic else KafkaError(ErrorCode.unknown_topic_or_partition, "There is no such topic.")
+            if problem is not None:
+                responses.append(_deletion(name, topic_id, problem))
+            elif topic is not None:
+                found.setdefault(topic.name, []).append((name, topic))
+        targets = []
+        for same in found.values():
+            if len(same) == 1:
+                targets.append(same[0][1])
+            else:
+                both = _invalid("The topic is given both by name and by id.")
+                responses.append(_deletion(same[0][1].name, same[0][1].topic_id, both))
+        return responses, targets
+
+
+def _new_topic(topic: Any) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple((assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments),
+        {config.name: config.value for config in topic.configs},
+    )
+
+
+def _new_partitions(topic: Any) -> NewPartitions:
+    assignments = topic.assignments
+    return NewPartitions(
+        topic.name, topic.count, None if assignments is None else [assignment.broker_ids for assignment in assignments]
+    )
+
+
+def _repeated(names: Any) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _failed(name: str, error: KafkaError) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": error.code,
+        "error_message": error.message,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": (),
+    }
+
+
+def _deletion(name: str | None, topic_id: uuid.UUID | None, error: KafkaError | None) -> dict[str, Any]:
+    code, message = (error.code, error.message) if error else (ErrorCode.none, None)
+    return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_request, message)

@@ -1,0 +1,326 @@
+"""The controller: takes the cluster's metadata from the store, keeps the image of it, and makes every change.
+
+Decisions are pure functions (topic_changes, elections); this shell writes what they decide, swaps the image, and tells
+the listener. It knows neither logs nor sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from headrace.cluster import topic_changes, znodes
+from headrace.cluster.elections import elect
+from headrace.cluster.image import (
+    BROKER_CONFIG,
+    BrokerImage,
+    ConfigResource,
+    MetadataImage,
+    TopicImage,
+)
+from headrace.cluster.loading import create_persistent_nodes, load_image
+from headrace.cluster.store import BadVersion, Create, MetadataStore, NodeExists, NoNode, Operation, Set
+from headrace.cluster.topic_changes import Change, NewPartitions, NewTopic
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+
+log = logging.getLogger(__name__)
+
+PRODUCER_IDS_PER_BLOCK: Final = 1000
+_MAX_PRODUCER_ID: Final = 2**63 - 1
+
+Alteration: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""From a resource's settings to its new ones; raises KafkaError to leave them."""
+
+
+class PartitionChange(NamedTuple):
+    """A partition that this broker has to create, lead or follow from now on."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    is_new: bool
+
+
+class ControllerListener(Protocol):
+    """Who carries changes out on this broker. Called on the event loop after the change is durable."""
+
+    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
+        """These partitions are new or have another leader, epoch or replicas."""
+
+    def on_topic_deleted(self, topic: TopicImage) -> None:
+        """The topic is gone; so must its logs be."""
+
+    def on_config_changed(self, resource: ConfigResource) -> None:
+        """The run-time settings of `resource` changed; those of brokers are in force already."""
+
+
+class ClusterIdMismatch(Exception):
+    """The data directory belongs to another cluster than the metadata store."""
+
+
+class Controller:
+    """Metadata of one cluster, as seen and changed by broker `config.node_id`.
+
+    start() before anything else; attach() once somebody can carry changes out. Changes happen one after the other.
+    """
+
+    def __init__(
+        self, store: MetadataStore, config: BrokerConfig, *, now_ms: Callable[[], int], random: Random | None = None
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._now_ms = now_ms
+        self._random = random or Random()
+        self._lock = asyncio.Lock()
+        self._listeners: list[ControllerListener] = []
+        self.image = MetadataImage()
+
+    def attach(self, listener: ControllerListener) -> None:
+        """Tell `listener` of every change from now on."""
+        self._listeners.append(listener)
+
+    async def start(self, cluster_id: str | None = None) -> None:
+        """Read the tree, making it where it is new, take the controller's office, and put run-time settings in force.
+
+        `cluster_id` is what the data directory says; raises ClusterIdMismatch where the tree has another.
+        """
+        await create_persistent_nodes(self._store)
+        known = await self._cluster_id(cluster_id)
+        if cluster_id is not None and known != cluster_id:
+            raise ClusterIdMismatch(
+                f"The data directory belongs to cluster {cluster_id}, but the metadata store to cluster {known}. "
+                f"Start with the data directory and the metadata of one cluster."
+            )
+        epoch = await self._take_office()
+        image = await load_image(self._store)
+        self.image = replace(image, cluster_id=known, controller_id=self._config.node_id, controller_epoch=epoch)
+        self._reconfigure_broker()
+
+    async def register(self, broker: BrokerImage) -> None:
+        """Make this broker known, and leader of what it can lead, each partition under a higher leader epoch.
+
+        The epoch rises even when the leader stays: what an unclean stop cut off the log may be written anew at the same
+        offsets, and only the epoch tells the two apart (KIP-101).
+        """
+        async with self._lock:
+            path, data = znodes.broker_path(broker.id), znodes.encode_broker(broker, self._now_ms())
+            try:
+                await self._store.create(path, data, ephemeral=True)
+            except NodeExists:
+                raise KafkaError(
+                    ErrorCode.duplicate_broker_registration,
+                    f"Another running broker has id {broker.id}; give this one its own with node.id.",
+                ) from None
+            image = self.image.with_brokers((*self.image.brokers.values(), broker))
+            topics, operations = elect(image)
+            await self._commit(Change(operations, image.with_topics(topics)))
+
+    def partitions_of(self, broker_id: int) -> list[PartitionChange]:
+        """Every partition with a replica on that broker."""
+        return [
+            change
+            for topic in self.image.topics.values()
+            for change in partition_changes(topic, 0, is_new=False)
+            if broker_id in change.replicas
+        ]
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicImage | KafkaError]:
+        """Create topics, all that can be in one durable write; for each the topic or why not."""
+        async with self._lock:
+            results: list[TopicImage | KafkaError] = []
+            operations: list[Operation] = []
+            image = self.image
+            for new in topics:
+                try:
+                    topic, change = topic_changes.create_topic(image, new, self._config, self._random)
+                except KafkaError as error:
+                    results.append(error)
+                    continue
+                image = change.image
+                operations.extend(change.operations)
+                results.append(topic)
+            created = [topic for topic in results if isinstance(topic, TopicImage)]
+            if created and not validate_only:
+                await self._commit(Change(operations, image))
+                self._tell_partitions([c for topic in created for c in partition_changes(topic, 0, is_new=True)])
+            return results
+
+    async def create_partitions(
+        self, requests: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[KafkaError | None]:
+        """Grow topics, all that can be in one durable write; for each None or why not."""
+        async with self._lock:
+            results: list[KafkaError | None] = []
+            operations: list[Operation] = []
+            changes: list[PartitionChange] = []
+            image = self.image
+            for new in requests:
+                try:
+                    topic, change = topic_changes.grow_topic(image, new, self._random)
+                except KafkaError as error:
+                    results.append(error)
+                    continue
+                changes.extend(partition_changes(topic, len(image.topics[new.name].partitions), is_new=True))
+                image = change.image
+                operations.extend(change.operations)
+                results.append(None)
+            if changes and not validate_only:
+                await self._commit(Change(operations, image))
+                self._tell_partitions(changes)
+            return results
+
+    async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:
+        """Delete topics, all that exist in one durable write; for each None or why not."""
+        async with self._lock:
+            results: list[KafkaError | None] = []
+            operations: list[Operation] = []
+            deleted: list[TopicImage] = []
+            image = self.image
+            for name in names:
+                try:
+                    topic, change = topic_changes.delete_topic(image, name)
+                except KafkaError as error:
+                    results.append(error)
+                    continue
+                image = change.image
+                operations.extend(change.operations)
+                deleted.append(topic)
+                results.append(None)
+            if deleted:
+                await self._commit(Change(operations, image))
+                for topic in deleted:
+                    for listener in self._listeners:
+                        listener.on_topic_deleted(topic)
+            return results
+
+    async def alter_configs(
+        self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
+    ) -> list[KafkaError | None]:
+        """Change run-time settings, all that can be in one durable write; for each resource None or why not."""
+        async with self._lock:
+            results: list[KafkaError | None] = []
+            configs: dict[ConfigResource, Mapping[str, str]] = {}
+            for resource, alteration in alterations:
+                try:
+                    configs[resource] = alteration(self.image.config(resource.kind, resource.name))
+                except KafkaError as error:
+                    results.append(error)
+                else:
+                    results.append(None)
+            if configs and not validate_only:
+                operations = [await self._config_operation(resource, values) for resource, values in configs.items()]
+                await self._commit(Change(operations, self.image.with_configs(configs)))
+                if any(resource.kind == BROKER_CONFIG for resource in configs):
+                    self._reconfigure_broker()
+                for resource in configs:
+                    for listener in self._listeners:
+                        listener.on_config_changed(resource)
+            return results
+
+    async def create_internal_topic(self, name: str) -> TopicImage:
+        """The internal topic of that name, created now where it is missing; raises KafkaError where it cannot be."""
+        existing = self.image.topics.get(name)
+        if existing is not None:
+            return existing
+        new = topic_changes.internal_topic(name, self._config, len(self.image.brokers))
+        (result,) = await self.create_topics((new,))
+        if isinstance(result, TopicImage):
+            return result
+        if result.code == ErrorCode.topic_already_exists:
+            return self.image.topics[name]
+        raise result
+
+    async def allocate_producer_ids(self) -> tuple[int, int]:
+        """A block of producer ids that nobody else has: the first and how many."""
+        path = znodes.PRODUCER_ID_BLOCK
+        while True:
+            node = await self._store.get(path)
+            first = znodes.decode_producer_ids(node.data)[1] + 1 if node.data else 0
+            last = first + PRODUCER_IDS_PER_BLOCK - 1
+            if last > _MAX_PRODUCER_ID:
+                raise KafkaError(ErrorCode.unknown_server_error, "All producer ids of this cluster are used up.")
+            block = znodes.encode_producer_ids(self._config.node_id, first, last)
+            try:
+                await self._store.set(path, block, node.version)
+            except BadVersion:
+                continue
+            return first, PRODUCER_IDS_PER_BLOCK
+
+    async def close(self) -> None:
+        """Leave the cluster: this broker's ephemeral nodes go."""
+        await self._store.close()
+
+    async def _cluster_id(self, suggested: str | None) -> str:
+        try:
+            return znodes.decode_cluster_id((await self._store.get(znodes.CLUSTER_ID)).data)
+        except NoNode:
+            cluster_id = suggested or base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        try:
+            await self._store.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id))
+        except NodeExists:
+            return znodes.decode_cluster_id((await self._store.get(znodes.CLUSTER_ID)).data)
+        return cluster_id
+
+    async def _take_office(self) -> int:
+        """Become the controller, under an epoch higher than any before."""
+        office = Create(znodes.CONTROLLER, znodes.encode_controller(self._config.node_id, self._now_ms()), True)
+        try:
+            node = await self._store.get(znodes.CONTROLLER_EPOCH)
+        except NoNode:
+            await self._store.multi((office, Create(znodes.CONTROLLER_EPOCH, b"1")))
+            return 1
+        epoch = int(node.data) + 1
+        await self._store.multi((office, Set(znodes.CONTROLLER_EPOCH, str(epoch).encode(), node.version)))
+        return epoch
+
+    async def _config_operation(self, resource: ConfigResource, values: Mapping[str, str]) -> Operation:
+        path, data = znodes.config_path(resource), znodes.encode_config(values)
+        return Create(path, data) if await self._store.exists(path) is None else Set(path, data)
+
+    async def _commit(self, change: Change) -> None:
+        if change.operations:
+            await self._store.multi(change.operations)
+        self.image = change.image
+
+    def _tell_partitions(self, changes: Sequence[PartitionChange]) -> None:
+        mine = [change for change in changes if self._config.node_id in change.replicas]
+        for listener in self._listeners:
+            listener.on_partitions(mine)
+
+    def _reconfigure_broker(self) -> None:
+        changed = self._config.reconfigure(
+            self.image.config(BROKER_CONFIG, ""), self.image.config(BROKER_CONFIG, str(self._config.node_id))
+        )
+        if changed:
+            log.info("Settings of this broker changed at run time: %s", ", ".join(sorted(changed)))
+
+
+def partition_changes(topic: TopicImage, first: int, *, is_new: bool) -> list[PartitionChange]:
+    """The topic's partitions from number `first` on, as a broker is told of them."""
+    return [
+        PartitionChange(
+            topic.name,
+            topic.topic_id,
+            index,
+            partition.leader,
+            partition.leader_epoch,
+            partition.replicas,
+            partition.isr,
+            is_new,
+        )
+        for index, partition in enumerate(topic.partitions)
+        if index >= first
+    ]

@@ -1,0 +1,118 @@
+"""The cluster's metadata as one immutable value. A change makes a new image; who holds an old one sees no change."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+NO_LEADER: Final = -1
+
+
+class Endpoint(NamedTuple):
+    """Where a broker can be reached through one listener."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str
+
+
+class BrokerImage(NamedTuple):
+    """A live broker."""
+
+    id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Where the broker can be reached through `listener`."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+
+class PartitionImage(NamedTuple):
+    """One partition. `version` is that of its state node, for the next conditional write."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    version: int = 0
+
+
+class TopicImage(NamedTuple):
+    """A topic; its partitions are numbered from 0 without a gap."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: tuple[PartitionImage, ...]
+
+
+class ConfigResource(NamedTuple):
+    """What a set of run-time settings belongs to; `kind` as in the tree, `name` empty for the cluster default."""
+
+    kind: str
+    name: str
+
+
+TOPIC_CONFIG: Final = "topics"
+BROKER_CONFIG: Final = "brokers"
+GROUP_CONFIG: Final = "groups"
+CLIENT_METRICS_CONFIG: Final = "client-metrics"
+
+_NO_CONFIG: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """Everything that the metadata tree says, at one moment."""
+
+    cluster_id: str = ""
+    controller_id: int = NO_LEADER
+    controller_epoch: int = 0
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    names: Mapping[uuid.UUID, str] = field(default_factory=dict)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> TopicImage | None:
+        """The topic with that id, or None."""
+        name = self.names.get(topic_id)
+        return self.topics[name] if name is not None else None
+
+    def config(self, kind: str, name: str) -> Mapping[str, str]:
+        """The run-time settings of a resource; empty where it has none."""
+        return self.configs.get(ConfigResource(kind, name), _NO_CONFIG)
+
+    def with_topics(self, topics: Iterable[TopicImage]) -> MetadataImage:
+        """An image in which `topics` are new or take the place of those with the same names."""
+        topics = tuple(topics)
+        return replace(
+            self,
+            topics={**self.topics, **{topic.name: topic for topic in topics}},
+            names={**self.names, **{topic.topic_id: topic.name for topic in topics}},
+        )
+
+    def without_topics(self, names: Iterable[str]) -> MetadataImage:
+        """An image that lacks these topics and their settings."""
+        gone = set(names)
+        return replace(
+            self,
+            topics={name: topic for name, topic in self.topics.items() if name not in gone},
+            names={topic_id: name for topic_id, name in self.names.items() if name not in gone},
+            configs={
+                resource: values
+                for resource, values in self.configs.items()
+                if resource.kind != TOPIC_CONFIG or resource.name not in gone
+            },
+        )
+
+    def with_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> MetadataImage:
+        """An image with these settings for these resources; empty settings remove a resource."""
+        merged = {**self.configs, **configs}
+        return replace(self, configs={resource: values for resource, values in merged.items() if values})
+
+    def with_brokers(self, brokers: Iterable[BrokerImage]) -> MetadataImage:
+        """An image in which exactly `brokers` are alive."""
+        return replace(self, brokers={broker.id: broker for broker in sorted(brokers)})

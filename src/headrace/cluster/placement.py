@@ -1,0 +1,58 @@
+"""Where the replicas of new partitions go. Pure: the random start comes from the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+from headrace.errors import ErrorCode, KafkaError
+
+
+def place(
+    brokers: Collection[int], partitions: int, replication_factor: int, random: Random, *, first_partition: int = 0
+) -> list[tuple[int, ...]]:
+    """Replicas of each new partition, the preferred leader first.
+
+    Leaders go round the brokers from a random one; the other replicas follow at a distance that grows with every round,
+    so that the load of a broker that fails spreads over all others. Raises KafkaError(INVALID_REPLICATION_FACTOR) where
+    there are fewer brokers than replicas.
+    """
+    count = len(brokers)
+    if replication_factor > count:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"Unable to replicate the partition {replication_factor} time(s): only {count} broker(s) are registered.",
+        )
+    order = sorted(brokers)
+    start, shift = random.randrange(count), random.randrange(count)
+    placed = []
+    for partition in range(first_partition, first_partition + partitions):
+        if partition > first_partition and partition % count == 0:
+            shift += 1
+        leader = (partition + start) % count
+        others = ((leader + 1 + (shift + step) % (count - 1)) % count for step in range(replication_factor - 1))
+        placed.append((order[leader], *(order[other] for other in others)))
+    return placed
+
+
+def check_manual(
+    replicas: Sequence[int], brokers: Collection[int], replication_factor: int | None = None
+) -> tuple[int, ...]:
+    """Replicas of one partition as a client chose them; raises KafkaError(INVALID_REPLICA_ASSIGNMENT)."""
+    if not replicas:
+        raise _invalid("The manual partition assignment includes an empty replica list.")
+    for broker in sorted(replicas):
+        if broker not in brokers:
+            raise _invalid(f"The manual partition assignment includes broker {broker}, which is not registered.")
+        if replicas.count(broker) > 1:
+            raise _invalid(f"The manual partition assignment includes broker {broker} more than once.")
+    if replication_factor is not None and len(replicas) != replication_factor:
+        raise _invalid(
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
+            f"but others have {replication_factor}."
+        )
+    return tuple(replicas)
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_replica_assignment, why)

@@ -1,0 +1,248 @@
+"""Decides what creating, growing and deleting topics does to the tree and to the image. Pure: no store, no clock.
+
+Errors and their order are those of Kafka's ReplicationControlManager.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+from headrace.cluster import topic_names, znodes
+from headrace.cluster.image import (
+    TOPIC_CONFIG,
+    ConfigResource,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from headrace.cluster.placement import check_manual, place
+from headrace.cluster.store import Create, Delete, Operation, Set
+from headrace.config import BrokerConfig, ConfigError, parse_topic_overrides
+from headrace.errors import ErrorCode, KafkaError
+
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+_RESERVED_IDS: Final = frozenset({uuid.UUID(int=0), uuid.UUID(int=1)})
+
+
+class NewTopic(NamedTuple):
+    """A topic to create. -1 stands for the broker's default; `assignments` are (partition, replicas) in any order."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Mapping[str, str | None] = {}
+
+
+class NewPartitions(NamedTuple):
+    """A topic to grow to `total` partitions; `assignments` holds the new ones' replicas, or None to place them."""
+
+    name: str
+    total: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+class Change(NamedTuple):
+    """What to write, and the metadata once it is written."""
+
+    operations: Sequence[Operation]
+    image: MetadataImage
+
+
+def create_topic(
+    image: MetadataImage, new: NewTopic, config: BrokerConfig, random: Random
+) -> tuple[TopicImage, Change]:
+    """Create one topic; raises KafkaError with what is wrong."""
+    topic_names.validate(new.name)
+    if new.name == topic_names.RESERVED:
+        raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {new.name} is prohibited.")
+    if new.name in image.topics:
+        raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{new.name}' already exists.")
+    other = topic_names.collision(new.name, image.topics)
+    if other is not None:
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic '{new.name}' collides with existing topic: {other}")
+    overrides = _overrides(new.configs)
+    replicas = _replicas(image, new, config, random)
+    topic = TopicImage(new.name, _new_id(image), tuple(_new_partition(brokers) for brokers in replicas))
+    resource = ConfigResource(TOPIC_CONFIG, new.name)
+    operations: list[Operation] = [
+        # As Kafka orders it: whoever sees the topic finds its settings.
+        Create(znodes.config_path(resource), znodes.encode_config(overrides)),
+        Create(znodes.topic_path(new.name), znodes.encode_topic(topic.topic_id, dict(enumerate(replicas)))),
+        Create(znodes.partitions_path(new.name)),
+        *_partition_nodes(image, topic, 0),
+    ]
+    return topic, Change(operations, image.with_topics((topic,)).with_configs({resource: overrides}))
+
+
+def internal_topic(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
+    """The internal topic `name` as the broker's settings want it.
+
+    A replication factor that nobody set is lowered to the number of brokers, so that one broker is enough to start.
+    """
+    if name == topic_names.GROUP_OFFSETS:
+        factor = _factor("offsets.topic.replication.factor", config, brokers)
+        return NewTopic(
+            name,
+            config.offsets_topic_num_partitions,
+            factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+    if name == topic_names.TRANSACTION_STATE:
+        factor = _factor("transaction.state.log.replication.factor", config, brokers)
+        in_sync = config.transaction_state_log_min_isr
+        return NewTopic(
+            name,
+            config.transaction_state_log_num_partitions,
+            factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(
+                    in_sync if config.is_set("transaction.state.log.min.isr") else min(in_sync, factor)
+                ),
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            },
+        )
+    raise KafkaError(ErrorCode.invalid_topic_exception, f"{name} is not an internal topic of this broker.")
+
+
+def _factor(setting: str, config: BrokerConfig, brokers: int) -> int:
+    wanted = config.value(setting)
+    assert isinstance(wanted, int)
+    return wanted if config.is_set(setting) else max(1, min(wanted, brokers))
+
+
+def grow_topic(image: MetadataImage, new: NewPartitions, random: Random) -> tuple[TopicImage, Change]:
+    """Add partitions to a topic; raises KafkaError with what is wrong."""
+    old = image.topics.get(new.name)
+    if old is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    present = len(old.partitions)
+    if new.total <= present:
+        raise KafkaError(
+            ErrorCode.invalid_partitions,
+            f"Topic {new.name} has {present} partition(s) already; {new.total} would not be an increase.",
+        )
+    added = new.total - present
+    if added > MAX_PARTITIONS_PER_REQUEST:
+        raise _too_many()
+    factor = len(old.partitions[0].replicas)
+    if new.assignments is None:
+        replicas = place(image.brokers, added, factor, random, first_partition=present)
+    else:
+        if len(new.assignments) != added:
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment,
+                f"{added} partition(s) are to be added, but {len(new.assignments)} assignment(s) were given.",
+            )
+        replicas = [check_manual(brokers, image.brokers, factor) for brokers in new.assignments]
+    topic = TopicImage(old.name, old.topic_id, (*old.partitions, *(_new_partition(brokers) for brokers in replicas)))
+    every = {index: partition.replicas for index, partition in enumerate(topic.partitions)}
+    operations: list[Operation] = [
+        Set(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, every)),
+        *_partition_nodes(image, topic, present),
+    ]
+    return topic, Change(operations, image.with_topics((topic,)))
+
+
+def delete_topic(image: MetadataImage, name: str) -> tuple[TopicImage, Change]:
+    """Remove a topic and its settings; raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    topic = image.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    operations: list[Operation] = []
+    for partition in range(len(topic.partitions)):
+        operations.append(Delete(znodes.state_path(name, partition)))
+        operations.append(Delete(znodes.partition_path(name, partition)))
+    operations.append(Delete(znodes.partitions_path(name)))
+    operations.append(Delete(znodes.topic_path(name)))
+    operations.append(Delete(znodes.config_path(ConfigResource(TOPIC_CONFIG, name))))
+    return topic, Change(operations, image.without_topics((name,)))
+
+
+def _overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
+    missing = [key for key, value in configs.items() if value is None]
+    if missing:
+        raise KafkaError(ErrorCode.invalid_config, "Null value not supported for topic configs: " + ",".join(missing))
+    overrides = {key: value for key, value in configs.items() if value is not None}
+    try:
+        parse_topic_overrides(overrides)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.invalid_config, str(error)) from error
+    return overrides
+
+
+def _replicas(image: MetadataImage, new: NewTopic, config: BrokerConfig, random: Random) -> list[tuple[int, ...]]:
+    if new.assignments:
+        return _manual_replicas(image, new)
+    if new.replication_factor < -1 or new.replication_factor == 0:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"Replication factor {new.replication_factor} is not allowed: at least 1, or -1 for the default.",
+        )
+    if new.partitions < -1 or new.partitions == 0:
+        raise KafkaError(
+            ErrorCode.invalid_partitions,
+            f"{new.partitions} partitions are not allowed: there must be at least 1, or -1 for the default.",
+        )
+    partitions = config.num_partitions if new.partitions == -1 else new.partitions
+    if partitions > MAX_PARTITIONS_PER_REQUEST:
+        raise _too_many()
+    factor = config.default_replication_factor if new.replication_factor == -1 else new.replication_factor
+    return place(image.brokers, partitions, factor, random)
+
+
+def _manual_replicas(image: MetadataImage, new: NewTopic) -> list[tuple[int, ...]]:
+    for what, value in (("replication factor", new.replication_factor), ("number of partitions", new.partitions)):
+        if value != -1:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"With a manual partition assignment the {what} must be -1, but it is {value}.",
+            )
+    replicas: dict[int, tuple[int, ...]] = {}
+    factor: int | None = None
+    for partition, brokers in new.assignments:
+        if partition in replicas:
+            raise KafkaError(ErrorCode.invalid_replica_assignment, f"Partition {partition} is assigned more than once.")
+        replicas[partition] = check_manual(brokers, image.brokers, factor)
+        factor = len(brokers)
+    if sorted(replicas) != list(range(len(replicas))):
+        raise KafkaError(ErrorCode.invalid_replica_assignment, "Partitions must be numbered from 0 without a gap.")
+    return [replicas[partition] for partition in range(len(replicas))]
+
+
+def _new_id(image: MetadataImage) -> uuid.UUID:
+    """A random id that no topic has, is not reserved, and does not print with a leading hyphen (as Kafka's)."""
+    while True:
+        topic_id = uuid.uuid4()
+        if topic_id not in _RESERVED_IDS and topic_id not in image.names and topic_id.bytes[0] >> 2 != 62:
+            return topic_id
+
+
+def _new_partition(replicas: tuple[int, ...]) -> PartitionImage:
+    return PartitionImage(leader=replicas[0], leader_epoch=0, replicas=replicas, isr=replicas)
+
+
+def _partition_nodes(image: MetadataImage, topic: TopicImage, first: int) -> list[Operation]:
+    operations: list[Operation] = []
+    for index in range(first, len(topic.partitions)):
+        state = znodes.encode_state(topic.partitions[index], image.controller_epoch)
+        operations.append(Create(znodes.partition_path(topic.name, index)))
+        operations.append(Create(znodes.state_path(topic.name, index), state))
+    return operations
+
+
+def _too_many() -> KafkaError:
+    return KafkaError(
+        ErrorCode.policy_violation,
+        f"More than {MAX_PARTITIONS_PER_REQUEST} partitions in one request are not allowed; use several requests.",
+    )

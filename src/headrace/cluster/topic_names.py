@@ -1,0 +1,56 @@
+"""Which names a topic may have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from headrace.errors import ErrorCode, KafkaError
+
+GROUP_OFFSETS: Final = "__consumer_offsets"
+TRANSACTION_STATE: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({GROUP_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
+"""Topics that belong to the brokers; clients see them flagged as internal."""
+RESERVED: Final = "__cluster_metadata"
+MAX_LENGTH: Final = 249
+"""A partition's directory is the name, a hyphen and up to five digits; file systems take 255 bytes."""
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+def is_internal(name: str) -> bool:
+    """Whether the topic belongs to the brokers themselves."""
+    return name in INTERNAL_TOPICS
+
+
+def validate(name: str) -> None:
+    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) that says what is wrong with the name of a topic."""
+    if not name:
+        raise _invalid("the empty string is not allowed")
+    if name in (".", ".."):
+        raise _invalid(f"'{name}' is not allowed")
+    if len(name) > MAX_LENGTH:
+        raise _invalid(f"'{name[:40]}...' has {len(name)} characters; at most {MAX_LENGTH} are allowed")
+    if not _LEGAL.fullmatch(name):
+        raise _invalid(f"'{name}' may only hold ASCII letters, digits, '.', '_' and '-'")
+
+
+def is_valid(name: str) -> bool:
+    """Whether a topic may have that name."""
+    try:
+        validate(name)
+    except KafkaError:
+        return False
+    return True
+
+
+def collision(name: str, others: Iterable[str]) -> str | None:
+    """A name among `others` that differs from `name` only in '.' against '_', and so clashes with it in metrics."""
+    if "." not in name and "_" not in name:
+        return None
+    unified = name.replace(".", "_")
+    return next((other for other in others if other != name and other.replace(".", "_") == unified), None)
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {why}")

@@ -1,0 +1,196 @@
+"""Paths of Kafka's metadata tree and what its nodes hold, byte for byte as Kafka 3.9 in ZooKeeper mode writes it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from headrace.cluster.image import BrokerImage, ConfigResource, Endpoint, PartitionImage
+
+CLUSTER_ID: Final = "/cluster/id"
+BROKER_IDS: Final = "/brokers/ids"
+TOPICS: Final = "/brokers/topics"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+CONFIG: Final = "/config"
+CONFIG_KINDS: Final = ("topics", "brokers", "clients", "users", "ips", "groups", "client-metrics", "changes")
+PERSISTENT: Final = (
+    "/cluster",
+    "/brokers",
+    BROKER_IDS,
+    TOPICS,
+    "/brokers/seqid",
+    "/admin",
+    "/admin/delete_topics",
+    "/isr_change_notification",
+    "/log_dir_event_notification",
+    PRODUCER_ID_BLOCK,
+    CONFIG,
+    *(f"{CONFIG}/{kind}" for kind in CONFIG_KINDS),
+)
+"""Nodes that exist in every cluster, parents before children."""
+CLUSTER_DEFAULT: Final = "<default>"
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def state_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def config_path(resource: ConfigResource) -> str:
+    return f"{CONFIG}/{resource.kind}/{sanitize(resource.name) if resource.name else CLUSTER_DEFAULT}"
+
+
+def sanitize(name: str) -> str:
+    """A name as Kafka writes it into a path: URL-encoded, `*` and blanks included."""
+    from urllib.parse import quote
+
+    return quote(name, safe="-._").replace("~", "%7E")
+
+
+def desanitize(name: str) -> str:
+    """The name that sanitize() wrote; "" for the cluster default."""
+    from urllib.parse import unquote
+
+    return "" if name == CLUSTER_DEFAULT else unquote(name)
+
+
+def _encode(value: Mapping[str, object]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _decode(data: bytes) -> Any:
+    return json.loads(data) if data else {}
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    return str(_decode(data)["id"])
+
+
+def encode_id(topic_id: uuid.UUID) -> str:
+    """A UUID in the 22 URL-safe base64 characters that Kafka prints."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def decode_id(text: str) -> uuid.UUID:
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def encode_broker(broker: BrokerImage, timestamp_ms: int) -> bytes:
+    plain = next((endpoint for endpoint in broker.endpoints if endpoint.security_protocol == "PLAINTEXT"), None)
+    value: dict[str, object] = {
+        "features": {},
+        "listener_security_protocol_map": {
+            endpoint.listener: endpoint.security_protocol for endpoint in broker.endpoints
+        },
+        "endpoints": [
+            f"{endpoint.listener}://{_bracket(endpoint.host)}:{endpoint.port}" for endpoint in broker.endpoints
+        ],
+        "jmx_port": -1,
+        "port": plain.port if plain else -1,
+        "host": plain.host if plain else None,
+        "version": 5,
+        "timestamp": str(timestamp_ms),
+    }
+    if broker.rack is not None:
+        value["rack"] = broker.rack
+    return _encode(value)
+
+
+def decode_broker(broker_id: int, data: bytes) -> BrokerImage:
+    value = _decode(data)
+    protocols = value.get("listener_security_protocol_map", {})
+    endpoints = []
+    for text in value["endpoints"]:
+        listener, _, address = text.partition("://")
+        host, _, port = address.rpartition(":")
+        endpoints.append(Endpoint(listener, host.strip("[]"), int(port), protocols.get(listener, listener)))
+    return BrokerImage(broker_id, tuple(endpoints), value.get("rack"))
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def encode_topic(topic_id: uuid.UUID, replicas: Mapping[int, Sequence[int]]) -> bytes:
+    return _encode(
+        {
+            "removing_replicas": {},
+            "partitions": {str(partition): list(brokers) for partition, brokers in replicas.items()},
+            "topic_id": encode_id(topic_id),
+            "adding_replicas": {},
+            "version": 3,
+        }
+    )
+
+
+def decode_topic(data: bytes) -> tuple[uuid.UUID | None, dict[int, tuple[int, ...]]]:
+    value = _decode(data)
+    replicas = {int(partition): tuple(brokers) for partition, brokers in value["partitions"].items()}
+    topic_id = value.get("topic_id")
+    return (decode_id(topic_id) if topic_id else None), dict(sorted(replicas.items()))
+
+
+def encode_state(partition: PartitionImage, controller_epoch: int) -> bytes:
+    return _encode(
+        {
+            "controller_epoch": controller_epoch,
+            "leader": partition.leader,
+            "version": 1,
+            "leader_epoch": partition.leader_epoch,
+            "isr": list(partition.isr),
+        }
+    )
+
+
+def decode_state(data: bytes, version: int, replicas: tuple[int, ...]) -> PartitionImage:
+    value = _decode(data)
+    return PartitionImage(value["leader"], value["leader_epoch"], replicas, tuple(value["isr"]), version)
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    return _encode({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1})
+
+
+def decode_controller(data: bytes) -> int:
+    return int(_decode(data)["brokerid"])
+
+
+def encode_config(values: Mapping[str, str]) -> bytes:
+    return _encode({"version": 1, "config": dict(values)})
+
+
+def decode_config(data: bytes) -> dict[str, str]:
+    return {str(key): str(value) for key, value in _decode(data).get("config", {}).items()}
+
+
+def encode_producer_ids(broker_id: int, first: int, last: int) -> bytes:
+    return _encode({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
+
+
+def decode_producer_ids(data: bytes) -> tuple[int, int]:
+    value = _decode(data)
+    return int(value["block_start"]), int(value["block_end"])

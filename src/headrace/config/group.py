@@ -1,0 +1,123 @@
+"""Settings of one group and of one client metrics subscription, which exist at run time only.
+
+Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#groupconfigs (KIP-848,
+KIP-932, KIP-1071) and KIP-714.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.config.definition import (
+    BOOLEAN,
+    INT,
+    LIST,
+    STRING,
+    Check,
+    ConfigError,
+    Setting,
+    Value,
+    at_least,
+    did_you_mean,
+    one_of,
+    table,
+)
+
+
+def _starts_with_offset_reset(value: Value) -> bool:
+    return isinstance(value, str) and (value in ("latest", "earliest") or value.startswith("by_duration:P"))
+
+
+_HEARTBEAT: Final = "Time in ms between two heartbeats of a member."
+_SESSION: Final = "Time in ms without a heartbeat after which a member is taken for dead."
+_ASSIGNMENT: Final = "Shortest time in ms between two assignments of the group."
+
+GROUP_SETTINGS: Final[dict[str, Setting]] = table(
+    Setting(
+        "consumer.session.timeout.ms",
+        INT,
+        45_000,
+        _SESSION,
+        at_least(1),
+        synonyms=("group.consumer.session.timeout.ms",),
+    ),
+    Setting(
+        "consumer.heartbeat.interval.ms",
+        INT,
+        5000,
+        _HEARTBEAT,
+        at_least(1),
+        synonyms=("group.consumer.heartbeat.interval.ms",),
+    ),
+    Setting(
+        "consumer.assignment.interval.ms",
+        INT,
+        1000,
+        _ASSIGNMENT,
+        at_least(0),
+        synonyms=("group.consumer.assignment.interval.ms",),
+    ),
+    Setting("share.session.timeout.ms", INT, 45_000, _SESSION, at_least(1)),
+    Setting("share.heartbeat.interval.ms", INT, 5000, _HEARTBEAT, at_least(1)),
+    Setting("share.assignment.interval.ms", INT, 1000, _ASSIGNMENT, at_least(0)),
+    Setting(
+        "share.auto.offset.reset",
+        STRING,
+        "latest",
+        "Where a share group begins: latest, earliest, or by_duration: and an ISO 8601 duration back from now.",
+        Check("latest, earliest, or by_duration: and an ISO 8601 duration such as PT1H", _starts_with_offset_reset),
+    ),
+    Setting("share.delivery.count.limit", INT, 5, "Most times a record is given to a share group.", at_least(2)),
+    Setting(
+        "share.isolation.level",
+        STRING,
+        "read_uncommitted",
+        "Whether a share group sees records of open and aborted transactions.",
+        one_of("read_committed", "read_uncommitted"),
+    ),
+    Setting(
+        "share.partition.max.record.locks", INT, 2000, "Most records of a partition given out at once.", at_least(100)
+    ),
+    Setting(
+        "share.record.lock.duration.ms", INT, 30_000, "Time in ms that a member may keep a record.", at_least(1000)
+    ),
+    Setting("share.renew.acknowledge.enable", BOOLEAN, True, "Whether a member may ask for more time with a record."),
+    Setting("streams.session.timeout.ms", INT, 45_000, _SESSION, at_least(1)),
+    Setting("streams.heartbeat.interval.ms", INT, 5000, _HEARTBEAT, at_least(1)),
+    Setting("streams.assignment.interval.ms", INT, 1000, _ASSIGNMENT, at_least(0)),
+    Setting(
+        "streams.initial.rebalance.delay.ms",
+        INT,
+        3000,
+        "Time in ms that a new group waits for more members before its first assignment.",
+        at_least(0),
+    ),
+    Setting("streams.num.standby.replicas", INT, 0, "Standby replicas of each task.", at_least(0)),
+)
+
+CLIENT_METRICS_SETTINGS: Final[dict[str, Setting]] = table(
+    Setting("interval.ms", INT, 300_000, "Time in ms between two reports of a client.", at_least(100)),
+    Setting("metrics", LIST, (), "Prefixes of the metrics to report; * for all."),
+    Setting("match", LIST, (), "Which clients report, as selector=pattern, such as client_software_name=.*"),
+)
+
+
+def parse_group_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
+    """Typed values of a group's settings; raises ConfigError for an unknown key or a bad value."""
+    return _parse(overrides, GROUP_SETTINGS, "group")
+
+
+def parse_client_metrics(overrides: Mapping[str, str]) -> dict[str, Value]:
+    """Typed values of a client metrics subscription; raises ConfigError for an unknown key or a bad value."""
+    return _parse(overrides, CLIENT_METRICS_SETTINGS, "client metrics")
+
+
+def _parse(overrides: Mapping[str, str], settings: Mapping[str, Setting], what: str) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for key, text in overrides.items():
+        setting = settings.get(key)
+        if setting is None:
+            raise ConfigError(key, None, f"Unknown {what} config name: {key}.{did_you_mean(key, settings)}")
+        values[key] = setting.parse(text)
+    return values
