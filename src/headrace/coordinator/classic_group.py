@@ -74,6 +74,7 @@ class ClassicGroup(Rebalance):
         try:
             self._check_sync(request)
         except KafkaError as error:
+            self._note_fenced(out, error, request.member_id, request.instance_id, "SyncGroup")
             out.append(CompleteSync(request.reply_to, SyncResult(error=error.code)))
             return out
         member = self.membership.members[request.member_id]
@@ -285,6 +286,7 @@ class ClassicGroup(Rebalance):
         try:
             member = self._check_member(request.member_id, request.instance_id, self.generation)
         except KafkaError as error:
+            self._note_fenced(out, error, request.member_id, request.instance_id, "JoinGroup")
             _refuse(out, request, error.code, request.member_id)
             return
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -370,10 +372,25 @@ class ClassicGroup(Rebalance):
         try:
             member = self._check_member(member_id, leaver.instance_id, self.generation)
         except KafkaError as error:
+            self._note_fenced(out, error, member_id, leaver.instance_id, "LeaveGroup")
             return error.code
         self.drop(out, member, ErrorCode.unknown_member_id)
         self.note(out, Happening.LEFT, member, leaver.reason)
         return ErrorCode.none
+
+    def _note_fenced(
+        self, out: list[Effect], error: KafkaError, member_id: str, instance_id: str | None, operation: str
+    ) -> None:
+        if error.code is ErrorCode.fenced_instance_id:
+            out.append(
+                Note(
+                    what=Happening.FENCED,
+                    generation=self.generation,
+                    member_id=member_id,
+                    instance_id=instance_id,
+                    reason=f"{operation}: {error.message}",
+                )
+            )
 
     def _check_alive(self) -> None:
         if self.state is GroupState.DEAD:

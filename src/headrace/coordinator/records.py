@@ -1,13 +1,14 @@
 """The records of `__consumer_offsets`, byte for byte as Kafka writes them: committed offsets and classic groups.
 
 Every key and value begins with an int16 version; the key's version also names the type of record. Written here:
-offset keys 1 with values 3 (1 when the client set a retention time), group keys 2 with values 3. Read: all versions.
+offset keys 1 with values 4 (1 when the client set a retention time), group keys 2 with values 3. Read: all versions.
 """
 
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.encoder import put_unsigned_varint
 
 NO_TIMESTAMP: Final = -1
 NO_LEADER_EPOCH: Final = -1
@@ -24,7 +25,11 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _OFFSET_HEAD_V1 = struct.Struct(">hqh")
 _OFFSET_TAIL_V1 = struct.Struct(">qq")
-_OFFSET_HEAD_V3 = struct.Struct(">hqih")
+_OFFSET_HEAD_V4 = struct.Struct(">hqi")
+_NO_TAGS: Final = b"\x00"
+_ONE_TAG_TOPIC_ID: Final = b"\x01\x00\x10"
+"""One tagged field, number 0, of 16 bytes."""
+_TOPIC_ID_TAG: Final = 0
 
 
 class OffsetKey(NamedTuple):
@@ -54,6 +59,8 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp: int
     expire_timestamp: int = NO_TIMESTAMP
+    topic_id: bytes = b""
+    """The id of the topic it was committed for, 16 bytes; empty where that is not known."""
     record_offset: int = -1
     """Where in the log the commit stands; -1 before it is there."""
 
@@ -82,6 +89,14 @@ class GroupMetadata(NamedTuple):
     members: tuple[MemberMetadata, ...] = ()
 
 
+def encode(key: OffsetKey | GroupKey, value: CommittedOffset | GroupMetadata | None) -> tuple[bytes, bytes | None]:
+    """Key and value of a record; a value of None is a tombstone."""
+    encoded_key = encode_offset_key(*key) if isinstance(key, OffsetKey) else encode_group_key(key.group_id)
+    if value is None:
+        return encoded_key, None
+    return encoded_key, encode_offset(value) if isinstance(value, CommittedOffset) else encode_group(value)
+
+
 def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return _INT16.pack(_OFFSET_KEY_VERSION) + _string(group_id) + _string(topic) + _INT32.pack(partition)
 
@@ -93,8 +108,12 @@ def encode_group_key(group_id: str) -> bytes:
 def encode_offset(value: CommittedOffset) -> bytes:
     metadata = value.metadata.encode()
     if value.expire_timestamp == NO_TIMESTAMP:
-        head = _OFFSET_HEAD_V3.pack(3, value.offset, value.leader_epoch, len(metadata))
-        return head + metadata + _INT64.pack(value.commit_timestamp)
+        out = bytearray(_OFFSET_HEAD_V4.pack(4, value.offset, value.leader_epoch))
+        put_unsigned_varint(out, len(metadata) + 1)
+        out += metadata
+        out += _INT64.pack(value.commit_timestamp)
+        out += _ONE_TAG_TOPIC_ID + value.topic_id if value.topic_id else _NO_TAGS
+        return bytes(out)
     tail = _OFFSET_TAIL_V1.pack(value.commit_timestamp, value.expire_timestamp)
     return _OFFSET_HEAD_V1.pack(1, value.offset, len(metadata)) + metadata + tail
 
@@ -146,7 +165,8 @@ def decode_offset(data: bytes, record_offset: int = -1) -> CommittedOffset:
     metadata = reader.string()
     commit_timestamp = reader.int64()
     expire_timestamp = reader.int64() if version == 1 else NO_TIMESTAMP
-    return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, record_offset)
+    topic_id = reader.tagged_fields().get(_TOPIC_ID_TAG, b"")
+    return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id, record_offset)
 
 
 def decode_group(data: bytes) -> GroupMetadata:
@@ -173,7 +193,7 @@ def _decode_member(reader: "_Reader") -> MemberMetadata:
         rebalance_timeout_ms = session_timeout_ms
     subscription = reader.bytes_()
     assignment = reader.bytes_()
-    reader.skip_tagged_fields()
+    reader.tagged_fields()
     return MemberMetadata(
         member_id,
         instance_id,
@@ -228,11 +248,11 @@ class _Reader:
     def array_length(self) -> int:
         return self._length(_INT32)
 
-    def skip_tagged_fields(self) -> None:
-        if self.version >= _FIRST_FLEXIBLE:
-            for _ in range(self._uvarint()):
-                self._uvarint()
-                self._take(self._uvarint())
+    def tagged_fields(self) -> dict[int, bytes]:
+        """Tag to its bytes; none in the plain encoding."""
+        if self.version < _FIRST_FLEXIBLE:
+            return {}
+        return {self._uvarint(): self._take(self._uvarint()) for _ in range(self._uvarint())}
 
     def _length(self, plain: struct.Struct) -> int:
         return self._uvarint() - 1 if self.version >= _FIRST_FLEXIBLE else self._unpack(plain)

@@ -28,15 +28,15 @@ Decision: TypeAlias = list[tuple[OffsetKey | GroupKey, CommittedOffset | GroupMe
 
 
 class OffsetToCommit(NamedTuple):
-    """One partition of an OffsetCommit; timestamps in ms, -1 where the client leaves them to the broker."""
+    """One partition of an OffsetCommit; `expire_timestamp` in ms, -1 where the broker's retention counts."""
 
     topic: str
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
-    commit_timestamp: int = NO_TIMESTAMP
     expire_timestamp: int = NO_TIMESTAMP
+    topic_id: bytes = b""
 
 
 class GroupShard:
@@ -73,13 +73,12 @@ class GroupShard:
         errors: list[ErrorCode] = []
         decision: Decision = []
         limit = self._settings.offset_metadata_max_bytes
-        for topic, partition, offset, leader_epoch, metadata, commit_timestamp, expire_timestamp in offsets:
+        for topic, partition, offset, leader_epoch, metadata, expire_timestamp, topic_id in offsets:
             if len(metadata) > limit:
                 errors.append(ErrorCode.offset_metadata_too_large)
                 continue
             errors.append(ErrorCode.none)
-            timestamp = now_ms if commit_timestamp == NO_TIMESTAMP else commit_timestamp
-            value = CommittedOffset(offset, leader_epoch, metadata, timestamp, expire_timestamp)
+            value = CommittedOffset(offset, leader_epoch, metadata, now_ms, expire_timestamp, topic_id)
             decision.append((OffsetKey(group_id, topic, partition), value))
         return errors, decision
 

@@ -53,6 +53,7 @@ class OffsetApis:
         accepted: list[dict[str, Any]] = []
         for topic in request.topics:
             name, unknown, partition_count = self._resolve(topic, by_id=by_id)
+            topic_id = self._topics.topic_id(name) if partition_count else None
             partitions = []
             for partition in topic.partitions:
                 index = partition.partition_index
@@ -67,7 +68,8 @@ class OffsetApis:
                             partition.committed_offset,
                             getattr(partition, "committed_leader_epoch", -1),
                             partition.committed_metadata or "",
-                            expire_timestamp=expire_timestamp,
+                            expire_timestamp,
+                            b"" if topic_id is None else topic_id.bytes,
                         )
                     )
             answers.append({**_name_of(topic, by_id=by_id), "partitions": partitions})

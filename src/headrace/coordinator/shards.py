@@ -1,0 +1,165 @@
+"""The shards that this broker leads: reading them from the log, and writing to it what they decide.
+
+Every write is decide -> append -> replay. A group belongs to the shard its name hashes to; a shard answers for its
+groups once all of its partition of `__consumer_offsets` is in memory.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from headrace.coordinator.loading import load
+from headrace.coordinator.partitioner import partition_for
+from headrace.coordinator.records import CommittedOffset, encode
+from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.shard import Decision, GroupShard
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Buffer
+from headrace.wire.records import RecordData, build_batch
+
+log = logging.getLogger(__name__)
+
+_LOAD_SLICE_S = 0.005
+"""How long loading may keep the event loop from its connections."""
+
+_RECORDS_PER_BATCH = 5000
+"""A commit is one batch; what is removed from a large group or with a topic may take several."""
+
+_AS_COORDINATOR_ERROR = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
+}
+"""What an append's failure means to a member of a group."""
+
+
+class CoordinatorLog(Protocol):
+    """The one partition of `__consumer_offsets` that a shard lives in."""
+
+    def append(self, batch: bytes) -> int:
+        """Write one batch, whose offsets begin at 0; the base offset it got. Raises KafkaError."""
+
+    def batches(self) -> Iterator[Buffer]:
+        """All that was ever written and is still there, in order, as buffers of whole batches."""
+
+
+class LedShard:
+    """A shard, its log, and whether all of the log is in memory yet."""
+
+    __slots__ = ("is_loaded", "log", "partition", "state", "steps")
+
+    def __init__(self, partition: int, coordinator_log: CoordinatorLog, settings: GroupSettings) -> None:
+        self.partition = partition
+        self.log = coordinator_log
+        self.state = GroupShard(settings)
+        self.is_loaded = False
+        self.steps = load(self.state, coordinator_log.batches(), wall_ms, f"__consumer_offsets-{partition}")
+
+
+class Shards:
+    """Shards by partition of `__consumer_offsets`; `on_loaded` is told of each that has been read."""
+
+    def __init__(
+        self, settings: GroupSettings, loop: asyncio.AbstractEventLoop, on_loaded: Callable[[LedShard], None]
+    ) -> None:
+        self.partition_count = settings.offsets_topic_num_partitions
+        """Partitions of `__consumer_offsets`: as it was created, whatever the setting says now."""
+        self._settings = settings
+        self._loop = loop
+        self._on_loaded = on_loaded
+        self._led: dict[int, LedShard] = {}
+        self._to_load: deque[LedShard] = deque()
+
+    def lead(self, partition: int, coordinator_log: CoordinatorLog) -> None:
+        """Read the partition, then answer for its groups; nothing to do for one that is led already."""
+        if partition in self._led:
+            return
+        shard = self._led[partition] = LedShard(partition, coordinator_log, self._settings)
+        self._to_load.append(shard)
+        if len(self._to_load) == 1:
+            self._load_slice()
+
+    def drop(self, partition: int) -> LedShard | None:
+        """Forget the partition, which another broker leads."""
+        return self._led.pop(partition, None)
+
+    def of(self, group_id: str) -> LedShard:
+        """Where the group lives. Raises KafkaError: not_coordinator, coordinator_load_in_progress."""
+        shard = self._led.get(partition_for(group_id, self.partition_count))
+        if shard is None:
+            raise KafkaError(ErrorCode.not_coordinator)
+        if not shard.is_loaded:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress)
+        return shard
+
+    def loaded(self) -> list[LedShard]:
+        """The shards that answer for their groups."""
+        return [shard for shard in self._led.values() if shard.is_loaded]
+
+    def all(self) -> list[LedShard]:
+        """Every shard. Raises KafkaError(coordinator_load_in_progress) while one is being read."""
+        if self._to_load:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress)
+        return list(self._led.values())
+
+    def partitions(self) -> list[int]:
+        return list(self._led)
+
+    def append(self, shard: LedShard, decision: Decision) -> int:
+        """Write the decision as one batch; its base offset. Raises KafkaError as group members understand it."""
+        now_ms = wall_ms()
+        batch = build_batch([RecordData(*encode(key, value), now_ms) for key, value in decision])
+        try:
+            return shard.log.append(batch)
+        except KafkaError as error:
+            raise KafkaError(_AS_COORDINATOR_ERROR.get(error.code, error.code), error.message) from error
+
+    def append_and_replay(self, shard: LedShard, decision: Decision) -> None:
+        """Write the decision, then make it true. Raises KafkaError, with nothing of that batch changed."""
+        now_ms = wall_ms()
+        for start in range(0, len(decision), _RECORDS_PER_BATCH):
+            batch = decision[start : start + _RECORDS_PER_BATCH]
+            offset = self.append(shard, batch)
+            for key, value in batch:
+                if isinstance(value, CommittedOffset):
+                    value = value._replace(record_offset=offset)
+                shard.state.replay(key, value, now_ms=now_ms)
+                offset += 1
+
+    def _load_slice(self) -> None:
+        deadline = time.monotonic() + _LOAD_SLICE_S
+        while self._to_load and time.monotonic() < deadline:
+            shard = self._to_load[0]
+            try:
+                if next(shard.steps, None) is not None:
+                    continue
+            except KafkaError as error:
+                log.error("__consumer_offsets-%d cannot be loaded; its groups stay away: %s", shard.partition, error)
+                self._led.pop(shard.partition, None)
+            else:
+                self._finish(shard)
+            self._to_load.popleft()
+        if self._to_load:
+            self._loop.call_soon(self._load_slice)
+
+    def _finish(self, shard: LedShard) -> None:
+        shard.is_loaded = True
+        if self._led.get(shard.partition) is not shard:
+            return
+        if shard.state.groups:
+            log.info("Loaded %d groups from __consumer_offsets-%d", len(shard.state.groups), shard.partition)
+        self._on_loaded(shard)
+
+
+def wall_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
