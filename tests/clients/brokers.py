@@ -11,7 +11,9 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 
 EXTERNAL_BOOTSTRAP: Final = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
-"""HOST:PORT of a running broker to test instead; what kills the broker or reads its files is then left out."""
+"""HOST:PORT of a running broker to test instead; what kills the broker is then left out."""
+EXTERNAL_DATA: Final = os.environ.get("HEADRACE_TEST_DATA")
+"""Log directory of that broker; what reads its files is left out without."""
 
 SETTINGS: Final = {
     "num.partitions": 4,
@@ -41,7 +43,9 @@ class ExternalBroker:
 
     @property
     def data(self) -> Path:
-        pytest.skip("reads the broker's files")
+        if EXTERNAL_DATA is None:
+            pytest.skip("reads the broker's files")
+        return Path(EXTERNAL_DATA)
 
     def start(self) -> None:
         pytest.skip("restarts the broker")

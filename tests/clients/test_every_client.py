@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.clients.brokers import EXTERNAL_BOOTSTRAP, BrokerUnderTest
+from tests.clients.brokers import BrokerUnderTest
 from tests.clients.drivers import CODECS
 from tests.clients.drivers.contract import ClientDriver
 from tests.clients.messages import assert_in_order, assert_same, plain, with_headers
@@ -26,8 +26,7 @@ def test_reads_back_what_it_wrote_in_every_compression(
 
     assert_same(received, sent)
     assert_in_order(received)
-    if not EXTERNAL_BOOTSTRAP:
-        assert stored_codecs(shared_broker.data, topic) == {codec}
+    assert stored_codecs(shared_broker.data, topic) == {codec}
 
 
 def test_starts_at_an_offset_or_a_timestamp(driver: ClientDriver, topic: str) -> None:

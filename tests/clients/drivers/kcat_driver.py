@@ -57,7 +57,6 @@ class KcatDriver:
     def group_consumer(self, topic: str, group: str) -> Iterator[ConsumerSession]:
         settings = {
             "auto.offset.reset": "earliest",
-            "auto.commit.interval.ms": "100",
             "session.timeout.ms": "6000",
             "heartbeat.interval.ms": "500",
         }
@@ -67,7 +66,7 @@ class KcatDriver:
         try:
             yield _GroupConsumer(process, self._bootstrap, group, topic, before)
         finally:
-            process.terminate(grace_s=1.5)  # it leaves its group at once, and then waits 5 s for a handle of its own
+            process.terminate()
 
     def close(self) -> None:
         """Every process ends where it is used."""
@@ -132,6 +131,7 @@ class _GroupConsumer:
         return received
 
     def commit(self) -> None:
+        # every 5 s: kcat does not let its auto.commit.interval.ms be changed
         wait_for_commit(self._bootstrap, self._group, self._topic, self._received)
 
 

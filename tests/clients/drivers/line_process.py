@@ -63,12 +63,12 @@ class LineProcess:
             raise AssertionError(f"{self._name} did not end within {timeout_s:g} s:\n{self.errors}") from None
         assert status == 0, f"{self._name} ended with status {status}:\n{self.errors}"
 
-    def terminate(self, grace_s: float = DEADLINE_S) -> None:
-        """SIGTERM, upon which a consumer leaves its group, and SIGKILL after `grace_s`."""
+    def terminate(self) -> None:
+        """SIGTERM, upon which a consumer leaves its group, and SIGKILL if that does not help."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(grace_s)
+                self._process.wait(DEADLINE_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self.close()

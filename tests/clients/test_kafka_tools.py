@@ -1,0 +1,210 @@
+"""Kafka's own command-line tools. A JVM takes a second to start, so a test does much with few of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.brokers import BrokerUnderTest
+from tests.clients.conftest import start_driver
+from tests.clients.drivers.confluent_driver import ConfluentDriver
+from tests.clients.drivers.java_driver import CONSOLE_CONSUMER, GET_OFFSETS, TOPICS, JavaDriver, run_tool
+from tests.clients.messages import plain, with_headers
+from tests.support.broker_process import BrokerProcess
+
+CONFIGS = "kafka.admin.ConfigCommand"
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
+API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+
+
+@pytest.fixture
+def java(shared_broker: BrokerUnderTest) -> Iterator[JavaDriver]:
+    driver = start_driver("java", shared_broker)
+    assert isinstance(driver, JavaDriver)
+    yield driver
+    driver.close()
+
+
+def test_kafka_topics(java: JavaDriver, topic: str) -> None:
+    java.run(TOPICS, "--create", "--topic", topic, "--partitions", "2", "--config", "segment.bytes=1048576")
+    java.run(TOPICS, "--alter", "--topic", topic, "--partitions", "3")
+
+    described = java.run(TOPICS, "--describe", "--topic", topic)
+    assert re.search(rf"Topic: {topic}\tTopicId: \S{{22}}\tPartitionCount: 3\tReplicationFactor: 1", described)
+    assert "segment.bytes=1048576" in described
+    for partition in range(3):
+        assert f"Topic: {topic}\tPartition: {partition}\tLeader: 0\tReplicas: 0\tIsr: 0" in described
+
+    java.run(TOPICS, "--delete", "--topic", topic)
+    assert topic not in java.run(TOPICS, "--list").splitlines()
+
+
+def test_kafka_configs(java: JavaDriver, topic: str) -> None:
+    java.create_topic(topic, 1)
+    of_topic = ("--entity-type", "topics", "--entity-name", topic)
+
+    java.run(CONFIGS, *of_topic, "--alter", "--add-config", "retention.ms=3600000,cleanup.policy=[compact,delete]")
+    changed = java.run(CONFIGS, *of_topic, "--describe")
+    assert "cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:" in changed
+    assert "retention.ms=3600000 sensitive=false" in changed
+
+    java.run(CONFIGS, *of_topic, "--alter", "--delete-config", "retention.ms")
+    assert "retention.ms=604800000" in java.run(CONFIGS, *of_topic, "--describe", "--all")
+
+    with pytest.raises(AssertionError, match=r"no\.such\.setting"):
+        java.run(CONFIGS, *of_topic, "--alter", "--add-config", "no.such.setting=1")
+
+    of_broker = java.run(CONFIGS, "--entity-type", "brokers", "--entity-name", "0", "--describe", "--all")
+    assert "num.partitions=4 sensitive=false synonyms={STATIC_BROKER_CONFIG:num.partitions=4" in of_broker
+
+
+def test_kafka_consumer_groups(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> None:
+    group = f"{topic}-group"
+    messages = plain(30, "grouped")
+    java.create_topic(topic, 1)
+    librdkafka = ConfluentDriver(shared_broker.bootstrap)
+    librdkafka.produce(topic, messages)
+    of_group = ("--group", group)
+
+    with librdkafka.group_consumer(topic, group) as consumer:
+        consumer.receive(10)
+        consumer.commit()
+        members = java.run(CONSUMER_GROUPS, "--describe", "--members", "--verbose", *of_group)
+        assert re.search(rf"{group}\s+tests-confluent-\S+\s+/127\.0\.0\.1\s+tests-confluent\s+1\s", members)
+        refused = java.run(
+            CONSUMER_GROUPS, "--reset-offsets", "--to-earliest", "--execute", "--topic", topic, *of_group
+        )
+        assert "current state is Stable" in refused
+
+    assert group in java.run(CONSUMER_GROUPS, "--list").splitlines()
+    assert re.search(rf"{group}\s.*\bEmpty\s+0", java.run(CONSUMER_GROUPS, "--describe", "--state", *of_group))
+    assert re.search(rf"{topic}\s+0\s+10\s+30\s+20\s", java.run(CONSUMER_GROUPS, "--describe", "--offsets", *of_group))
+
+    java.run(CONSUMER_GROUPS, "--reset-offsets", "--shift-by", "5", "--execute", "--topic", topic, *of_group)
+    with librdkafka.group_consumer(topic, group) as consumer:
+        assert [record.message for record in consumer.receive(15)] == messages[15:]
+
+    java.run(CONSUMER_GROUPS, "--delete-offsets", "--topic", topic, *of_group)
+    java.run(CONSUMER_GROUPS, "--delete", *of_group)
+    assert group not in java.run(CONSUMER_GROUPS, "--list").splitlines()
+
+
+def test_kafka_delete_records_and_get_offsets(
+    java: JavaDriver, shared_broker: BrokerUnderTest, topic: str, tmp_path: Path
+) -> None:
+    java.create_topic(topic, 1)
+    ConfluentDriver(shared_broker.bootstrap).produce(topic, plain(30, "deleted"))
+    wanted = {"partitions": [{"topic": topic, "partition": 0, "offset": 12}], "version": 1}
+    plan = tmp_path / "delete.json"
+    plan.write_text(json.dumps(wanted))
+
+    java.run(DELETE_RECORDS, "--offset-json-file", str(plan))
+
+    def offset_at(time: str) -> str:
+        return java.run(GET_OFFSETS, "--topic-partitions", f"{topic}:0", "--time", time).strip()
+
+    assert offset_at("earliest") == f"{topic}:0:12"
+    assert offset_at("latest") == f"{topic}:0:30"
+    assert offset_at("max-timestamp").startswith(f"{topic}:0:")
+    read = java.consume_from_beginning(topic, 18)
+    assert [record.offset for record in read] == list(range(12, 30))
+
+
+def test_console_consumer_stops_when_there_is_no_more(java: JavaDriver, topic: str) -> None:
+    java.create_topic(topic, 2)
+    java.produce(topic, plain(3, "few"))
+
+    read = java.run(CONSOLE_CONSUMER, "--topic", topic, "--from-beginning", "--timeout-ms", "3000")
+
+    assert len(read.splitlines()) == 3
+
+
+def test_performance_tools(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> None:
+    java.create_topic(topic, 6)
+    records = ("--num-records", "50000")
+
+    produced = run_tool(
+        PRODUCER_PERFORMANCE,
+        *("--topic", topic, *records, "--record-size", "100", "--throughput", "-1"),
+        *("--bootstrap-server", shared_broker.bootstrap),
+    )
+    consumed = java.run(CONSUMER_PERFORMANCE, "--topic", topic, *records, "--timeout", "20000")
+
+    assert "50000 records sent" in produced
+    # start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, ...
+    assert int(consumed.splitlines()[-1].split(",")[4]) == 50_000
+
+
+def test_log_dirs_and_api_versions(java: JavaDriver, topic: str) -> None:
+    java.create_topic(topic, 1)
+    java.produce(topic, plain(5, "sized"))
+
+    described = json.loads(java.run(LOG_DIRS, "--describe", "--topic-list", topic).splitlines()[-1])
+    partitions = [
+        partition
+        for broker in described["brokers"]
+        for directory in broker["logDirs"]
+        for partition in directory["partitions"]
+    ]
+    assert [partition["partition"] for partition in partitions] == [f"{topic}-0"]
+    assert partitions[0]["size"] > 0
+
+    versions = java.run(API_VERSIONS)
+    for api in ("Produce(0)", "Fetch(1)", "Metadata(3)", "CreateTopics(19)"):
+        assert re.search(rf"{re.escape(api)}: .*\[usable: \d+\]", versions), api
+
+
+def test_dump_log_reads_our_segments(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> None:
+    directory = shared_broker.data / f"{topic}-0"
+    java.create_topic(topic, 1)
+    librdkafka = ConfluentDriver(shared_broker.bootstrap)
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        librdkafka.produce(topic, with_headers(20, codec), codec=codec)
+    segment = directory / "00000000000000000000"
+
+    log = run_tool(DUMP_LOG, "--deep-iteration", "--print-data-log", "--files", f"{segment}.log")
+    assert re.findall(r"compresscodec: (\S+) crc", log) == ["none", "gzip", "snappy", "lz4", "zstd"]
+    assert log.count("isvalid: true") >= 5
+    assert "isvalid: false" not in log
+    assert [int(offset) for offset in re.findall(r"^\| offset: (\d+)", log, re.MULTILINE)] == list(range(100))
+    assert log.count("headerKeys: [source,sort]") == 100
+
+
+def test_dump_log_reads_what_a_stopped_broker_leaves(java: JavaDriver, own_broker: BrokerUnderTest, topic: str) -> None:
+    """Indexes (Kafka too pads them while it runs), offsets, groups and producer state."""
+    if not isinstance(own_broker, BrokerProcess):
+        pytest.skip("stops the broker")
+    driver = ConfluentDriver(own_broker.bootstrap)
+    group = f"{topic}-group"
+    java_of_own = JavaDriver(own_broker.bootstrap)
+    java_of_own.run(TOPICS, "--create", "--topic", topic, "--partitions", "1", "--config", "index.interval.bytes=100")
+    for lot in range(4):
+        driver.produce(topic, plain(5, f"left {lot}"))
+    with driver.group_consumer(topic, group) as consumer:
+        consumer.receive(20)
+        consumer.commit()
+    own_broker.sigterm()
+
+    segment = own_broker.data / f"{topic}-0" / "00000000000000000000"
+    checked = run_tool(DUMP_LOG, "--index-sanity-check", "--files", f"{segment}.index,{segment}.timeindex")
+    assert checked.count("passed sanity check") == 2
+    entries = run_tool(DUMP_LOG, "--verify-index-only", "--files", f"{segment}.index,{segment}.timeindex")
+    assert not re.search("(?i)mismatch|not found|out of order|non-secutive", entries), entries
+
+    offsets = [path for path in sorted(own_broker.data.glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
+    decoded = run_tool(DUMP_LOG, "--offsets-decoder", "--files", ",".join(map(str, offsets)))
+    assert f'"group":"{group}","topic":"{topic}","partition":0' in decoded
+    assert '"offset":20' in decoded
+    assert '"protocolType":"consumer"' in decoded
+
+    snapshots = [str(path) for path in (own_broker.data / f"{topic}-0").glob("*.snapshot")]
+    assert "lastOffset: 19" in run_tool(DUMP_LOG, "--files", ",".join(snapshots))
