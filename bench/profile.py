@@ -112,7 +112,7 @@ class _Sampler(threading.Thread):
                 "200",
                 "--format",
                 "raw",
-                "--nonblocking",
+                "--function",
             ]
             subprocess.run(
                 [sampler, "record", "--nonblocking", *what, "--output", output.name], check=True, capture_output=True
