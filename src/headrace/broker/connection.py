@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Part = bytes | bytearray | memoryview | FileSlice
 Parts = list[Part]
 
-SCRATCH_SIZE: Final = 256 * 1024
+SCRATCH_SIZE: Final = 1024 * 1024
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """Bytes of answers in memory (file regions are not) over which no further request of a client is taken."""
 KEPT_BUFFER: Final = 4 * 1024 * 1024

@@ -1,0 +1,97 @@
+"""Incremental fetch sessions (KIP-227)."""
+
+from random import Random
+
+import pytest
+
+from headrace.broker.fetch_session import EVICTABLE_AFTER_MS, FetchPartition, FetchSession, FetchSessions
+from headrace.errors import ErrorCode, KafkaError
+
+
+@pytest.fixture
+def sessions() -> FetchSessions:
+    return FetchSessions(2, Random(1))
+
+
+def begin(sessions: FetchSessions, session_id: int, epoch: int, now_ms: int = 0) -> FetchSession:
+    return sessions.begin(session_id, epoch, uses_topic_ids=False, now_ms=now_ms)[0]
+
+
+def refused(sessions: FetchSessions, session_id: int, epoch: int, *, uses_topic_ids: bool = False) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        sessions.begin(session_id, epoch, uses_topic_ids=uses_topic_ids, now_ms=0)
+    return caught.value.code
+
+
+def wanted(topic: str, index: int, offset: int = 0) -> FetchPartition:
+    partition = FetchPartition(topic, index)
+    partition.fetch_offset = offset
+    return partition
+
+
+def test_a_session_goes_on_epoch_by_epoch(sessions: FetchSessions) -> None:
+    session = begin(sessions, 0, 0)
+
+    assert begin(sessions, session.session_id, 1) is session
+    assert begin(sessions, session.session_id, 2) is session
+    assert refused(sessions, session.session_id, 2) is ErrorCode.invalid_fetch_session_epoch
+
+
+def test_an_unknown_session_is_not_found(sessions: FetchSessions) -> None:
+    assert refused(sessions, 99, 1) is ErrorCode.fetch_session_id_not_found
+
+
+def test_a_fetch_outside_sessions_is_not_kept_and_ends_the_one_it_names(sessions: FetchSessions) -> None:
+    session = begin(sessions, 0, 0)
+
+    assert not begin(sessions, session.session_id, -1).is_kept
+    assert refused(sessions, session.session_id, 1) is ErrorCode.fetch_session_id_not_found
+
+
+def test_names_and_ids_do_not_mix_in_a_session(sessions: FetchSessions) -> None:
+    session = begin(sessions, 0, 0)
+
+    assert refused(sessions, session.session_id, 1, uses_topic_ids=True) is ErrorCode.fetch_session_topic_id_error
+
+
+def test_a_full_cache_gives_no_session_until_one_has_been_idle_for_long(sessions: FetchSessions) -> None:
+    first, second = begin(sessions, 0, 0), begin(sessions, 0, 0)
+    assert not begin(sessions, 0, 0).is_kept
+
+    begin(sessions, first.session_id, 1, now_ms=EVICTABLE_AFTER_MS - 1)
+    assert begin(sessions, 0, 0, now_ms=EVICTABLE_AFTER_MS).is_kept
+
+    assert refused(sessions, second.session_id, 1) is ErrorCode.fetch_session_id_not_found
+    assert begin(sessions, first.session_id, 2) is first
+    assert len(sessions) == 2
+
+
+def test_the_epoch_wraps_round_to_one(sessions: FetchSessions) -> None:
+    session = begin(sessions, 0, 0)
+    session.epoch = 2**31 - 1
+
+    begin(sessions, session.session_id, 2**31 - 1)
+
+    assert session.epoch == 1
+
+
+def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> None:
+    session = begin(sessions, 0, 0)
+    session.put([wanted("t", 0), wanted("t", 1)])
+    session.partitions["t", 0].told_high_watermark = 9
+
+    session.put([wanted("t", 0, offset=5)])
+    session.forget([("t", 1), ("unknown", 3)])
+
+    assert list(session.partitions) == [("t", 0)]
+    partition = session.partitions["t", 0]
+    assert (partition.fetch_offset, partition.told_high_watermark) == (5, 9)
+
+
+def test_a_served_partition_is_the_last_next_time(sessions: FetchSessions) -> None:
+    session = begin(sessions, 0, 0)
+    session.put([wanted("t", index) for index in range(3)])
+
+    session.served(session.partitions["t", 0])
+
+    assert [index for _, index in session.partitions] == [1, 2, 0]

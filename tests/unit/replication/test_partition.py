@@ -1,0 +1,217 @@
+"""A partition over a real log: what is appended, refused, read and remembered."""
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDirs
+from headrace.types import TopicPartition
+from headrace.wire import batch as rb
+from headrace.wire.compression import Codec
+from headrace.wire.records import RecordData, build_batch, iter_records
+
+NOW = 1_700_000_000_000
+TOPIC_ID = UUID(int=5)
+TP = TopicPartition("t", 0)
+
+
+class Setup:
+    """One partition; `reopen` closes everything and starts again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config = LogConfig()
+        self.open()
+
+    def open(self, leader_epoch: int = 0) -> Partition:
+        self.replicas = ReplicaManager(LogDirs.open([self.directory], broker_id=0), lambda _: self.config)
+        self.partition = self.replicas.become_leader(TP, TOPIC_ID, leader_epoch)
+        return self.partition
+
+    def reopen(self, leader_epoch: int = 0) -> Partition:
+        self.replicas.close()
+        return self.open(leader_epoch)
+
+    def configure(self, **changes: object) -> Partition:
+        self.config = LogConfig(**changes)  # type: ignore[arg-type]
+        self.replicas.reconfigure("t")
+        return self.partition
+
+
+@pytest.fixture
+def setup(tmp_path: Path):  # type: ignore[no-untyped-def]
+    setup = Setup(tmp_path)
+    yield setup
+    setup.replicas.close()
+
+
+def batch(*values: bytes, key: bytes | None = b"k", timestamp: int = NOW, **header: int) -> bytes:
+    return build_batch([RecordData(key, value, timestamp) for value in values], **header)  # type: ignore[arg-type]
+
+
+def read_values(partition: Partition, offset: int) -> list[bytes | None]:
+    part = partition.read(offset, 1 << 20, read_committed=False, min_one_batch=True)
+    return [] if part is None else [record.value for record in iter_records(part.read()) if record.offset >= offset]
+
+
+def refused(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_offsets_run_on_and_reads_begin_anywhere(setup: Setup) -> None:
+    partition = setup.partition
+    results = [partition.append_as_leader(batch(b"a", b"b"), now_ms=NOW) for _ in range(3)]
+
+    assert [(result.base_offset, result.last_offset) for result in results] == [(0, 1), (2, 3), (4, 5)]
+    assert read_values(partition, 3) == [b"b", b"a", b"b"]
+    assert read_values(partition, 6) == []
+    assert partition.high_watermark == 6
+
+
+def test_batches_carry_the_leader_epoch_and_a_right_checksum(setup: Setup) -> None:
+    partition = setup.reopen(7)
+    partition.append_as_leader(batch(b"a"), now_ms=NOW)
+
+    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
+    assert part is not None
+    data = part.read()
+    assert rb.parse_header(data).partition_leader_epoch == 7
+    assert rb.batch_crc_ok(data, 0, len(data))
+    assert partition.end_offset_for_epoch(7) == (7, 1)
+
+
+def test_reading_outside_the_log_is_an_error(setup: Setup) -> None:
+    partition = setup.partition
+    partition.append_as_leader(batch(b"a"), now_ms=NOW)
+
+    for offset in (-1, 2, 100):
+        code = refused(lambda at=offset: partition.read(at, 100, read_committed=False, min_one_batch=True))
+        assert code is ErrorCode.offset_out_of_range
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key(setup: Setup) -> None:
+    partition = setup.configure(cleanup_policy=frozenset({"compact"}))
+
+    assert refused(lambda: partition.append_as_leader(batch(b"a", key=None), now_ms=NOW)) is ErrorCode.invalid_record
+    partition.append_as_leader(batch(b"a"), now_ms=NOW)
+
+
+def test_timestamps_too_far_ahead_or_behind_are_refused(setup: Setup) -> None:
+    partition = setup.configure(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=1000)
+
+    for timestamp in (NOW - 1001, NOW + 1001):
+        late = batch(b"a", timestamp=timestamp)
+        assert refused(lambda data=late: partition.append_as_leader(data, now_ms=NOW)) is ErrorCode.invalid_timestamp
+    partition.append_as_leader(batch(b"a", timestamp=NOW - 1000), now_ms=NOW)
+
+
+def test_log_append_time_replaces_the_producers_timestamps(setup: Setup) -> None:
+    partition = setup.configure(message_timestamp_type="LogAppendTime")
+
+    result = partition.append_as_leader(batch(b"a", timestamp=5), now_ms=NOW)
+
+    assert result.log_append_time == NOW
+    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
+    assert part is not None
+    assert [record.timestamp for record in iter_records(part.read())] == [NOW]
+
+
+@pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_the_topics_compression_replaces_the_producers(setup: Setup, name: str) -> None:
+    partition = setup.configure(compression_type=name)
+    sent = batch(b"a" * 100, b"b", codec=Codec.GZIP)
+
+    partition.append_as_leader(sent, now_ms=NOW)
+
+    part = partition.read(0, 1 << 20, read_committed=False, min_one_batch=True)
+    assert part is not None
+    data = part.read()
+    assert rb.parse_header(data).codec == (0 if name == "uncompressed" else Codec[name.upper()])
+    assert [record.value for record in iter_records(data)] == [b"a" * 100, b"b"]
+
+
+def test_acks_all_needs_the_replicas_that_the_topic_asks_for(setup: Setup) -> None:
+    partition = setup.configure(min_insync_replicas=2)
+
+    code = refused(lambda: partition.append_as_leader(batch(b"a"), now_ms=NOW))
+    assert code is ErrorCode.not_enough_replicas
+    partition.append_as_leader(batch(b"a"), now_ms=NOW, acks=1)
+
+
+def test_producers_are_remembered_across_a_restart(setup: Setup) -> None:
+    sent = batch(b"a", b"b", producer_id=4, producer_epoch=0, base_sequence=0)
+    setup.partition.append_as_leader(sent, now_ms=NOW)
+
+    partition = setup.reopen()
+
+    assert partition.append_as_leader(sent, now_ms=NOW).base_offset == 0
+    assert partition.log_end_offset == 2
+    gap = batch(b"c", producer_id=4, producer_epoch=0, base_sequence=9)
+    code = refused(lambda: partition.append_as_leader(gap, now_ms=NOW))
+    assert code is ErrorCode.out_of_order_sequence_number
+
+
+def test_producers_are_remembered_across_a_roll_and_a_crash(setup: Setup, tmp_path: Path) -> None:
+    partition = setup.configure(segment_bytes=400)
+    for sequence in range(20):
+        sent = batch(bytes(50), producer_id=4, producer_epoch=0, base_sequence=sequence)
+        partition.append_as_leader(sent, now_ms=NOW)
+    assert len(partition.log.segments) > 2
+    crashed = tmp_path / "copy"
+    crashed.mkdir()
+    copied = crashed / "t-0"
+    copied.mkdir()
+    for path in (tmp_path / "t-0").iterdir():
+        (copied / path.name).write_bytes(path.read_bytes())
+
+    replicas = ReplicaManager(LogDirs.open([crashed], broker_id=0), lambda _: setup.config)
+    recovered = replicas.become_leader(TP, TOPIC_ID, 1)
+
+    assert recovered.append_as_leader(sent, now_ms=NOW).base_offset == 19
+    assert recovered.log_end_offset == 20
+    replicas.close()
+
+
+def test_deleted_records_cannot_be_read_and_stay_deleted(setup: Setup) -> None:
+    for value in (b"a", b"b", b"c"):
+        setup.partition.append_as_leader(batch(value), now_ms=NOW)
+
+    assert setup.partition.delete_records(2) == 2
+    assert setup.partition.delete_records(1) == 2
+    partition = setup.reopen()
+
+    assert partition.log_start_offset == 2
+    assert read_values(partition, 2) == [b"c"]
+    assert refused(lambda: partition.delete_records(4)) is ErrorCode.offset_out_of_range
+    assert partition.delete_records(-1) == 3
+
+
+def test_records_of_a_topic_that_keeps_all_keys_cannot_be_deleted(setup: Setup) -> None:
+    partition = setup.configure(cleanup_policy=frozenset({"compact"}))
+
+    assert refused(lambda: partition.delete_records(0)) is ErrorCode.policy_violation
+
+
+def test_another_topics_directory_is_not_taken_over(setup: Setup) -> None:
+    setup.replicas.close()
+    setup.replicas = ReplicaManager(LogDirs.open([setup.directory], broker_id=0), lambda _: setup.config)
+
+    code = refused(lambda: setup.replicas.become_leader(TP, UUID(int=6), 0))
+    assert code is ErrorCode.inconsistent_topic_id
+
+
+def test_clients_with_another_leader_epoch_are_told(setup: Setup) -> None:
+    partition = setup.reopen(5)
+
+    partition.check_leader_epoch(-1)
+    partition.check_leader_epoch(5)
+    assert refused(lambda: partition.check_leader_epoch(4)) is ErrorCode.fenced_leader_epoch
+    assert refused(lambda: partition.check_leader_epoch(6)) is ErrorCode.unknown_leader_epoch

@@ -1,0 +1,111 @@
+"""Idempotent producers as a partition sees them (KIP-98)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.producer_state import WINDOW, ProducerState
+from headrace.wire.batch import BatchHeader
+
+
+def header(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 9, timestamp: int = 1000) -> BatchHeader:
+    return BatchHeader(0, 0, 0, 2, 0, 0, count - 1, timestamp, timestamp, producer, epoch, sequence, count)
+
+
+class Log:
+    """Appends what the state lets through."""
+
+    def __init__(self) -> None:
+        self.state = ProducerState()
+        self.end = 0
+
+    def send(self, batch: BatchHeader) -> int:
+        """The base offset that the producer is told."""
+        earlier = self.state.check(batch)
+        if earlier is not None:
+            return earlier.first_offset
+        first = self.end
+        self.end += batch.record_count
+        self.state.update(batch, first, self.end - 1, batch.max_timestamp)
+        return first
+
+
+def test_a_repeated_batch_gets_its_first_answer_and_is_not_written_again() -> None:
+    log = Log()
+    offsets = [log.send(header(sequence, 3)) for sequence in range(0, 15, 3)]
+
+    assert [log.send(header(sequence, 3)) for sequence in range(0, 15, 3)] == offsets
+    assert log.end == 15
+
+
+def test_only_the_last_five_batches_are_remembered() -> None:
+    log = Log()
+    for sequence in range(WINDOW + 1):
+        log.send(header(sequence))
+
+    with pytest.raises(KafkaError) as caught:
+        log.send(header(0))
+    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+
+
+def test_a_gap_is_refused() -> None:
+    log = Log()
+    log.send(header(0))
+
+    with pytest.raises(KafkaError) as caught:
+        log.send(header(2))
+    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    assert Log().send(header(77)) == 0
+
+
+def test_a_new_epoch_begins_with_zero_and_fences_the_old_one() -> None:
+    log = Log()
+    log.send(header(0))
+    with pytest.raises(KafkaError) as caught:
+        log.send(header(1, epoch=1))
+    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+
+    log.send(header(0, epoch=1))
+
+    with pytest.raises(KafkaError) as caught:
+        log.send(header(1))
+    assert caught.value.code is ErrorCode.invalid_producer_epoch
+
+
+def test_sequences_wrap_round() -> None:
+    log = Log()
+    log.send(header(2**31 - 2, 2))
+
+    assert log.send(header(0)) == 2
+
+
+def test_idle_producers_are_forgotten() -> None:
+    log = Log()
+    log.send(header(0, timestamp=1000))
+
+    log.state.expire(now_ms=1999, expiration_ms=1000)
+    assert len(log.state) == 1
+    log.state.expire(now_ms=2000, expiration_ms=1000)
+    assert len(log.state) == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), max_size=30))
+def test_a_snapshot_restores_what_decides_the_next_batch(batches: list[tuple[int, int]]) -> None:
+    log = Log()
+    next_sequence = {1: 0, 2: 0, 3: 0}
+    for producer, count in batches:
+        log.send(header(next_sequence[producer], count, producer=producer))
+        next_sequence[producer] += count
+    restored = ProducerState()
+
+    restored.restore(log.state.snapshot())
+
+    assert restored.snapshot() == log.state.snapshot()
+    for producer in {producer for producer, _ in batches}:
+        assert restored.check(header(next_sequence[producer], producer=producer)) is None
+        with pytest.raises(KafkaError):
+            restored.check(header(next_sequence[producer] + 1, producer=producer))

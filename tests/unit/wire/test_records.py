@@ -1,0 +1,82 @@
+"""Records in, batch out, records back; and what a reader does with bytes that are no batch."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire import batch as rb
+from headrace.wire.compression import Codec
+from headrace.wire.records import Record, RecordData, build_batch, iter_records, recompress
+
+headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8)), max_size=3).map(tuple)
+record_data = st.builds(
+    RecordData,
+    key=st.none() | st.binary(max_size=20),
+    value=st.none() | st.binary(max_size=300),
+    timestamp=st.integers(0, 2**44),
+    headers=headers,
+)
+
+
+def as_read(records: list[RecordData], base_offset: int) -> list[Record]:
+    return [Record(base_offset + i, r.timestamp, r.key, r.value, r.headers) for i, r in enumerate(records)]
+
+
+@given(records=st.lists(record_data, min_size=1, max_size=30), codec=st.sampled_from(Codec), base=st.integers(0, 2**40))
+def test_records_come_back_as_they_were_under_every_codec(records: list[RecordData], codec: Codec, base: int) -> None:
+    batch = build_batch(records, base_offset=base, codec=codec)
+
+    assert list(iter_records(batch)) == as_read(records, base)
+    assert rb.batch_crc_ok(batch, 0, len(batch))
+
+
+@given(records=st.lists(record_data, min_size=1, max_size=10), old=st.sampled_from(Codec), new=st.sampled_from(Codec))
+def test_a_recompressed_batch_keeps_its_records_and_header(records: list[RecordData], old: Codec, new: Codec) -> None:
+    batch = build_batch(records, codec=old, producer_id=7, producer_epoch=1, base_sequence=5)
+
+    again = recompress(rb.parse_header(batch), batch, 0, new, None)
+
+    header = rb.parse_header(again)
+    assert header.codec == new
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 5)
+    assert list(iter_records(again)) == list(iter_records(batch))
+
+
+@given(records=st.lists(record_data, min_size=1, max_size=10), codec=st.sampled_from(Codec), data=st.data())
+def test_damaged_bytes_are_refused_or_read_but_never_anything_else(
+    records: list[RecordData], codec: Codec, data: st.DataObject
+) -> None:
+    batch = bytearray(build_batch(records, codec=codec))
+    position = data.draw(st.integers(0, len(batch) - 1))
+    batch[position] ^= data.draw(st.integers(1, 255))
+
+    try:
+        list(iter_records(bytes(batch)))
+    except KafkaError as error:
+        assert error.code in (ErrorCode.corrupt_message, ErrorCode.unsupported_compression_type)
+
+
+def test_a_torn_last_batch_is_passed_over() -> None:
+    whole = build_batch([RecordData(b"k", b"v", 1)])
+
+    assert [record.value for record in iter_records(whole + whole[:-1])] == [b"v"]
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_a_batch_that_unpacks_to_too_much_is_refused(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = build_batch([RecordData(None, bytes(1_000_000), 1)], codec=codec)
+    monkeypatch.setattr("headrace.wire.records.MAX_UNCOMPRESSED_BATCH", 100_000)
+
+    with pytest.raises(KafkaError, match="unpacks to more than") as caught:
+        list(iter_records(batch))
+    assert caught.value.code is ErrorCode.corrupt_message
+
+
+def test_the_timestamp_of_a_log_append_time_batch_is_that_of_every_record() -> None:
+    batch = build_batch([RecordData(None, b"a", 5), RecordData(None, b"b", 9)])
+
+    stamped = rb.with_log_append_time(rb.parse_header(batch), batch, 0, 1234)
+
+    assert [record.timestamp for record in iter_records(bytes(stamped))] == [1234, 1234]
+    assert rb.batch_crc_ok(stamped, 0, len(stamped))

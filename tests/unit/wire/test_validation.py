@@ -1,0 +1,111 @@
+"""What a broker takes from a producer, and what it refuses and why."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire import batch as rb
+from headrace.wire.compression import Codec
+from headrace.wire.records import RecordData, build_batch
+from headrace.wire.validation import follow_chain, validate_produced
+
+LIMIT = 1 << 20
+
+
+def batch_with(**changes: int) -> bytes:
+    """A sound batch of three records with fields of its header changed and its checksum made right again."""
+    batch = build_batch([RecordData(b"k", b"value", 1000 + i) for i in range(3)], codec=Codec(changes.pop("of", 0)))
+    header = rb.parse_header(batch)._replace(**changes)
+    out = bytearray(rb.pack_header(header) + batch[rb.HEADER_SIZE :])
+    rb.seal(out)
+    return bytes(out)
+
+
+@given(
+    st.lists(st.binary(max_size=40) | st.binary(min_size=100, max_size=20_000), min_size=1, max_size=200),
+    st.sampled_from(Codec),
+)
+def test_sound_batches_are_taken(values: list[bytes], codec: Codec) -> None:
+    batch = build_batch([RecordData(None, value, 1000 + i) for i, value in enumerate(values)], codec=codec)
+
+    assert validate_produced(batch, 1 << 30).record_count == len(values)
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=400), st.integers(-3, 3))
+def test_a_chain_of_any_lengths_is_followed_to_its_end(sizes: list[int], repeated: int) -> None:
+    sizes = [size for size in sizes for _ in range(max(1, repeated))]
+    batch = build_batch([RecordData(None, bytes(size), i) for i, size in enumerate(sizes)])
+
+    assert follow_chain(batch, rb.HEADER_SIZE, len(sizes)) == len(batch)
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 1000])
+def test_a_lying_count_is_refused(codec: Codec, count: int) -> None:
+    batch = batch_with(record_count=count, last_offset_delta=count - 1, of=codec)
+
+    with pytest.raises(KafkaError) as caught:
+        validate_produced(batch, LIMIT)
+    assert caught.value.code is ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"record_count": 0}, ErrorCode.invalid_record),
+        ({"record_count": -1, "last_offset_delta": -2}, ErrorCode.invalid_record),
+        ({"last_offset_delta": 7}, ErrorCode.invalid_record),
+        ({"base_offset": 3}, ErrorCode.invalid_record),
+        ({"magic": 1}, ErrorCode.invalid_record),
+        ({"magic": 3}, ErrorCode.invalid_record),
+        ({"attributes": rb.CONTROL_FLAG}, ErrorCode.invalid_record),
+        ({"attributes": 6}, ErrorCode.unsupported_compression_type),
+        ({"attributes": Codec.ZSTD}, ErrorCode.corrupt_message),
+        ({"producer_id": 5, "base_sequence": -1}, ErrorCode.invalid_record),
+        ({"batch_length": 10}, ErrorCode.corrupt_message),
+        ({"batch_length": 2**31 - 1}, ErrorCode.corrupt_message),
+        ({"batch_length": -5}, ErrorCode.corrupt_message),
+    ],
+)
+def test_headers_that_cannot_be_are_refused(changes: dict[str, int], code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as caught:
+        validate_produced(batch_with(**changes), LIMIT)
+    assert caught.value.code is code
+
+
+def test_a_wrong_checksum_is_refused() -> None:
+    batch = bytearray(batch_with())
+    batch[-1] ^= 1
+
+    with pytest.raises(KafkaError, match="checksum") as caught:
+        validate_produced(bytes(batch), LIMIT)
+    assert caught.value.code is ErrorCode.corrupt_message
+
+
+def test_nothing_several_and_too_large_are_refused() -> None:
+    batch = batch_with()
+    for data, code in (
+        (b"", ErrorCode.invalid_record),
+        (batch + batch, ErrorCode.invalid_record),
+        (batch[:40], ErrorCode.corrupt_message),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            validate_produced(data, LIMIT)
+        assert caught.value.code is code
+    with pytest.raises(KafkaError, match="max.message.bytes") as caught:
+        validate_produced(batch, len(batch) - 1)
+    assert caught.value.code is ErrorCode.message_too_large
+
+
+@given(st.binary(max_size=300), st.integers(0, 200))
+def test_any_bytes_behind_a_sealed_header_are_refused_or_taken(body: bytes, count: int) -> None:
+    header = rb.parse_header(batch_with())._replace(
+        batch_length=rb.HEADER_SIZE - rb.LOG_OVERHEAD + len(body), record_count=count, last_offset_delta=count - 1
+    )
+    batch = bytearray(rb.pack_header(header) + body)
+    rb.seal(batch)
+    try:
+        validate_produced(bytes(batch), LIMIT)
+    except KafkaError as error:
+        assert error.code is ErrorCode.invalid_record
