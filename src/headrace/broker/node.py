@@ -11,6 +11,7 @@ from uuid import UUID
 
 from headrace.broker import offsets_topic
 from headrace.broker.apis.committed_offsets import OffsetApis
+from headrace.broker.apis.configs import ConfigApis
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.group_admin import GroupAdminApis
 from headrace.broker.apis.groups import Endpoint, GroupApis
@@ -131,6 +132,7 @@ class Node:
             LogDirsApi(self.replicas),
             TopicApis(self.controller, config),
             MetadataApis(self.controller, config),
+            ConfigApis(self.controller, config),
             GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic),
             GroupAdminApis(self.coordinator),
             OffsetApis(self.coordinator, self),
