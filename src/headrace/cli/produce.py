@@ -124,9 +124,6 @@ def produce(
     from headrace.cli.record_sources import LineFormat, open_sources
     from headrace.cli.sending import Defaults, SenderOptions, send
 
-    sources = open_sources(files or [Path("-")])
-    cluster = Cluster.connect(bootstrap)
-    _check_topic(cluster, topic, partition, create)
     line_format = LineFormat(jsonl=jsonl, key_separator=key_separator, null=null, now_ms=now_ms)
     defaults = Defaults(
         key=None if key is None else key.encode(),
@@ -138,11 +135,15 @@ def produce(
     options = SenderOptions(
         compression=compression.value, acks=acks.value, idempotent=idempotent, timeout_s=timeout, quiet=quiet
     )
-    sent = send(bootstrap, topic, sources, line_format, defaults, options)
+    with open_sources(files or [Path("-")]) as sources:
+        _check_topic(Cluster.connect(bootstrap), topic, partition, create)
+        sent = send(bootstrap, topic, sources, line_format, defaults, options)
     if json:
         output.print_json(sent.as_json())
     if not quiet:
         output.tell(sent.summary())
+    if sent.interrupted:
+        raise KeyboardInterrupt
 
 
 def _check_topic(cluster: "Cluster", topic: str, partition: int | None, create: bool) -> None:

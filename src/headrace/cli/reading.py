@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from headrace.cli import output
 from headrace.cli.cluster import Cluster, client_config
 from headrace.cli.failures import refused
+from headrace.cli.interruption import Interruption
 from headrace.cli.positions import Position, Start
 from headrace.cli.text_lines import Formatter
 
@@ -58,16 +59,14 @@ def read(cluster: Cluster, reading: Reading, formatter: Formatter, out: BinaryIO
     partitions = cluster.partitions(reading.topic, reading.partition)
     outcome = Outcome(reading.topic)
     started = time.monotonic()
-    with _Reader(cluster, reading, partitions) as reader:
-        try:
-            for messages in reader.batches():
-                out.write(b"".join([formatter(message) + b"\n" for message in messages]))
-                out.flush()
-                reader.written(messages)
-                outcome.records += len(messages)
-                outcome.size += sum(map(len, messages))
-        except KeyboardInterrupt:
-            outcome.interrupted = True
+    with Interruption() as interruption, _Reader(cluster, reading, partitions) as reader:
+        for messages in reader.batches(interruption):
+            out.write(b"".join([formatter(message) + b"\n" for message in messages]))
+            out.flush()
+            reader.written(messages)
+            outcome.records += len(messages)
+            outcome.size += sum(map(len, messages))
+        outcome.interrupted = interruption.asked
     outcome.seconds = time.monotonic() - started
     return outcome
 
@@ -95,11 +94,11 @@ class _Reader:
         with contextlib.suppress(KafkaException):
             self._consumer.close()
 
-    def batches(self) -> Iterator[list[Message]]:
+    def batches(self, interruption: Interruption) -> Iterator[list[Message]]:
         """Records as they come, never more than the limit."""
         left = self._reading.limit
         last = time.monotonic()
-        while left is None or left > 0:
+        while not interruption.asked and (left is None or left > 0):
             if self._reading.until_end and self._assigned and not self._ends:
                 return
             asked = _BATCH if left is None else min(left, _BATCH)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -37,9 +38,11 @@ class LineFormat:
     """What '15m ago' in a JSON line counts from."""
 
 
-def open_sources(paths: Sequence[Path]) -> list[Source]:
+@contextmanager
+def open_sources(paths: Sequence[Path]) -> Iterator[list[Source]]:
     """All of them at once, so that a missing one is known before the first record is sent; raises CommandError."""
-    return [_open(path) for path in paths]
+    with ExitStack() as files:
+        yield [_open(path, files) for path in paths]
 
 
 def read_records(source: Source, line_format: LineFormat) -> Iterator[tuple[Record, int]]:
@@ -60,11 +63,11 @@ def read_records(source: Source, line_format: LineFormat) -> Iterator[tuple[Reco
             raise CommandError(f"{source.name}, line {number:,}: {error}") from None
 
 
-def _open(path: Path) -> Source:
+def _open(path: Path, files: ExitStack) -> Source:
     if str(path) == "-":
         return Source("standard input", sys.stdin.buffer, None)
     try:
-        stream = path.open("rb")
+        stream = files.enter_context(path.open("rb"))
     except OSError as error:
         raise CommandError(f"cannot read '{path}': {(error.strerror or str(error)).lower()}") from None
     return Source(str(path), stream, path.stat().st_size if path.is_file() else None)

@@ -50,6 +50,7 @@ class Sent:
     seconds: float = 0.0
     last_offsets: dict[int, int] = field(default_factory=dict)
     """By partition; empty with acks=0, which leaves offsets unknown."""
+    interrupted: bool = False
     failure: KafkaError | None = None
     """The first refusal."""
 
@@ -93,7 +94,7 @@ def send(
 ) -> Sent:
     """Send every record of `sources`; raises CommandError at the first one that is refused or no record.
 
-    Ctrl-C stops reading; what was read is still sent.
+    Ctrl-C stops reading; what was read is still sent, unless there is a second Ctrl-C.
     """
     sent = Sent(topic)
     producer = Producer(_config(bootstrap, options))
@@ -110,6 +111,8 @@ def send(
                         progress.show(sent.records)
                     if sent.failure is not None:
                         break
+        except KeyboardInterrupt:
+            sent.interrupted = True
         finally:
             # Records before a bad line, or before Ctrl-C, are delivered like any others.
             _flush(producer, sent, progress)

@@ -1,0 +1,30 @@
+"""Stopping between two pieces of work instead of in the middle of one."""
+
+import signal
+from types import TracebackType
+from typing import Any, Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """While this context is entered, a first Ctrl-C or SIGTERM is only noted; a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._before = [signal.signal(number, self._note) for number in _SIGNALS]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in zip(_SIGNALS, self._before, strict=True):
+            signal.signal(number, handler)
+
+    def _note(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

@@ -1,0 +1,80 @@
+"""Commands against a broker: most in this process, pipes and signals in processes of their own."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka.admin import NewTopic
+from typer.testing import CliRunner
+
+from headrace.cli.cluster import Cluster
+from headrace.cli.main import app
+
+
+@dataclass(frozen=True)
+class Result:
+    stdout: str
+    stderr: str
+
+
+Headrace = Callable[..., Result]
+
+
+@pytest.fixture(scope="session")
+def bootstrap() -> str:
+    address = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
+    if not address:
+        pytest.skip("HEADRACE_TEST_BOOTSTRAP names no broker")
+    return address
+
+
+@pytest.fixture(scope="session")
+def cluster(bootstrap: str) -> Cluster:
+    return Cluster(bootstrap)
+
+
+@pytest.fixture
+def environment(bootstrap: str) -> Mapping[str, str]:
+    """For commands in processes of their own."""
+    return {**os.environ, "HEADRACE_BOOTSTRAP": bootstrap}
+
+
+@pytest.fixture
+def headrace(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Headrace:
+    """Run `headrace` with these words and this standard input, and expect this exit status."""
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP", bootstrap)
+
+    def run(*words: str, stdin: str = "", status: int = 0) -> Result:
+        result = CliRunner().invoke(app, words, input=stdin, prog_name="headrace")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == status, f"{words}: {result.stdout}{result.stderr}"
+        return Result(result.stdout, result.stderr)
+
+    return run
+
+
+@pytest.fixture
+def new_name(cluster: Cluster) -> Iterator[Callable[[], str]]:
+    """Names of topics that are deleted at the end."""
+    names: list[str] = []
+
+    def name() -> str:
+        names.append(f"cli-{uuid.uuid4().hex[:10]}")
+        return names[-1]
+
+    yield name
+    there = [name for name in names if cluster.exists(name)]
+    if there:
+        for future in cluster.admin.delete_topics(there).values():
+            future.result()
+
+
+@pytest.fixture
+def topic(cluster: Cluster, new_name: Callable[[], str]) -> str:
+    """A topic with two partitions."""
+    name = new_name()
+    cluster.create(NewTopic(name, 2, 1))
+    return name

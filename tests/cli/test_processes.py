@@ -1,0 +1,112 @@
+"""Commands as processes of their own: in pipes, and stopped while they wait."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cli.conftest import Headrace
+
+
+@contextmanager
+def _running(environment: Mapping[str, str], *words: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_consumer_says_what_it_read_and_ends_quietly(
+    headrace: Headrace, topic: str, environment: Mapping[str, str], how: signal.Signals
+) -> None:
+    headrace("produce", topic, stdin="a\n")
+    with _running(environment, "consume", topic) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == "a\n"
+        consumer.send_signal(how)
+        out, err = consumer.communicate(timeout=20)
+    assert (consumer.returncode, out) == (130, "")
+    assert err.startswith(f"1 record (1 B) from {topic} in ")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_stopped_member_of_a_group_has_committed_what_it_printed(
+    headrace: Headrace, topic: str, environment: Mapping[str, str]
+) -> None:
+    group = ("--group", f"{topic}-group")
+    headrace("produce", topic, "-p", "0", stdin="a\n")
+    with _running(environment, "consume", topic, *group) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == "a\n"
+        consumer.send_signal(signal.SIGINT)
+        consumer.communicate(timeout=20)
+    headrace("produce", topic, "-p", "0", stdin="b\n")
+    assert headrace("consume", topic, *group, "--until-end").stdout == "b\n"
+
+
+def test_a_consumer_at_the_end_prints_what_comes(
+    headrace: Headrace, topic: str, environment: Mapping[str, str]
+) -> None:
+    headrace("produce", topic, "-p", "0", stdin="a\n")
+    with _running(environment, "consume", topic) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == "a\n"
+        headrace("produce", topic, "-p", "1", stdin="b\n")
+        assert consumer.stdout.readline() == "b\n"
+
+
+def test_a_stopped_producer_sends_what_it_has_read(
+    headrace: Headrace, topic: str, environment: Mapping[str, str]
+) -> None:
+    with _running(environment, "consume", topic) as consumer, _running(environment, "produce", topic) as producer:
+        assert producer.stdin is not None
+        assert consumer.stdout is not None
+        producer.stdin.write("a\n")
+        producer.stdin.flush()
+        assert consumer.stdout.readline() == "a\n"
+        producer.send_signal(signal.SIGINT)
+        assert producer.wait(timeout=20) == 130
+        assert producer.stderr is not None
+        assert "Traceback" not in producer.stderr.read()
+
+
+def test_a_reader_that_has_enough_ends_the_consumer_quietly(
+    headrace: Headrace, topic: str, environment: Mapping[str, str]
+) -> None:
+    headrace("produce", topic, stdin="".join(f"{number}\n" for number in range(20_000)))
+    result = _shell(f"headrace consume {topic} | head -n 3", environment)
+    assert result.returncode == 0
+    assert len(result.stdout.splitlines()) == 3
+    assert result.stderr == ""
+
+
+def test_a_topic_is_copied_through_a_pipe(
+    headrace: Headrace, topic: str, new_name: Callable[[], str], environment: Mapping[str, str]
+) -> None:
+    copy = new_name()
+    headrace("produce", topic, stdin="".join(f"{number}\n" for number in range(20_000)))
+    result = _shell(
+        f"headrace consume {topic} -e -q --jsonl | headrace produce {copy} --create --jsonl -q", environment
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert len(headrace("consume", copy, "--until-end").stdout.splitlines()) == 20_000
+
+
+def _shell(command: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    prelude = f'set -o pipefail; headrace() {{ "{sys.executable}" -m headrace "$@"; }}; '
+    return subprocess.run(
+        ["bash", "-c", prelude + command], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )

@@ -1,0 +1,103 @@
+import contextlib
+import json
+from collections.abc import Sequence
+
+import pytest
+from confluent_kafka import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.json_lines import MalformedRecordError, from_json_line, to_json_line
+
+NOW_MS = 1_795_000_000_000
+
+data = st.none() | st.binary() | st.text().map(str.encode)
+headers = st.lists(st.tuples(st.text(min_size=1), data), max_size=4)
+
+
+def message(
+    key: bytes | None = None, value: bytes | None = None, headers: Sequence[tuple[str, bytes | None]] = ()
+) -> Message:
+    return Message(
+        topic="t", partition=2, offset=5, key=key, value=value, headers=[*headers], timestamp=(1, 1_763_719_200_000)
+    )
+
+
+def test_a_record_is_one_object_with_every_field() -> None:
+    line = to_json_line(message(b"k", "vé".encode(), [("trace", b"1"), ("trace", None)]))
+    assert json.loads(line) == {
+        "topic": "t",
+        "partition": 2,
+        "offset": 5,
+        "timestamp": 1_763_719_200_000,
+        "key": "k",
+        "value": "vé",
+        "headers": [["trace", "1"], ["trace", None]],
+    }
+
+
+def test_null_and_empty_differ() -> None:
+    fields = json.loads(to_json_line(message(b"", None)))
+    assert fields["key"] == ""
+    assert fields["value"] is None
+
+
+def test_what_is_not_utf8_is_base64() -> None:
+    assert json.loads(to_json_line(message(value=b"\xff\x00")))["value"] == {"base64": "/wA="}
+
+
+@given(data, data, headers)
+def test_what_was_printed_reads_back_as_the_same_record(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    line = to_json_line(message(key, value, headers))
+    assert b"\n" not in line
+    record = from_json_line(line, NOW_MS)
+    assert (record.key, record.value, record.headers) == (key, value, headers)
+    assert (record.partition, record.timestamp_ms) == (2, 1_763_719_200_000)
+
+
+def test_a_line_may_leave_everything_out() -> None:
+    record = from_json_line(b'{"value": "v"}', NOW_MS)
+    assert (record.key, record.value, record.headers, record.partition, record.timestamp_ms) == (
+        None,
+        b"v",
+        [],
+        None,
+        None,
+    )
+
+
+def test_headers_may_be_an_object_and_a_time_may_be_text() -> None:
+    record = from_json_line(b'{"headers": {"a": "1", "b": null}, "timestamp": "1m ago"}', NOW_MS)
+    assert record.headers == [("a", b"1"), ("b", None)]
+    assert record.timestamp_ms == NOW_MS - 60_000
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"vaule": "v"}', "unknown field 'vaule'"),
+        ('{"value": 1}', "'value' is neither a string"),
+        ('{"value": {"a": 1}}', "write JSON inside a record as a string"),
+        ('{"value": {"base64": "?"}}', "malformed base64"),
+        ('{"value": "\\ud800"}', "half a surrogate pair"),
+        ('{"partition": -1}', "'partition' is -1"),
+        ('{"partition": true}', "'partition' is true"),
+        ('{"timestamp": 1.5}', "'timestamp' is 1.5"),
+        ('{"timestamp": "soon"}', "'timestamp': 'soon' is no time"),
+        ('{"headers": [["a"]]}', "pairs"),
+        ('{"headers": {"a": 1}}', "'header a' is neither"),
+    ],
+)
+def test_a_malformed_line_says_what_is_wrong(line: str, complaint: str) -> None:
+    with pytest.raises(MalformedRecordError, match=complaint):
+        from_json_line(line.encode(), NOW_MS)
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_any_line_is_a_record_or_malformed(line: bytes) -> None:
+    with contextlib.suppress(MalformedRecordError):
+        from_json_line(line, NOW_MS)

@@ -1,0 +1,50 @@
+import json
+
+import pytest
+
+from headrace.cli import output
+from headrace.cli.output import Column
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KB"),
+        (200 * 1024, "200 KB"),
+        (5 * 1024**2, "5.0 MB"),
+        (3 * 1024**4, "3.0 TB"),
+    ],
+)
+def test_sizes_are_short(number: int, text: str) -> None:
+    assert output.size(number) == text
+
+
+def test_counts_have_a_plural() -> None:
+    assert output.count(1, "record") == "1 record"
+    assert output.count(2000, "record") == "2,000 records"
+
+
+@pytest.mark.parametrize(("duration", "text"), [(0.041, "0.04 s"), (12.34, "12.3 s"), (200, "3 min 20 s")])
+def test_durations_are_short(duration: float, text: str) -> None:
+    assert output.seconds(duration) == text
+
+
+def test_a_table_in_a_pipe_is_tab_separated_with_a_header(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table([Column("Topic"), Column("Set on", number=True)], [["a b", 1000], ["c", None]])
+    assert capsys.readouterr().out == "topic\tset_on\na b\t1000\nc\t-\n"
+
+
+def test_json_keeps_characters_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"name": "é"})
+    out = capsys.readouterr().out
+    assert "é" in out
+    assert json.loads(out) == {"name": "é"}
+
+
+def test_errors_go_to_standard_error_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    output.tell_error("it broke", "Mend it.")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "Error: it broke\nMend it.\n"

@@ -1,0 +1,81 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.cli import main
+from headrace.cli.start_args import StartOptions, UsageError, parse, start_options
+
+
+def test_without_options_everything_is_left_to_the_defaults() -> None:
+    assert parse([]) == StartOptions(data=None, listen=None, config=None, settings={})
+
+
+def test_every_option_is_understood_with_a_space_and_with_an_equals_sign() -> None:
+    expected = StartOptions(
+        data="d", listen=("0.0.0.0", 9092), config="server.properties", settings={"a": "1", "b": "x=y"}
+    )
+    spaced = "--data d --listen 0.0.0.0:9092 --config server.properties --set a=1 --set b=x=y"
+    assert parse(spaced.split()) == expected
+    assert parse(spaced.replace(" ", "=").replace("=--", " --").split()) == expected
+
+
+def test_the_last_of_a_repeated_option_counts() -> None:
+    options = parse(["--data", "a", "--data", "b", "--set", "k=1", "--set", "k=2"])
+    assert options is not None
+    assert (options.data, options.settings) == ("b", {"k": "2"})
+
+
+def test_an_ipv6_address_is_written_in_brackets() -> None:
+    assert start_options(None, "[::1]:0", None, []).listen == ("::1", 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--help", "-h", "--data", "--data=", "--daat x", "--dat x", "x", "--set a", "--listen 9092", "--set --help"],
+)
+def test_whatever_needs_an_explanation_is_left_to_typer(line: str) -> None:
+    assert parse(line.split()) is None
+
+
+@pytest.mark.parametrize(
+    ("listen", "complaint"),
+    [
+        ("9092", "is not HOST:PORT"),
+        ("localhost", "is not HOST:PORT"),
+        ("h:x", "is not HOST:PORT"),
+        ("h:99999", "is not HOST:PORT"),
+        ("::1:9092", "put an IPv6 address in brackets"),
+    ],
+)
+def test_a_bad_address_says_how_one_looks(listen: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        start_options(None, listen, None, [])
+
+
+def test_a_bad_setting_says_how_one_looks() -> None:
+    with pytest.raises(UsageError, match="'retention' is not KEY=VALUE"):
+        start_options(None, None, None, ["retention"])
+
+
+words = st.sampled_from(
+    ["--data", "--data=d", "--listen", "h:1", "--listen=h:2", "--set", "a=1", "--set=b=2", "--config", "f", "d"]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(words, max_size=6))
+def test_the_quick_parser_never_disagrees_with_typer(args: list[str]) -> None:
+    quick = parse(args)
+    if quick is not None:
+        assert _through_typer(args) == quick
+
+
+def _through_typer(args: list[str]) -> StartOptions:
+    """What the command `start` makes of `args`."""
+    import typer.main
+
+    group = typer.main.get_command(main.app)
+    command = group.commands["start"]  # type: ignore[attr-defined]
+    with command.make_context("start", list(args)) as context:
+        values = context.params
+    return start_options(values["data"], values["listen"], values["config"], values["settings"] or [])

@@ -1,0 +1,75 @@
+import pytest
+from confluent_kafka import Message
+
+from headrace.cli.json_lines import MalformedRecordError
+from headrace.cli.text_lines import compile_columns, compile_template, for_terminal, from_text_line, unescape
+
+RECORD = Message(
+    topic="orders",
+    partition=3,
+    offset=17,
+    key=b"alice",
+    value=b"tea",
+    headers=[("trace", b"1"), ("trace", None)],
+    timestamp=(1, 1_763_719_200_123),
+)
+TOMBSTONE = Message(topic="orders", partition=0, offset=1, key=b"", value=None, timestamp=(0, -1))
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("{value}", b"tea"),
+        ("{topic}[{partition}]@{offset}: {key}\\t{value}", b"orders[3]@17: alice\ttea"),
+        ("{timestamp} {time} {headers}", b"1763719200123 2025-11-21T10:00:00.123Z trace=1,trace=null"),
+        ("{{{key}}}\\\\n", b"{alice}\\n"),
+        ("", b""),
+    ],
+)
+def test_a_template_places_the_fields(template: str, line: bytes) -> None:
+    assert compile_template(template, "null")(RECORD) == line
+
+
+def test_null_has_a_text_of_its_own_and_empty_is_empty() -> None:
+    assert compile_template("{key}|{value}|{timestamp}|{time}", "NIL")(TOMBSTONE) == b"|NIL|NIL|NIL"
+
+
+@pytest.mark.parametrize("template", ["{vaule}", "{value:>10}", "{value!r}", "{}", "{0}"])
+def test_a_template_with_an_unknown_field_is_refused_with_the_known_ones(template: str) -> None:
+    with pytest.raises(ValueError, match="topic, partition, offset"):
+        compile_template(template, "null")
+
+
+def test_columns_are_joined_by_the_separator() -> None:
+    assert compile_columns(["partition", "key", "value"], "; ", "null")(RECORD) == b"3; alice; tea"
+    assert compile_columns(["value"], "; ", "null")(TOMBSTONE) == b"null"
+
+
+def test_a_terminal_gets_no_control_characters() -> None:
+    record = Message(topic="t", partition=0, offset=0, value=b"\x1b[31mred\xff\ttab", timestamp=(0, -1))
+    assert for_terminal(compile_columns(["value"], "", ""))(record) == b"\\x1b[31mred\\xff\ttab"
+
+
+def test_escapes_stand_for_characters() -> None:
+    assert unescape(r"a\tb\n\0\\t\x") == "a\tb\n\0\\t\\x"
+
+
+def test_a_line_without_a_separator_is_the_value() -> None:
+    record = from_text_line(b"a:b", None, None)
+    assert (record.key, record.value) == (None, b"a:b")
+
+
+def test_the_first_separator_ends_the_key() -> None:
+    record = from_text_line(b"a::b::c", b"::", None)
+    assert (record.key, record.value) == (b"a", b"b::c")
+
+
+def test_a_line_that_lacks_the_separator_is_no_record() -> None:
+    with pytest.raises(MalformedRecordError, match="':' does not occur"):
+        from_text_line(b"alice", b":", None)
+
+
+def test_the_text_for_null_makes_a_tombstone_and_empty_stays_empty() -> None:
+    assert from_text_line(b"alice:NIL", b":", b"NIL").value is None
+    assert from_text_line(b"alice:", b":", b"NIL").value == b""
+    assert from_text_line(b"NIL:tea", b":", b"NIL").key is None
