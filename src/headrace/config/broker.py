@@ -305,8 +305,10 @@ class BrokerConfig:
             (self._static, STATIC_SOURCE),
         )
         found = [Origin(each, layer[each], source) for layer, source in layers for each in names if each in layer]
-        if setting.default is not None:
-            found.append(Origin(name, setting.format(setting.default), DEFAULT_SOURCE))
+        for each in names:
+            default = BROKER_SETTINGS[each].default if each != name else setting.default
+            if default is not None:
+                found.append(Origin(each, setting.format(default), DEFAULT_SOURCE))
         return found
 
     def listener_settings(self) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,11 @@ KIP-932, KIP-1071) and KIP-714.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from headrace.config.coordinator import COORDINATOR_SETTINGS
 from headrace.config.definition import (
     BOOLEAN,
     INT,
@@ -19,14 +21,43 @@ from headrace.config.definition import (
     Setting,
     Value,
     at_least,
+    between,
     did_you_mean,
     one_of,
     table,
 )
 
+if TYPE_CHECKING:
+    from headrace.config.broker import BrokerConfig
+
 
 def _starts_with_offset_reset(value: Value) -> bool:
     return isinstance(value, str) and (value in ("latest", "earliest") or value.startswith("by_duration:P"))
+
+
+_SELECTORS: Final = (
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
+
+
+def _matches_clients(value: Value) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    pairs = [item.partition("=") for item in value]
+    return all(name in _SELECTORS and pattern and _is_pattern(pattern) for name, _, pattern in pairs)
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
 
 
 _HEARTBEAT: Final = "Time in ms between two heartbeats of a member."
@@ -97,15 +128,36 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = table(
 )
 
 CLIENT_METRICS_SETTINGS: Final[dict[str, Setting]] = table(
-    Setting("interval.ms", INT, 300_000, "Time in ms between two reports of a client.", at_least(100)),
+    Setting("interval.ms", INT, 300_000, "Time in ms between two reports of a client.", between(100, 3_600_000)),
     Setting("metrics", LIST, (), "Prefixes of the metrics to report; * for all."),
-    Setting("match", LIST, (), "Which clients report, as selector=pattern, such as client_software_name=.*"),
+    Setting(
+        "match",
+        LIST,
+        (),
+        "Which clients report, as selector=pattern, such as client_software_name=.*",
+        Check("selector=pattern, where selector is one of " + ", ".join(_SELECTORS), _matches_clients),
+    ),
 )
 
 
 def parse_group_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
     """Typed values of a group's settings; raises ConfigError for an unknown key or a bad value."""
     return _parse(overrides, GROUP_SETTINGS, "group")
+
+
+def check_group_limits(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
+    """Raise ConfigError where a group's setting lies outside what the broker allows one group."""
+    for key, text in overrides.items():
+        limits = [f"group.{part}.{bound}.{rest}" for part, rest in (key.split(".", 1),) for bound in ("min", "max")]
+        if not all(limit in COORDINATOR_SETTINGS for limit in limits):
+            continue
+        low, high = (broker.value(limit) for limit in limits)
+        value = GROUP_SETTINGS[key].parse(text)
+        assert isinstance(value, int)
+        assert isinstance(low, int)
+        assert isinstance(high, int)
+        if not low <= value <= high:
+            raise ConfigError(key, text, f"allowed is from {low} ({limits[0]}) to {high} ({limits[1]})")
 
 
 def parse_client_metrics(overrides: Mapping[str, str]) -> dict[str, Value]:

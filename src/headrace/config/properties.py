@@ -15,7 +15,7 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Keys and values of a Java properties file; of a key that comes twice the last counts.
+    r"""Keys and values of a Java properties file; of a key that comes twice the last counts.
 
     Raises ConfigError, with the line's number, for a line without a key and for a broken \\u escape.
     """

@@ -37,16 +37,14 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "Number of this broker in its cluster. broker.id is the same setting under its older name.",
         at_least(0),
         importance=HIGH,
-        synonyms=("broker.id",),
     ),
     Setting(
         "broker.id",
         INT,
         0,
-        "Older name of node.id. -1 lets the broker take the number that its data directory holds, or 0.",
+        "Older name of node.id; -1 is the same as not setting it.",
         at_least(-1),
         importance=HIGH,
-        synonyms=("node.id",),
     ),
     Setting(
         "broker.rack", STRING, None, "Rack or zone of this broker, for placing replicas and reading from the nearest."

@@ -21,6 +21,7 @@ from headrace.config.definition import LIST
 from headrace.config.group import (
     CLIENT_METRICS_SETTINGS,
     GROUP_SETTINGS,
+    check_group_limits,
     parse_client_metrics,
     parse_group_overrides,
 )
@@ -58,13 +59,13 @@ def alter_config(
             values[name] = _with_items(config, resource, name, operation, values.get(name), value or "")
         else:
             raise KafkaError(ErrorCode.invalid_request, f"Unknown operations type {operation}")
-    _check(config, resource, current, values, {name for name, _, _ in changes})
+    _check(config, resource, values, {name for name, _, _ in changes})
     return values
 
 
 def replace_config(config: BrokerConfig, resource: ConfigResource, values: Mapping[str, str]) -> dict[str, str]:
     """The settings that take the place of all present ones; raises KafkaError where one is not allowed."""
-    _check(config, resource, {}, values, values.keys())
+    _check(config, resource, values, values.keys())
     return dict(values)
 
 
@@ -114,13 +115,14 @@ _PARSERS: Final[Mapping[str, Callable[[Mapping[str, str]], object]]] = {
 def _check(
     config: BrokerConfig,
     resource: ConfigResource,
-    current: Mapping[str, str],
     values: Mapping[str, str],
     touched: Iterable[str],
 ) -> None:
     try:
         if resource.kind != BROKER_CONFIG:
             _PARSERS[resource.kind](values)
+            if resource.kind == GROUP_CONFIG:
+                check_group_limits(config, values)
             return
         for name in touched:
             if name in values:

@@ -89,7 +89,7 @@ class ConfigApis:
                     f"Unknown resource type {resource.resource_type}; use IncrementalAlterConfigs for loggers."
                 )
             values = {config.name: config.value for config in resource.configs}
-            return lambda current: replace_config(self._config, _resource(resource), values)
+            return lambda _: replace_config(self._config, _resource(resource), values)
 
         return {"responses": await self._alter(request, alteration)}
 
@@ -182,6 +182,7 @@ class ConfigApis:
 
     def _check_resource(self, resource_type: int, name: str) -> None:
         if resource_type == TOPIC:
+            _check_named(name, "Topic name")
             topic_names.validate(name)
             if name not in self._controller.image.topics:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
