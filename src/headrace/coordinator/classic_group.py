@@ -234,7 +234,7 @@ class ClassicGroup(Rebalance):
         return self.membership.shares_a_protocol(name for name, _ in request.protocols)
 
     def _drop_surplus(self, out: list[Effect], member_id: str, now_ms: int) -> None:
-        self.membership.pending_joins.discard(member_id)
+        self.membership.pending_joins.pop(member_id, None)
         member = self.membership.members.get(member_id)
         if member is not None:
             self.drop(out, member, ErrorCode.group_max_size_reached)
@@ -245,17 +245,8 @@ class ClassicGroup(Rebalance):
         if request.instance_id is not None and request.instance_id in self.membership.static:
             self._replace_static(out, request, self.membership.static[request.instance_id], now_ms)
         elif request.instance_id is None and request.requires_known_member_id:
-            self.membership.pending_joins.add(request.new_member_id)
-            out.append(
-                Note(
-                    what=Happening.MEMBER_ID_ASSIGNED,
-                    generation=self.generation,
-                    member_id=request.new_member_id,
-                    client_id=request.client_id,
-                    client_host=request.client_host,
-                    reason=request.reason,
-                )
-            )
+            self.membership.pending_joins[request.new_member_id] = (request.client_id, request.client_host)
+            self.note_pending(out, Happening.MEMBER_ID_ASSIGNED, request.new_member_id, request.reason)
             out.append(ScheduleTimer(Timer(TimerKind.HEARTBEAT, request.new_member_id), request.session_timeout_ms))
             _refuse(out, request, ErrorCode.member_id_required, request.new_member_id)
         else:
@@ -363,9 +354,9 @@ class ClassicGroup(Rebalance):
     def _leave(self, out: list[Effect], leaver: Leaver) -> ErrorCode:
         member_id = leaver.member_id
         if member_id in self.membership.pending_joins:
+            self.note_pending(out, Happening.LEFT, member_id, leaver.reason)
             self.membership.remove(member_id)
             out.append(CancelTimer(Timer(TimerKind.HEARTBEAT, member_id)))
-            out.append(Note(what=Happening.LEFT, generation=self.generation, member_id=member_id, reason=leaver.reason))
             return ErrorCode.none
         if member_id == UNKNOWN_MEMBER_ID and leaver.instance_id is not None:
             member_id = self.membership.static.get(leaver.instance_id, UNKNOWN_MEMBER_ID)

@@ -58,8 +58,8 @@ class Membership:
         self.members: dict[str, ClassicMember] = {}
         self.static: dict[str, str] = {}
         """Instance id to member id."""
-        self.pending_joins: set[str] = set()
-        """Member ids given out (MEMBER_ID_REQUIRED) that have not joined yet."""
+        self.pending_joins: dict[str, tuple[str, str]] = {}
+        """Member ids given out (MEMBER_ID_REQUIRED) that have not joined yet, each with its client id and host."""
         self.pending_syncs: set[str] = set()
         """Members of the current generation that have not asked for their assignment yet."""
         self.leader_id: str | None = None
@@ -90,7 +90,7 @@ class Membership:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.park_join(member, reply_to)
-        self.pending_joins.discard(member.member_id)
+        self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> ClassicMember | None:
         """Forget a member or pending member; leadership passes to the one that joined first."""
@@ -102,7 +102,7 @@ class Membership:
                 self.static.pop(member.instance_id, None)
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
-        self.pending_joins.discard(member_id)
+        self.pending_joins.pop(member_id, None)
         self.pending_syncs.discard(member_id)
         return member
 
@@ -170,7 +170,7 @@ class Membership:
         assert all(member_id == m.member_id for member_id, m in self.members.items())
         assert self.static == {m.instance_id: m.member_id for m in self.members.values() if m.instance_id is not None}
         assert self._awaiting_join == sum(m.awaiting_join is not None for m in self.members.values())
-        assert not self.pending_joins & self.members.keys()
+        assert not self.pending_joins.keys() & self.members.keys()
         assert self.pending_syncs <= self.members.keys()
         assert (self.leader_id in self.members) if self.members else self.leader_id is None
         if self.members:

@@ -222,9 +222,8 @@ class Rebalance:
 
     def session_expired(self, out: list[Effect], member_id: str, now_ms: int) -> None:
         if member_id in self.membership.pending_joins:
+            self.note_pending(out, Happening.TIMED_OUT, member_id, "it did not rejoin with its new member id")
             self.membership.remove(member_id)
-            reason = "it did not rejoin with its new member id"
-            out.append(Note(what=Happening.TIMED_OUT, generation=self.generation, member_id=member_id, reason=reason))
             if self.state is GroupState.PREPARING_REBALANCE and self.membership.all_joined:
                 self.complete_join(out, now_ms)
             return
@@ -291,6 +290,19 @@ class Rebalance:
                 instance_id=member.instance_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
+                reason=reason,
+            )
+        )
+
+    def note_pending(self, out: list[Effect], what: Happening, member_id: str, reason: str) -> None:
+        client_id, client_host = self.membership.pending_joins[member_id]
+        out.append(
+            Note(
+                what=what,
+                generation=self.generation,
+                member_id=member_id,
+                client_id=client_id,
+                client_host=client_host,
                 reason=reason,
             )
         )

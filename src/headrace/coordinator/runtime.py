@@ -48,6 +48,7 @@ class GroupCoordinator:
         self._shards = Shards(settings, loop, self._loaded)
         self._timers: Timers[tuple[str, Timer]] = Timers()
         self._timer_handle: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._expiry_handle: asyncio.TimerHandle | None = None
 
     # Leadership
@@ -234,10 +235,11 @@ class GroupCoordinator:
 
     def _arm(self) -> None:
         at = self._timers.next_look
-        if at is None or (self._timer_handle is not None and self._timer_handle.when() <= at):
+        if at is None or (self._timer_handle is not None and self._timer_at <= at):
             return
         if self._timer_handle is not None:
             self._timer_handle.cancel()
+        self._timer_at = at
         self._timer_handle = self._loop.call_at(at, self._fire)
 
     def _fire(self) -> None:

@@ -1,5 +1,7 @@
 """What administrators ask about groups: ListGroups, DescribeGroups, DeleteGroups."""
 
+from typing import Any
+
 from headrace.broker.context import Handler, RequestContext
 from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.membership import ClassicMember
@@ -11,7 +13,9 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 
 _CLASSIC = "classic"
-_TYPES = frozenset({_CLASSIC, "consumer", "share", "streams"})
+_ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits: all that can be allowed on a group (KIP-430)."""
+_NOT_ASKED = -(2**31)
 
 
 class GroupAdminApis:
@@ -39,7 +43,7 @@ class GroupAdminApis:
                     "group_id": group.group_id,
                     "protocol_type": group.protocol_type or "",
                     "group_state": group.state,
-                    "group_type": _CLASSIC.capitalize(),
+                    "group_type": _CLASSIC,
                 }
                 for group in self._coordinator.groups()
                 if not states or group.state.lower() in states
@@ -48,9 +52,15 @@ class GroupAdminApis:
 
     def describe(self, context: RequestContext, request: Request) -> Fields:
         """State, protocol and members of each group."""
-        return {"groups": [self._describe(context, group_id) for group_id in request.groups]}
+        # Until there are ACLs everybody may do everything.
+        operations = _ALL_OPERATIONS if getattr(request, "include_authorized_operations", False) else _NOT_ASKED
+        groups = [self._describe(context, group_id) for group_id in request.groups]
+        for group in groups:
+            if "error_code" not in group:
+                group["authorized_operations"] = operations
+        return {"groups": groups}
 
-    def _describe(self, context: RequestContext, group_id: str) -> Fields:
+    def _describe(self, context: RequestContext, group_id: str) -> dict[str, Any]:
         nothing = {"group_id": group_id, "group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
         try:
             group = self._coordinator.group(group_id)

@@ -64,7 +64,9 @@ class GroupApis:
             await self._create_offsets_topic()
         here = self._endpoint(context)._asdict()
         keys = getattr(request, "coordinator_keys", ())
-        return {**here, "coordinators": [{"key": key, **here} for key in keys]}
+        coordinators = [{"key": key, **here, "error_message": ""} for key in keys]
+        # Kafka fills the message of a success so, and clients that log it expect text.
+        return {**here, "error_message": "NONE", "coordinators": coordinators}
 
     async def join(self, context: RequestContext, request: Request) -> Fields:
         """Answered when the join phase completes (JoinGroup)."""
