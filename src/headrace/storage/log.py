@@ -8,12 +8,10 @@ import logging
 import os
 import shutil
 import weakref
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import sync_directory, sync_file
@@ -27,13 +25,12 @@ from headrace.storage.recovery import Loading, OnBatch, load_segments
 from headrace.storage.retention import expired_segments
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SNAPSHOT_SUFFIX, segment_file
+from headrace.storage.segments import Segments
 from headrace.storage.timestamps import max_timestamp, offset_for_timestamp
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.batch import BatchHeader
 
 log = logging.getLogger(__name__)
-
-_CACHED_POSITIONS: Final = 64
 
 
 class Log:
@@ -44,10 +41,8 @@ class Log:
 
     __slots__ = (
         "__weakref__",
-        "_bases",
         "_deleted_files",
         "_last_flush_ms",
-        "_positions",
         "_segments",
         "_truncations",
         "config",
@@ -71,9 +66,7 @@ class Log:
         self.recovery_point = 0
         # a weak reference, because a cycle would keep the files of a deleted log open until the next collection
         self.leader_epochs = LeaderEpochs(directory / LEADER_EPOCHS_FILE, epochs, weakref.proxy(self))
-        self._segments: list[Segment] = []
-        self._bases: list[int] = []
-        self._positions: dict[int, tuple[Segment, int]] = {}
+        self._segments = Segments([])
         self._deleted_files: deque[tuple[int, list[Path]]] = deque()
         self._last_flush_ms = now_ms
         self._truncations = 0
@@ -105,7 +98,7 @@ class Log:
             epochs_known, entries = False, []
         self = cls(directory, topic_partition, config, entries, now_ms)
         try:
-            segments, self.log_end_offset = load_segments(
+            ordered, self.log_end_offset = load_segments(
                 Loading(
                     directory=directory,
                     config=config,
@@ -117,8 +110,8 @@ class Log:
                 ),
                 self.leader_epochs,
             )
-            self._set_segments(segments)
-            self.log_start_offset = max(log_start_offset, self._bases[0])
+            self._segments.replace(ordered)
+            self.log_start_offset = max(log_start_offset, self._segments.first_offset)
             self.recovery_point = self.log_end_offset if clean_shutdown else min(recovery_point, self.log_end_offset)
             if not epochs_known:
                 self._read_epochs()
@@ -131,21 +124,21 @@ class Log:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        return tuple(self._segments)
+        return tuple(self._segments.ordered)
 
     @property
     def size(self) -> int:
         """Bytes of all segments, without their indexes."""
-        return sum(segment.size for segment in self._segments)
+        return sum(segment.size for segment in self._segments.ordered)
 
     @property
     def active_segment(self) -> Segment:
-        return self._segments[-1]
+        return self._segments.ordered[-1]
 
     @property
     def active_base_offset(self) -> int:
         """Where the active segment begins; it changes when the log rolls, and producer state is worth a snapshot."""
-        return self._bases[-1]
+        return self._segments.active_base_offset
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -166,23 +159,20 @@ class Log:
         `offset_of_max_timestamp` is the last offset of the first batch that has `max_timestamp`: that of a batch, not
         of the record inside it. All or nothing: raises KafkaError(kafka_storage_error) with the log as it was.
         """
-        segment = self._segments[-1]
+        segment = self._segments.ordered[-1]
+        config = self.config
         try:
-            if segment.should_roll(size, last_offset, max_timestamp, self.config, now_ms):
+            if segment.should_roll(size, last_offset, max_timestamp, config, now_ms):
                 segment = self._roll_to(base_offset, now_ms)
             if leader_epoch > self.leader_epochs.latest:
                 self.leader_epochs.assign(leader_epoch, base_offset)
-            self._remember(base_offset, segment, segment.size)
+            position = segment.size
             segment.append(
-                buffers,
-                size,
-                last_offset=last_offset,
-                max_timestamp=max_timestamp,
-                offset_of_max_timestamp=offset_of_max_timestamp,
-                index_interval=self.config.index_interval_bytes,
+                buffers, size, last_offset, max_timestamp, offset_of_max_timestamp, config.index_interval_bytes
             )
         except OSError as error:
             raise self._storage_error(f"append {size} bytes to", error) from error
+        self._segments.appended(base_offset, segment, position)
         self.log_end_offset = last_offset + 1
 
     def roll(self, now_ms: int) -> Segment:
@@ -195,16 +185,15 @@ class Log:
             raise self._storage_error("roll", error) from error
 
     def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
-        active = self._segments[-1]
+        *older, active = self._segments.ordered
         active.seal()
         segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
         if active.size:
-            self._set_segments([*self._segments, segment])
+            self._segments.replace([*older, active, segment])
         else:
             # nothing of the empty segment is worth keeping, and its name says an offset it will never hold
-            for path in active.mark_deleted():
-                path.unlink()
-            self._set_segments([*self._segments[:-1], segment])
+            _unlink(active.mark_deleted())
+            self._segments.replace([*older, segment])
         return segment
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -226,7 +215,7 @@ class Log:
         if offset >= upto_offset:
             return None
         try:
-            found = self._positions.get(offset) or self._locate(offset)
+            found = self._segments.locate(offset)
             if found is None:
                 return None
             segment, position = found
@@ -244,53 +233,30 @@ class Log:
 
     def headers(self, from_offset: int) -> Iterator[BatchHeader]:
         """Header of every batch from the one that holds `from_offset` to the end of the log."""
-        place = max(0, bisect_right(self._bases, from_offset) - 1)
-        for segment in self._segments[place:]:
-            found = segment.find(from_offset)
-            if found is not None:
-                for _, header in segment.headers(found[0]):
-                    yield header
+        return self._segments.headers(from_offset)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms."""
         try:
-            return offset_for_timestamp(self._segments, timestamp, self.log_start_offset)
+            return offset_for_timestamp(self._segments.ordered, timestamp, self.log_start_offset)
         except OSError as error:
             raise self._storage_error("read", error) from error
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """The largest timestamp in the log, in ms, and the offset of the first record that has it (KIP-734)."""
         try:
-            return max_timestamp(self._segments)
+            return max_timestamp(self._segments.ordered)
         except OSError as error:
             raise self._storage_error("read", error) from error
-
-    def _locate(self, offset: int) -> tuple[Segment, int] | None:
-        """Where the first batch that reaches `offset` begins."""
-        place = bisect_right(self._bases, offset) - 1
-        for segment in self._segments[max(0, place) :]:
-            # the next segments matter where compaction left a gap at the end of this one
-            found = segment.find(offset)
-            if found is not None:
-                self._remember(offset, segment, found[0])
-                return segment, found[0]
-        return None
 
     def _limit_in(self, segment: Segment, upto_offset: int) -> int:
         """The position in `segment` that a reader up to `upto_offset` must not pass."""
         if upto_offset >= self.log_end_offset:
-            limit = segment.size
-            if segment is self._segments[-1]:
-                self._remember(upto_offset, segment, limit)
-            return limit
-        found = self._positions.get(upto_offset) or self._locate(upto_offset)
+            if segment is self._segments.ordered[-1]:
+                self._segments.remember(upto_offset, segment, segment.size)
+            return segment.size
+        found = self._segments.locate(upto_offset)
         return found[1] if found is not None and found[0] is segment else segment.size
-
-    def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        """Spare the next sequential reader the walk to where it goes on."""
-        if len(self._positions) >= _CACHED_POSITIONS:
-            self._positions.clear()
-        self._positions[offset] = (segment, position)
 
     # -- dropping ------------------------------------------------------------------------------------------------------
 
@@ -301,17 +267,16 @@ class Log:
         """
         if offset >= self.log_end_offset:
             return
-        if offset < self._bases[0]:
+        if offset < self._segments.first_offset:
             self.truncate_fully_and_start_at(offset)
             return
         try:
             self._truncations += 1
-            self._positions.clear()
-            kept = bisect_right(self._bases, offset)
-            for segment in self._segments[kept:]:
+            kept = self._segments.floor(offset) + 1
+            for segment in self._segments.ordered[kept:]:
                 _unlink(segment.mark_deleted())
-            self._set_segments(self._segments[:kept])
-            self._end_at(self._segments[-1].truncate(offset))
+            self._segments.replace(self._segments.ordered[:kept])
+            self._end_at(self.active_segment.truncate(offset))
         except OSError as error:
             raise self._storage_error("truncate", error) from error
 
@@ -319,11 +284,10 @@ class Log:
         """Drop everything and go on at `offset`. Raises KafkaError(kafka_storage_error)."""
         try:
             self._truncations += 1
-            self._positions.clear()
-            for segment in self._segments:
+            for segment in self._segments.ordered:
                 _unlink(segment.mark_deleted())
-            now_ms = self._segments[-1].created_ms
-            self._set_segments([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
+            now_ms = self.active_segment.created_ms
+            self._segments.replace([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
             self.leader_epochs.clear()
             self.log_start_offset = offset
             self._end_at(offset)
@@ -358,15 +322,14 @@ class Log:
         """
         try:
             doomed = expired_segments(
-                self._segments, self.config, now_ms, high_watermark, self.log_start_offset, self.log_end_offset
+                self._segments.ordered, self.config, now_ms, high_watermark, self.log_start_offset, self.log_end_offset
             )
             if not doomed:
                 return 0
-            if len(doomed) == len(self._segments):
+            if len(doomed) == len(self._segments.ordered):
                 self._roll_to(self.log_end_offset, now_ms)
-            self._positions.clear()
-            self._set_segments(self._segments[len(doomed) :])
-            self.advance_log_start(self._bases[0])
+            self._segments.replace(self._segments.ordered[len(doomed) :])
+            self.advance_log_start(self._segments.first_offset)
             files = [path for segment in doomed for path in segment.mark_deleted()]
             self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
             for segment in doomed:
@@ -406,7 +369,7 @@ class Log:
         if end <= self.recovery_point:
             return
         truncations = self._truncations
-        segments = self._segments
+        segments = self._segments.ordered
         active = segments[-1]
         try:
             for segment, next_segment in zip_longest(segments, segments[1:]):
@@ -427,7 +390,7 @@ class Log:
 
     def flush_rolled(self) -> None:
         """Bring the segments that are not appended to any more to the disk. May run beside appends."""
-        self.flush(upto=self._segments[-1].base_offset)
+        self.flush(upto=self._segments.active_base_offset)
 
     def close(self) -> None:
         """Finish the files and bring them to the disk. Raises KafkaError(kafka_storage_error)."""
@@ -438,11 +401,11 @@ class Log:
             sync_file(self.active_segment.time_index.path)
         except OSError as error:
             raise self._storage_error("close", error) from error
-        self._set_segments([])
+        self._segments.replace([])
 
     def delete(self) -> None:
         """Remove the directory with all that is in it. Raises KafkaError(kafka_storage_error)."""
-        self._set_segments([])
+        self._segments.replace([])
         self._deleted_files.clear()
         try:
             shutil.rmtree(self.directory)
@@ -453,20 +416,15 @@ class Log:
         """The directory has been renamed to `directory`."""
         self.directory = directory
         self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
-        for segment in self._segments:
+        for segment in self._segments.ordered:
             segment.move(directory)
         self._deleted_files = deque(
             (due, [directory / path.name for path in files]) for due, files in self._deleted_files
         )
 
-    def _set_segments(self, segments: list[Segment]) -> None:
-        self._segments = segments
-        self._bases = [segment.base_offset for segment in segments]
-        self._positions.clear()
-
     def _read_epochs(self) -> None:
         """Find the leader epochs in the batches, where their file is missing or damaged."""
-        for header in self.headers(self._bases[0]):
+        for header in self.headers(self._segments.first_offset):
             if header.partition_leader_epoch > max(UNDEFINED, self.leader_epochs.latest):
                 self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
 

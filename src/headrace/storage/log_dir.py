@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar, Final
-from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import replace_file
@@ -98,7 +97,7 @@ class LogDir:
     def identify(self, *, version: int, cluster_id: str, broker_id: int) -> None:
         """Write `meta.properties`, or check what it says.
 
-        Raises KafkaError: inconsistent_cluster_id, inconsistent_voter_set for another broker's directory; OSError.
+        Raises KafkaError: inconsistent_cluster_id for another cluster's or broker's directory; OSError.
         """
         found = self.properties
         path = self.path / "meta.properties"
@@ -120,10 +119,6 @@ class LogDir:
                 f"{path} belongs to broker {found.broker_id}, not {broker_id}: set broker.id={found.broker_id}, "
                 "or choose another log.dirs",
             )
-
-    @property
-    def directory_id(self) -> UUID | None:
-        return self.properties.directory_id if self.properties else None
 
     def write_checkpoints(self, logs: Iterable[Log], high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the recovery points, log start offsets and high watermarks of `logs`, which are in this directory.

@@ -1,4 +1,8 @@
-"""Names of partition directories: `topic-partition`, and with an id and a suffix while a partition comes or goes."""
+"""Names of partition directories: `topic-partition`, and with an id and a suffix while a partition goes.
+
+Kafka has more suffixes, `-future` for a copy in the making and `-stray` for what the cluster does not know: the dot
+before the id and the word behind it keep those from being taken for a partition.
+"""
 
 import re
 from typing import Final
@@ -8,10 +12,6 @@ from headrace.types import TopicPartition
 
 DELETE_SUFFIX: Final = "-delete"
 """Waits for its removal."""
-FUTURE_SUFFIX: Final = "-future"
-"""A copy being made in another log directory."""
-STRAY_SUFFIX: Final = "-stray"
-"""Set aside because the cluster does not know it."""
 
 _MAX_NAME: Final = 255
 _NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII)

@@ -109,9 +109,11 @@ class Segment:
             return last_offset - self.base_offset > _MAX_RELATIVE_OFFSET
         if self.size + size > config.segment_bytes or last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
             return True
-        first = self.first_timestamp
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        if waited > config.segment_ms - self._jitter_ms(config):
+        if waited > config.segment_ms - (config.segment_jitter_ms and self._jitter_ms(config)):
             return True
         return self._bytes_since_index > config.index_interval_bytes and (
             self.index.full(config.segment_index_bytes) or self.time_index.full(config.segment_index_bytes)
@@ -129,15 +131,12 @@ class Segment:
 
     def _jitter_ms(self, config: LogConfig) -> int:
         # spread by name, not by chance, so that a restart does not change when a segment is due
-        if not config.segment_jitter_ms:
-            return 0
         return crc32(os.fsencode(self.path)) % min(config.segment_jitter_ms, config.segment_ms)
 
     def append(
         self,
         buffers: Sequence[Buffer],
         size: int,
-        *,
         last_offset: int,
         max_timestamp: int,
         offset_of_max_timestamp: int,
@@ -147,7 +146,7 @@ class Segment:
         position = self.size
         if self.index.tail_is_long:
             self.write_indexes()
-        self.file.append(buffers, size, position)
+        (self._file or self.file).append(buffers, size, position)
         self.size = position + size
         if position == 0:
             self._first_timestamp = max_timestamp
