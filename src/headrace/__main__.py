@@ -5,6 +5,14 @@ import sys
 
 def main() -> int:
     """Run the command line; answers its exit code."""
+    try:
+        return _main()
+    except KeyboardInterrupt:
+        # Ctrl-C while something is still loading.
+        return 130
+
+
+def _main() -> int:
     if sys.argv[1:2] == ["start"]:
         # The broker is to answer within 0.3 s: it starts without typer, see cli/start_args.py.
         from headrace.cli import start_args

@@ -29,6 +29,7 @@ EPILOG = examples(
     "headrace consume orders --format '{time} {key}: {value}'",
 )
 
+_OUTPUT = "Output"
 _COLUMNS = ("timestamp", "partition", "offset", "headers", "key")
 
 
@@ -44,7 +45,7 @@ def consume(
         ),
     ] = "beginning",
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, show_default="all", help="Only this one.")
+        int | None, typer.Option("--partition", "-p", min=0, show_default="all", metavar="N", help="Only this one.")
     ] = None,
     group: Annotated[
         str | None,
@@ -53,7 +54,10 @@ def consume(
         ),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=1, show_default=False, help="Stop after so many records.")
+        int | None,
+        typer.Option(
+            "--max-messages", "-n", min=1, show_default=False, metavar="N", help="Stop after so many records."
+        ),
     ] = None,
     until_end: Annotated[
         bool, typer.Option("--until-end", "-e", help="Stop at the end as it is now instead of waiting for more.")
@@ -65,7 +69,10 @@ def consume(
         ),
     ] = None,
     jsonl: Annotated[
-        bool, typer.Option("--jsonl", "--json", help="A JSON object a line; `produce --jsonl` reads it.")
+        bool,
+        typer.Option(
+            "--jsonl", "--json", rich_help_panel=_OUTPUT, help="A JSON object a line; `produce --jsonl` reads it."
+        ),
     ] = False,
     template: Annotated[
         str | None,
@@ -74,19 +81,36 @@ def consume(
             "-f",
             metavar="TEMPLATE",
             show_default=False,
+            rich_help_panel=_OUTPUT,
             help="A line a record from {topic} {partition} {offset} {timestamp} {time} {headers} {key} {value}; "
             "\\t is a tab.",
         ),
     ] = None,
-    print_timestamp: Annotated[bool, typer.Option("--print-timestamp", help="Milliseconds before the value.")] = False,
-    print_partition: Annotated[bool, typer.Option("--print-partition", help="Partition before the value.")] = False,
-    print_offset: Annotated[bool, typer.Option("--print-offset", help="Offset before the value.")] = False,
-    print_headers: Annotated[bool, typer.Option("--print-headers", help="Headers before the value.")] = False,
-    print_key: Annotated[bool, typer.Option("--print-key", help="Key before the value.")] = False,
+    print_timestamp: Annotated[
+        bool, typer.Option("--print-timestamp", rich_help_panel=_OUTPUT, help="Milliseconds before the value.")
+    ] = False,
+    print_partition: Annotated[
+        bool, typer.Option("--print-partition", rich_help_panel=_OUTPUT, help="Partition before the value.")
+    ] = False,
+    print_offset: Annotated[
+        bool, typer.Option("--print-offset", rich_help_panel=_OUTPUT, help="Offset before the value.")
+    ] = False,
+    print_headers: Annotated[
+        bool, typer.Option("--print-headers", rich_help_panel=_OUTPUT, help="Headers before the value.")
+    ] = False,
+    print_key: Annotated[
+        bool, typer.Option("--print-key", rich_help_panel=_OUTPUT, help="Key before the value.")
+    ] = False,
     separator: Annotated[
-        str, typer.Option("--separator", metavar="TEXT", help="Between what is printed of a record.")
+        str,
+        typer.Option(
+            "--separator", metavar="TEXT", rich_help_panel=_OUTPUT, help="Between what is printed of a record."
+        ),
     ] = "\\t",
-    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="What stands for a null key or value.")] = "null",
+    null: Annotated[
+        str,
+        typer.Option("--null", metavar="TEXT", rich_help_panel=_OUTPUT, help="What stands for a null key or value."),
+    ] = "null",
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

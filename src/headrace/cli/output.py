@@ -5,7 +5,9 @@ Tables are drawn with rich on a terminal and are tab-separated lines with a head
 """
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -78,7 +80,7 @@ def tell(text: str) -> None:
 def tell_error(what: str, hint: str | None) -> None:
     """Say what went wrong and what to do, on standard error."""
     mark = "\x1b[1;31mError:\x1b[0m" if is_terminal(sys.stderr) else "Error:"
-    tell(f"{mark} {what}" + (f"\n{hint}" if hint else ""))
+    tell(_folded(f"{mark} {what}") + (f"\n{_folded(hint)}" if hint else ""))
 
 
 def count(number: int, noun: str) -> str:
@@ -104,6 +106,14 @@ def seconds(duration: float) -> str:
         return f"{duration:.{2 if duration < 1 else 1}f} s"
     minutes, rest = divmod(round(duration), 60)
     return f"{minutes} min {rest} s"
+
+
+def _folded(text: str) -> str:
+    """Broken between words where a terminal would break it anywhere."""
+    if not is_terminal(sys.stderr):
+        return text
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _shown(cell: str | int) -> str:

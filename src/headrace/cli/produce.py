@@ -37,19 +37,21 @@ EPILOG = examples(
     "keys before a colon, from standard input",
     "echo 'alice:bought tea' | headrace produce orders --key-separator :",
     "copy a topic with keys, headers and timestamps",
-    "headrace consume orders --until-end --jsonl | headrace produce copy --jsonl --create",
+    "headrace consume orders -e --jsonl | headrace produce copy --jsonl --create",
     "a tombstone for one key",
     'echo \'{"key": "alice", "value": null}\' | headrace produce profiles --jsonl',
 )
+
+
+_LINES = "How a line is a record"
+_DELIVERY = "Delivery"
 
 
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="Name of the topic.")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[FILE]...", show_default="standard input", help="Files to read, '-' is standard input."
-        ),
+        typer.Argument(metavar="FILE", show_default="standard input", help="Files to read, '-' is standard input."),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", "-k", metavar="TEXT", show_default=False, help="The key of every record.")
@@ -57,7 +59,12 @@ def produce(
     key_separator: Annotated[
         str | None,
         typer.Option(
-            "--key-separator", "-K", metavar="TEXT", show_default=False, help="Lines are KEY TEXT VALUE; \\t is a tab."
+            "--key-separator",
+            "-K",
+            metavar="TEXT",
+            show_default=False,
+            rich_help_panel=_LINES,
+            help="Lines are KEY TEXT VALUE; \\t is a tab.",
         ),
     ] = None,
     header: Annotated[
@@ -67,18 +74,32 @@ def produce(
         ),
     ] = None,
     jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="Lines are JSON objects as `consume --jsonl` prints them.")
+        bool,
+        typer.Option(
+            "--jsonl", rich_help_panel=_LINES, help="Lines are JSON objects as `consume --jsonl` prints them."
+        ),
     ] = False,
     null: Annotated[
         str | None,
-        typer.Option("--null", metavar="TEXT", show_default=False, help="A key or value of this text is null."),
+        typer.Option(
+            "--null",
+            metavar="TEXT",
+            show_default=False,
+            rich_help_panel=_LINES,
+            help="A key or value of this text is null.",
+        ),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", min=0, show_default="by key, or any", help="Every record goes there."),
+        typer.Option(
+            "--partition", "-p", min=0, show_default="by key, or any", metavar="N", help="Every record goes there."
+        ),
     ] = None,
     keep_partitions: Annotated[
-        bool, typer.Option("--keep-partitions", help="With --jsonl: to the partition that the line names.")
+        bool,
+        typer.Option(
+            "--keep-partitions", rich_help_panel=_LINES, help="With --jsonl: to the partition that the line names."
+        ),
     ] = False,
     timestamp: Annotated[
         str | None,
@@ -90,16 +111,31 @@ def produce(
         ),
     ] = None,
     compression: Annotated[
-        Compression, typer.Option("--compression", "-z", help="How batches travel and are stored.")
+        Compression,
+        typer.Option(
+            "--compression", "-z", rich_help_panel=_DELIVERY, metavar="CODEC", help="none, gzip, snappy, lz4 or zstd."
+        ),
     ] = Compression.NONE,
     acks: Annotated[
-        Acks, typer.Option("--acks", help="Done when nobody, the leader or all in-sync replicas have a record.")
+        Acks,
+        typer.Option(
+            "--acks",
+            rich_help_panel=_DELIVERY,
+            metavar="0|1|all",
+            help="Done when nobody, the leader or all in-sync replicas have a record.",
+        ),
     ] = Acks.ALL,
     idempotent: Annotated[
-        bool, typer.Option("--idempotent", help="No duplicate and no reordering when a request is repeated.")
+        bool,
+        typer.Option(
+            "--idempotent", rich_help_panel=_DELIVERY, help="No duplicate and no reordering when a request is repeated."
+        ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give a record up after that long.")
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.1, rich_help_panel=_DELIVERY, help="Give a record up after that long."
+        ),
     ] = 30.0,
     create: Annotated[bool, typer.Option("--create", help="Create the topic where it is missing.")] = False,
     json: Json = False,

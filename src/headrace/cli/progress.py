@@ -55,7 +55,7 @@ class SendProgress:
         if self._progress is not None and self._task is not None:
             rate = delivered / (now - self._started)
             text = f"{output.count(delivered, 'record')}, {rate:,.0f}/s"
-            self._progress.update(self._task, completed=self._size, text=text)
+            self._progress.update(self._task, completed=self._size, text=text, refresh=True)
 
     def _start(self) -> None:
         from rich.console import Console

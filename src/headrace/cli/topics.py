@@ -84,7 +84,7 @@ def create(
     topics: Topics,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, show_default="the broker decides", help="How many."),
+        typer.Option("--partitions", "-p", min=1, show_default="the broker decides", metavar="N", help="How many."),
     ] = None,
     replication_factor: Annotated[
         int | None,
@@ -93,6 +93,7 @@ def create(
             "-r",
             min=1,
             show_default="the broker decides",
+            metavar="N",
             help="Copies of every partition.",
         ),
     ] = None,
@@ -199,7 +200,10 @@ def delete(
 def alter(
     topic: Topic,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, show_default=False, help="New number; it can only grow.")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, show_default=False, metavar="N", help="New number; it can only grow."
+        ),
     ] = None,
     config: Config = None,
     delete_config: Annotated[
