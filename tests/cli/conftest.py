@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.cluster import Cluster
 from headrace.cli.main import app
+from headrace.testing import Broker
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ Headrace = Callable[..., Result]
 
 
 @pytest.fixture(scope="session")
-def bootstrap() -> str:
-    address = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
-    if not address:
-        pytest.skip("HEADRACE_TEST_BOOTSTRAP names no broker")
-    return address
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """A broker of this run, or the one that HEADRACE_TEST_BOOTSTRAP names, to compare with Kafka."""
+    named = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
+    if named:
+        return named
+    broker: Broker = request.getfixturevalue("headrace_session_broker")
+    return broker.bootstrap
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,15 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+_ORDER = ["start", "demo", "topics", "produce", "consume"]
+
+
 class Commands(Group):
     """Turns whatever ends a command into an exit code and at most a few lines."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order in which a newcomer needs them."""
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:
