@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from headrace.config.coordinator import COORDINATOR_SETTINGS
 from headrace.config.definition import CLUSTER_WIDE, READ_ONLY, ConfigError, Setting, Value, did_you_mean
-from headrace.config.inapplicable import INAPPLICABLE, why_inapplicable
+from headrace.config.inapplicable import INAPPLICABLE, why_idle, why_inapplicable
 from headrace.config.listeners import Listener, parse_listeners, parse_protocol_map
 from headrace.config.log import LOG_SETTINGS
 from headrace.config.replication import REPLICATION_SETTINGS
@@ -61,7 +61,7 @@ def known_keys() -> set[str]:
 
 
 class BrokerConfig:
-    """Typed attributes, one for each setting that Headrace honours: `config.num_partitions`.
+    """Typed attributes, one for each setting: `config.num_partitions`.
 
     Attributes always hold the value in force: reconfigure() changes them in place, so whoever reads one late sees it.
     `warnings` are lines, one for each key that is accepted but does nothing.
@@ -89,10 +89,16 @@ class BrokerConfig:
     request_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     socket_connection_setup_timeout_max_ms: int
+    num_network_threads: int
+    num_io_threads: int
+    background_threads: int
     num_recovery_threads_per_data_dir: int
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int
     max_request_partition_size_limit: int
+    fetch_purgatory_purge_interval_requests: int
+    producer_purgatory_purge_interval_requests: int
+    delete_records_purgatory_purge_interval_requests: int
     auto_create_topics_enable: bool
     delete_topic_enable: bool
     num_partitions: int
@@ -106,11 +112,12 @@ class BrokerConfig:
     message_max_bytes: int
     metrics_num_samples: int
     metrics_sample_window_ms: int
-    headrace_disk_reserve_ratio: float
+    metric_reporters: tuple[str, ...]
     # log
     log_dirs: tuple[str, ...] | None
     log_dir: tuple[str, ...] | None
     cordoned_log_dirs: tuple[str, ...]
+    log_dir_failure_timeout_ms: int
     log_segment_bytes: int
     log_roll_ms: int | None
     log_roll_hours: int
@@ -141,6 +148,7 @@ class BrokerConfig:
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_io_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
     log_cleaner_io_max_bytes_per_second: float
     log_cleaner_delete_retention_ms: int
     log_cleaner_min_cleanable_ratio: float
@@ -174,6 +182,9 @@ class BrokerConfig:
     group_consumer_max_assignment_interval_ms: int
     group_consumer_migration_policy: str
     group_coordinator_append_linger_ms: int
+    group_coordinator_cached_buffer_max_bytes: int
+    group_coordinator_threads: int
+    group_coordinator_background_threads: int
     producer_id_expiration_ms: int
     producer_id_expiration_check_interval_ms: int
     transaction_state_log_num_partitions: int
@@ -223,8 +234,12 @@ class BrokerConfig:
     authorizer_class_name: str
     super_users: str
     allow_everyone_if_no_acl_found: bool
+    principal_builder_class: str
     sasl_enabled_mechanisms: tuple[str, ...]
     sasl_jaas_config: str | None
+    sasl_client_callback_handler_class: str | None
+    sasl_login_callback_handler_class: str | None
+    sasl_server_callback_handler_class: str | None
     sasl_server_max_receive_size: int
     connections_max_reauth_ms: int
     connection_failed_authentication_delay_ms: int
@@ -246,6 +261,11 @@ class BrokerConfig:
     ssl_principal_mapping_rules: str
     ssl_allow_dn_changes: bool
     ssl_allow_san_changes: bool
+    ssl_provider: str | None
+    ssl_keymanager_algorithm: str
+    ssl_trustmanager_algorithm: str
+    ssl_secure_random_implementation: str | None
+    ssl_engine_factory_class: str | None
 
     def __init__(self, properties: Mapping[str, str] | None = None) -> None:
         """Take what the broker starts with; raises ConfigError for an unknown key or a bad value."""
@@ -258,12 +278,12 @@ class BrokerConfig:
             setting = find_setting(key)
             if setting is None and reason is None:
                 raise ConfigError(key, None, f"Unknown setting {key}={text}.{did_you_mean(key, known_keys())}")
-            if setting is None or setting.inert:
-                why = reason or (setting.documentation.partition(": ")[2].rstrip(".") if setting else "")
-                self.warnings.append(f"{key} is accepted but does nothing: {why}")
             if setting is not None:
+                reason = why_idle(setting.name)
                 setting.parse(text)
                 self._static[key] = text
+            if reason is not None:
+                self.warnings.append(f"{key} is accepted but does nothing: {reason}")
         self._unify_broker_id()
         self._refresh()
         parse_protocol_map(self.listener_security_protocol_map)
@@ -351,6 +371,11 @@ class BrokerConfig:
                     f"listener.security.protocol.map has no protocol for {listener.name}; "
                     f"add {listener.name}:PLAINTEXT to it",
                 )
+        for listener in self.parsed_listeners:
+            if protocols[listener.name] != "PLAINTEXT":
+                raise ConfigError(
+                    "listeners", str(listener), "allowed is PLAINTEXT: this version has no TLS and no SASL"
+                )
         for listener in self.parsed_advertised_listeners or ():
             if listener.name not in names:
                 raise ConfigError(
@@ -364,6 +389,12 @@ class BrokerConfig:
                 )
 
     def _check_together(self) -> None:
+        if self.authorizer_class_name:
+            raise ConfigError(
+                "authorizer.class.name",
+                self.authorizer_class_name,
+                "this version has no authorization, and without it everybody may do everything; leave the setting out",
+            )
         if self.log_cleaner_min_compaction_lag_ms > self.log_cleaner_max_compaction_lag_ms:
             raise ConfigError(
                 "log.cleaner.min.compaction.lag.ms",

@@ -83,8 +83,7 @@ class Setting:
     """One row of a settings table.
 
     `default` is a typed value. `synonyms` are names of other settings that give the value where this one has none, in
-    the order in which they count. `inert` marks a setting that is accepted but that nothing in Headrace depends on,
-    `hidden` one that is shown only where it is set.
+    the order in which they count. A `hidden` setting is shown only where it is set.
     """
 
     __slots__ = (
@@ -93,7 +92,6 @@ class Setting:
         "documentation",
         "hidden",
         "importance",
-        "inert",
         "name",
         "synonyms",
         "type",
@@ -111,7 +109,6 @@ class Setting:
         importance: str = MEDIUM,
         update: str = READ_ONLY,
         synonyms: tuple[str, ...] = (),
-        inert: bool = False,
         hidden: bool = False,
     ) -> None:
         self.name = name
@@ -122,7 +119,6 @@ class Setting:
         self.importance = importance
         self.update = update
         self.synonyms = synonyms
-        self.inert = inert
         self.hidden = hidden
 
     @property
@@ -154,7 +150,9 @@ class Setting:
         """What values the setting takes, in words."""
         if self.check is None:
             return _KINDS[self.type]
-        return self.check.allowed if self.type in (STRING, LIST) else f"{_KINDS[self.type]}, {self.check.allowed}"
+        return (
+            self.check.allowed if self.type in (BOOLEAN, STRING, LIST) else f"{_KINDS[self.type]}, {self.check.allowed}"
+        )
 
     def format(self, value: Value) -> str | None:
         """The text that Kafka's tools print for a typed value."""

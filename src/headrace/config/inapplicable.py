@@ -1,6 +1,8 @@
-"""Settings of Kafka, up to 4.3, that a Headrace broker takes in a server.properties but has no use for.
+"""Settings that a server.properties may hold but that change nothing, and why.
 
-They are listed so that an existing file starts a broker as it is while a misspelt key is still refused.
+Those of Kafka, up to 4.3, that a Headrace broker has no use for are listed so that an existing file starts a broker as
+it is while a misspelt key is still refused. Those of the settings table that nothing reads yet are listed too, so that
+nobody believes them in force.
 """
 
 from __future__ import annotations
@@ -113,6 +115,80 @@ _NAMES: Final = """
     zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type zookeeper.sync.time.ms
 """
 INAPPLICABLE: Final[frozenset[str]] = frozenset(_NAMES.split())
+
+_ONE_BROKER: Final = "a cluster has one broker in this version"
+_TRANSACTIONS: Final = "there are no transactions in this version"
+_CONSUMER_PROTOCOL: Final = "groups of the consumer protocol are not offered in this version"
+_PLAINTEXT: Final = "listeners are PLAINTEXT, without authentication, in this version"
+_ONE_THREAD: Final = "one thread serves connections, requests and groups"
+_COMPACTION: Final = "compaction has no such limit in this version"
+_QUOTAS: Final = "there are no quotas in this version"
+
+_IDLE: Final[tuple[tuple[str, str], ...]] = (
+    ("add.partitions.to.txn.", _TRANSACTIONS),
+    ("allow.everyone.if.no.acl.found", _PLAINTEXT),
+    ("authorizer.class.name", _PLAINTEXT),
+    ("auto.leader.rebalance.enable", _ONE_BROKER),
+    ("background.threads", _ONE_THREAD),
+    ("connection.failed.authentication.delay.ms", _PLAINTEXT),
+    ("connections.max.reauth.ms", _PLAINTEXT),
+    ("controlled.shutdown.", _ONE_BROKER),
+    ("controller.quota.", _QUOTAS),
+    ("controller.socket.timeout.ms", _ONE_BROKER),
+    ("cordoned.log.dirs", "every log directory takes new partitions in this version"),
+    ("delete.records.purgatory.", "waiting requests are removed as they end"),
+    ("fetch.purgatory.", "waiting requests are removed as they end"),
+    ("follower.replication.throttled.rate", _ONE_BROKER),
+    ("group.consumer.", _CONSUMER_PROTOCOL),
+    ("group.coordinator.", _ONE_THREAD),
+    ("inter.broker.listener.name", _ONE_BROKER),
+    ("leader.imbalance.", _ONE_BROKER),
+    ("leader.replication.throttled.rate", _ONE_BROKER),
+    ("log.cleaner.backoff.ms", _COMPACTION),
+    ("log.cleaner.dedupe.buffer.size", _COMPACTION),
+    ("log.cleaner.enable", _COMPACTION),
+    ("log.cleaner.io.", _COMPACTION),
+    ("log.cleaner.threads", _COMPACTION),
+    ("log.dir.failure.timeout.ms", "a failed log directory takes its partitions offline at once"),
+    ("log.flush.start.offset.checkpoint.interval.ms", "log start offsets are written with the recovery points"),
+    ("log.local.retention.", "there is no tiered storage"),
+    ("max.connection.creation.rate", _QUOTAS),
+    ("max.connections.per.ip.overrides", _QUOTAS),
+    ("metric.reporters", "there are no metrics in this version"),
+    ("metrics.", "there are no metrics in this version"),
+    ("num.io.threads", _ONE_THREAD),
+    ("num.network.threads", _ONE_THREAD),
+    ("num.recovery.threads.per.data.dir", "one thread recovers the logs of a directory in this version"),
+    ("num.replica.fetchers", _ONE_BROKER),
+    ("offsets.commit.timeout.ms", _ONE_BROKER),
+    ("offsets.load.buffer.size", "committed offsets are read a megabyte at a time"),
+    ("offsets.topic.compression.codec", "committed offsets are stored plain"),
+    ("principal.builder.class", _PLAINTEXT),
+    ("producer.purgatory.", "waiting requests are removed as they end"),
+    ("queued.max.requests", "queued.max.request.bytes alone bounds the requests in work"),
+    ("quota.", _QUOTAS),
+    ("replica.", _ONE_BROKER),
+    ("replication.quota.", _QUOTAS),
+    ("request.timeout.ms", _ONE_BROKER),
+    ("sasl.", _PLAINTEXT),
+    ("security.inter.broker.protocol", _ONE_BROKER),
+    ("socket.connection.setup.timeout.", _ONE_BROKER),
+    ("ssl.", _PLAINTEXT),
+    ("super.users", _PLAINTEXT),
+    ("transaction.abort.", _TRANSACTIONS),
+    ("transaction.max.timeout.ms", _TRANSACTIONS),
+    ("transaction.partition.verification.enable", _TRANSACTIONS),
+    ("transaction.remove.", _TRANSACTIONS),
+    ("transaction.state.log.load.buffer.size", _TRANSACTIONS),
+    ("transaction.two.phase.commit.enable", _TRANSACTIONS),
+    ("transactional.id.expiration.ms", _TRANSACTIONS),
+)
+"""Prefix of a setting's name and why settings that begin with it are not in force; a test keeps this true."""
+
+
+def why_idle(name: str) -> str | None:
+    """Why the setting of the table named `name` is not in force, or None where it is."""
+    return next((reason for prefix, reason in _IDLE if name.startswith(prefix)), None)
 
 
 def why_inapplicable(key: str) -> str | None:

@@ -52,10 +52,9 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.dir.failure.timeout.ms",
         LONG,
         30_000,
-        "Accepted only: a failed log directory takes its partitions offline at once.",
+        "Time in ms for which a broker with a failed log directory goes on while it cannot tell the controller.",
         at_least(1),
         importance=LOW,
-        inert=True,
     ),
     # Segments
     Setting(
@@ -277,9 +276,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "log.cleaner.io.buffer.load.factor",
         DOUBLE,
         0.9,
-        "Accepted only: how full the key table of a compaction may get.",
+        "Share of the key table that a compaction fills.",
         update=CLUSTER_WIDE,
-        inert=True,
     ),
     Setting(
         "log.cleaner.io.max.bytes.per.second",

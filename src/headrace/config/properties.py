@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from headrace.config.definition import ConfigError
+from headrace.config.definition import ConfigError, did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "HEADRACE_"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -45,17 +45,18 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
 def parse_environment(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     """Settings given as HEADRACE_LOG_RETENTION_MS=...: the key in capitals, one `_` for each dot.
 
-    `__` stands for `_` and `___` for `-`, as container images of Kafka have it. A setting of Headrace's own may leave
-    its `headrace.` out. A variable that is no setting in `known` is left alone: the prefix is not ours alone.
+    `__` stands for `_` and `___` for `-`, as container images of Kafka have it. Raises ConfigError for a variable that
+    looks like a misspelt one of `known`; any other is left alone, because the prefix serves more than settings.
     """
     properties: dict[str, str] = {}
     for name, value in environment.items():
         if name.startswith(ENVIRONMENT_PREFIX):
             text = name.removeprefix(ENVIRONMENT_PREFIX).lower()
             key = text.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
-            for candidate in (key, f"headrace.{key}"):
-                if candidate in known:
-                    properties[candidate] = value
+            if key in known or key.startswith("listener.name."):
+                properties[key] = value
+            elif suggestion := did_you_mean(key, known):
+                raise ConfigError(key, None, f"Unknown setting {key} in the environment ({name}={value}).{suggestion}")
     return properties
 
 

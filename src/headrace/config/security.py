@@ -62,9 +62,8 @@ SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
         "principal.builder.class",
         CLASS,
         "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
-        "Accepted only: principals are built as Kafka's default builder builds them.",
+        "Class that makes a principal of an authenticated connection.",
         update=PER_BROKER,
-        inert=True,
     ),
     # SASL
     Setting("sasl.enabled.mechanisms", LIST, ("GSSAPI",), "SASL mechanisms that clients may use.", update=PER_BROKER),
@@ -79,22 +78,19 @@ SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
         "sasl.client.callback.handler.class",
         CLASS,
         None,
-        "Accepted only: Headrace has its own mechanisms.",
-        inert=True,
+        "Class that gives credentials when this broker is the client.",
     ),
     Setting(
         "sasl.login.callback.handler.class",
         CLASS,
         None,
-        "Accepted only: Headrace has its own mechanisms.",
-        inert=True,
+        "Class that gives credentials at login.",
     ),
     Setting(
         "sasl.server.callback.handler.class",
         CLASS,
         None,
-        "Accepted only: Headrace has its own mechanisms.",
-        inert=True,
+        "Class that checks the credentials of clients.",
     ),
     Setting("sasl.server.max.receive.size", INT, 524_288, "Largest SASL message in bytes before a client is known."),
     Setting(
@@ -176,29 +172,27 @@ SECURITY_SETTINGS: Final[dict[str, Setting]] = table(
         "Whether a reloaded certificate may lack names that the old one had.",
         importance=LOW,
     ),
-    Setting("ssl.provider", STRING, None, "Accepted only: TLS is OpenSSL's.", update=PER_BROKER, inert=True),
+    Setting("ssl.provider", STRING, None, "Library that does TLS.", update=PER_BROKER),
     Setting(
-        "ssl.keymanager.algorithm", STRING, "SunX509", "Accepted only: TLS is OpenSSL's.", update=PER_BROKER, inert=True
+        "ssl.keymanager.algorithm", STRING, "SunX509", "Algorithm by which the private key is found.", update=PER_BROKER
     ),
     Setting(
-        "ssl.trustmanager.algorithm", STRING, "PKIX", "Accepted only: TLS is OpenSSL's.", update=PER_BROKER, inert=True
+        "ssl.trustmanager.algorithm", STRING, "PKIX", "Algorithm by which certificates are checked.", update=PER_BROKER
     ),
     Setting(
         "ssl.secure.random.implementation",
         STRING,
         None,
-        "Accepted only: TLS is OpenSSL's.",
+        "Source of random numbers for TLS.",
         importance=LOW,
         update=PER_BROKER,
-        inert=True,
     ),
     Setting(
         "ssl.engine.factory.class",
         CLASS,
         None,
-        "Accepted only: TLS is OpenSSL's.",
+        "Class that makes the TLS engine.",
         importance=LOW,
         update=PER_BROKER,
-        inert=True,
     ),
 )

@@ -11,14 +11,12 @@ from typing import Final
 from headrace.config.definition import (
     BOOLEAN,
     CLUSTER_WIDE,
-    DOUBLE,
     HIGH,
     INT,
     LIST,
     LONG,
     LOW,
     MAX_INT,
-    PER_BROKER,
     STRING,
     Setting,
     at_least,
@@ -55,9 +53,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
         "Addresses on which the broker listens, as NAME://host:port. Headrace's default takes only local connections; "
-        "NAME://:9092 listens on every interface, and port 0 picks a free port.",
+        "NAME://:9092 listens on every interface, and port 0 picks a free port. Unlike Kafka's, it needs a restart.",
         importance=HIGH,
-        update=PER_BROKER,
     ),
     Setting(
         "advertised.listeners",
@@ -71,9 +68,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "listener.security.protocol.map",
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "Security protocol of each listener name, as NAME:PROTOCOL pairs.",
+        "Security protocol of each listener name, as NAME:PROTOCOL pairs. Unlike Kafka's, it needs a restart.",
         importance=LOW,
-        update=PER_BROKER,
     ),
     Setting(
         "inter.broker.listener.name",
@@ -171,36 +167,33 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         30_000,
         "Longest such time in ms, after it has grown with failed attempts.",
     ),
-    # Threads: one thread serves the network and all requests, so these are only accepted.
+    # Threads
     Setting(
         "num.network.threads",
         INT,
         3,
-        "Accepted only: one thread serves every connection.",
+        "Threads that serve connections.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
-        inert=True,
     ),
     Setting(
         "num.io.threads",
         INT,
         8,
-        "Accepted only: requests run on the thread that reads them.",
+        "Threads that work on requests.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
-        inert=True,
     ),
     Setting(
         "background.threads",
         INT,
         10,
-        "Accepted only: slow disk work runs on a small pool of its own.",
+        "Threads for slow work.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
-        inert=True,
     ),
     Setting(
         "num.recovery.threads.per.data.dir",
@@ -233,22 +226,19 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "fetch.purgatory.purge.interval.requests",
         INT,
         1000,
-        "Accepted only: waiting fetches are removed when they end.",
-        inert=True,
+        "Fetches after which those that wait no more are cleared away.",
     ),
     Setting(
         "producer.purgatory.purge.interval.requests",
         INT,
         1000,
-        "Accepted only: waiting produces are removed when they end.",
-        inert=True,
+        "Produces after which those that wait no more are cleared away.",
     ),
     Setting(
         "delete.records.purgatory.purge.interval.requests",
         INT,
         1,
-        "Accepted only: waiting deletions are removed when they end.",
-        inert=True,
+        "Record deletions after which those that wait no more are cleared away.",
     ),
     # Topics
     Setting(
@@ -316,18 +306,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "metric.reporters",
         LIST,
         (),
-        "Accepted only: metrics are served over HTTP.",
+        "Classes that report metrics.",
         importance=LOW,
         update=CLUSTER_WIDE,
-        inert=True,
-    ),
-    # Headrace's own
-    Setting(
-        "headrace.disk.reserve.ratio",
-        DOUBLE,
-        0.02,
-        "Share of a log directory's file system that must stay free: below it produces are refused with "
-        "KAFKA_STORAGE_ERROR, while reads and deletions go on. 0 switches the check off.",
-        between(0, 1),
     ),
 )

@@ -247,7 +247,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         BOOLEAN,
         False,
         "Whether old segments move to tiered storage. Headrace has none, so only false is allowed.",
-        Check("false only (this broker has no tiered storage)", lambda v: v is False),
+        Check("false (there is no tiered storage)", lambda v: v is False),
     ),
     Setting(
         "retention.bytes",

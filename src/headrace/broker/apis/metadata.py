@@ -85,12 +85,8 @@ class MetadataApis:
         first, start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
         asked = {topic.name for topic in request.topics}
         names = sorted(name for name in asked or image.topics if name >= first)
-        if cursor is not None and asked and first not in asked:
-            raise KafkaError(
-                ErrorCode.invalid_request, f"The cursor's topic {first} must be among the topics asked for."
-            )
-        if start < 0:
-            raise KafkaError(ErrorCode.invalid_request, f"The cursor's partition {start} must be at least 0.")
+        if start < 0 or (cursor is not None and asked and first not in asked):
+            return {"topics": [{**_missing_topic(name), "error_code": ErrorCode.invalid_request} for name in asked]}
         left = max(1, min(request.response_partition_limit, self._config.max_request_partition_size_limit))
         topics: list[dict[str, Any]] = []
         for name in names:
