@@ -6,6 +6,7 @@ The broker is the same that `headrace start` runs, in a thread with an event loo
 
 import asyncio
 import logging
+import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -36,16 +37,15 @@ class Broker:
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, data: Path | None = None, port: int = 0) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="headrace-test-") if data is None else None
-        self.data = data if data is not None else Path(self._temporary.name)  # type: ignore[union-attr]
         self._config = load(
             defaults={
-                "log.dirs": str(self.data),
                 "listeners": f"PLAINTEXT://127.0.0.1:{port}",
                 **TEST_SETTINGS,
                 **(settings or {}),
             }
         )
+        self._is_temporary = data is None
+        self.data = data or Path(tempfile.mkdtemp(prefix="headrace-test-"))
         self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -86,8 +86,8 @@ class Broker:
         self.stop()
 
     def _remove_data(self) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._is_temporary:
+            shutil.rmtree(self.data, ignore_errors=True)
 
     def _run(self) -> None:
         from headrace.cli.start import loop_factory

@@ -1,6 +1,7 @@
 """A partition over a real log: what is appended, refused, read and remembered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -45,7 +46,7 @@ class Setup:
 
 
 @pytest.fixture
-def setup(tmp_path: Path):  # type: ignore[no-untyped-def]
+def setup(tmp_path: Path) -> Iterator[Setup]:
     setup = Setup(tmp_path)
     yield setup
     setup.replicas.close()
@@ -93,7 +94,7 @@ def test_reading_outside_the_log_is_an_error(setup: Setup) -> None:
     partition.append_as_leader(batch(b"a"), now_ms=NOW)
 
     for offset in (-1, 2, 100):
-        code = refused(lambda at=offset: partition.read(at, 100, read_committed=False, min_one_batch=True))
+        code = refused(partial(partition.read, offset, 100, read_committed=False, min_one_batch=True))
         assert code is ErrorCode.offset_out_of_range
 
 
@@ -109,7 +110,7 @@ def test_timestamps_too_far_ahead_or_behind_are_refused(setup: Setup) -> None:
 
     for timestamp in (NOW - 1001, NOW + 1001):
         late = batch(b"a", timestamp=timestamp)
-        assert refused(lambda data=late: partition.append_as_leader(data, now_ms=NOW)) is ErrorCode.invalid_timestamp
+        assert refused(partial(partition.append_as_leader, late, now_ms=NOW)) is ErrorCode.invalid_timestamp
     partition.append_as_leader(batch(b"a", timestamp=NOW - 1000), now_ms=NOW)
 
 

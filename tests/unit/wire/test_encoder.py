@@ -1,6 +1,6 @@
 """Answers written by the compiled encoder are read back by kio's own reader, in every version of every API."""
 
-import datetime
+import datetime as dt
 import uuid
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType
@@ -56,9 +56,9 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
         return [plain(each) for each in value]
-    if isinstance(value, datetime.timedelta):
+    if isinstance(value, dt.timedelta):
         return round(value.total_seconds() * 1000)
-    if isinstance(value, datetime.datetime):
+    if isinstance(value, dt.datetime):
         return round(value.timestamp() * 1000)
     return value
 
@@ -69,7 +69,7 @@ def response_class(key: int, version: int) -> Any:
     return load_response_schema(key, version)
 
 
-@pytest.mark.parametrize(("key", "version"), ALL, ids=lambda value: str(value))
+@pytest.mark.parametrize(("key", "version"), ALL, ids=str)
 def test_full_answers_are_read_back(key: ApiKey, version: int) -> None:
     message = sample(response_class(key, version))
     out = bytearray()

@@ -1,0 +1,111 @@
+"""The fixtures as a user's own tests see them."""
+
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from headrace.config import ConfigError
+from headrace.testing import Broker
+
+pytest_plugins = ["pytester"]
+
+
+def round_trip(bootstrap: str, topic: str) -> bytes | None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"hello")
+    assert producer.flush(10) == 0
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    try:
+        message = consumer.poll(10)
+        assert message is not None
+        return message.value()
+    finally:
+        consumer.close()
+
+
+def test_a_broker_of_the_tests_own(headrace_broker: Broker) -> None:
+    assert round_trip(headrace_broker.bootstrap, "t") == b"hello"
+
+
+def test_the_shared_broker(headrace_session_broker: Broker) -> None:
+    assert round_trip(headrace_session_broker.bootstrap, "plugin-shared") == b"hello"
+
+
+async def test_a_broker_beside_an_event_loop(headrace_broker: Broker) -> None:
+    from aiokafka import AIOKafkaProducer
+
+    async with AIOKafkaProducer(bootstrap_servers=headrace_broker.bootstrap) as producer:
+        sent = await producer.send_and_wait("t", b"hello")
+    assert sent.offset == 0
+
+
+def test_a_broker_starts_in_a_fifth_of_a_second() -> None:
+    Broker().start().stop()  # imports count for the first only
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        with Broker() as broker:
+            socket.create_connection(("127.0.0.1", broker.port)).close()
+            times.append(time.perf_counter() - begin)
+    assert min(times) < 0.2
+
+
+def test_nothing_stays_behind() -> None:
+    threads = threading.active_count()
+    with Broker() as broker:
+        data, port = broker.data, broker.port
+        round_trip(broker.bootstrap, "t")
+        assert data.is_dir()
+
+    assert not data.exists()
+    assert threading.active_count() == threads
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    broker.stop()
+
+
+def test_data_of_ones_own_outlives_the_broker(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce("kept", b"hello")
+        assert producer.flush(10) == 0
+
+    with Broker(data=tmp_path) as broker:
+        assert "kept" in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
+
+
+def test_settings_that_are_none_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"num\.partitons"):
+        Broker({"num.partitons": "3"})
+
+
+def test_a_broker_that_cannot_start_says_why(headrace_broker: Broker) -> None:
+    with pytest.raises(ConfigError, match=f"port {headrace_broker.port} is in use"):
+        Broker(port=headrace_broker.port).start()
+
+
+def test_settings_are_overridden_where_tests_need_others(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from confluent_kafka.admin import AdminClient
+
+        @pytest.fixture(scope="session")
+        def headrace_settings():
+            return {"num.partitions": "7"}
+
+        @pytest.mark.parametrize("number", range(4))
+        def test_partitions(headrace_broker, number):
+            admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap})
+            assert len(admin.list_topics("auto", timeout=10).topics["auto"].partitions) in (0, 7)
+        """
+    )
+    result = pytester.run(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=4)

@@ -1,0 +1,250 @@
+"""A connection over a real socket pair: frames of any size and cut, order, back-pressure, bad lengths."""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.broker import connection as connection_module
+from headrace.broker.connection import MAX_UNSENT_BYTES, Connection, InvalidRequestError, Parts
+from headrace.broker.context import ClientInfo
+from headrace.broker.request_memory import RequestMemory
+from headrace.storage.log_file import FileSlice, LogFile
+
+MAX_FRAME = 8 * 1024 * 1024
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+class Peer:
+    """The client's end, and the server's connection on the other."""
+
+    def __init__(self, memory_limit: int = 1 << 30) -> None:
+        self.requests: list[bytes] = []
+        self.answer: Callable[[bytes], Parts | Awaitable[Parts]] = lambda body: [frame(body)]
+        self.closed = asyncio.Event()
+        server, client = socket.socketpair()
+        for each in (server, client):
+            each.setblocking(False)
+        self.socket = client
+        self.loop = asyncio.get_running_loop()
+        self.memory = RequestMemory(memory_limit)
+        self.connection = Connection(
+            server,
+            ClientInfo(listener="PLAINTEXT", host="192.0.2.1", port=7, local_address=("192.0.2.2", 9092)),
+            loop=self.loop,
+            dispatch=self._dispatch,
+            memory=self.memory,
+            max_frame=MAX_FRAME,
+            on_closed=lambda _: self.closed.set(),
+        )
+        self.connection.start()
+
+    def _dispatch(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]:
+        assert client.port == 7
+        self.requests.append(bytes(frame))
+        return self.answer(bytes(frame))
+
+    async def send(self, data: bytes) -> None:
+        await self.loop.sock_sendall(self.socket, data)
+
+    async def receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            chunk = await self.loop.sock_recv(self.socket, size - len(data))
+            if not chunk:
+                break
+            data += chunk
+        return bytes(data)
+
+    async def turns(self, count: int = 5) -> None:
+        """Let the event loop run whatever is ready."""
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.connection.close(None)
+    peer.socket.close()
+    assert peer.memory.used == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 200_000, 1_100_000, 5_000_000])
+async def test_frames_of_any_size_are_answered(peer: Peer, size: int) -> None:
+    body = bytes(i % 251 for i in range(min(size, 1000))) * (size // 1000 or 1)
+    for _ in range(3):
+        sending = asyncio.ensure_future(peer.send(frame(body)))
+        assert await peer.receive(len(body) + 4) == frame(body)
+        await sending
+
+
+async def test_a_frame_may_arrive_byte_by_byte(peer: Peer) -> None:
+    for byte in frame(b"hello") + frame(b"world"):
+        await peer.send(bytes((byte,)))
+        await peer.turns()
+
+    assert await peer.receive(18) == frame(b"hello") + frame(b"world")
+
+
+@pytest.mark.parametrize("cut", range(1, 26, 3))
+async def test_many_frames_cut_anywhere_keep_their_order(peer: Peer, cut: int) -> None:
+    data = b"".join(frame(b"%d" % number * (number % 40)) for number in range(200))
+
+    async def send() -> None:
+        for start in range(0, len(data), cut * 7):
+            await peer.send(data[start : start + cut * 7])
+
+    sending = asyncio.ensure_future(send())
+    assert await peer.receive(len(data)) == data
+    await sending
+
+
+async def test_the_next_request_waits_for_the_answer_before(peer: Peer) -> None:
+    later: asyncio.Future[Parts] = peer.loop.create_future()
+    peer.answer = lambda body: later if body == b"slow" else [frame(body)]
+
+    await peer.send(frame(b"slow") + frame(b"next") + frame(b"last")[:6])
+    await peer.turns()
+    assert peer.requests == [b"slow"]
+    later.set_result([frame(b"done")])
+    await peer.send(frame(b"last")[6:])
+
+    assert await peer.receive(24) == frame(b"done") + frame(b"next") + frame(b"last")
+
+
+async def test_file_regions_are_sent_between_bytes(peer: Peer, tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(range(256)) * 20_000)
+    file = LogFile.open(path)
+    parts: Parts = [b"head", FileSlice(file, 10, 5_000_000), b"tail", FileSlice(file, 0, 3)]
+    peer.answer = lambda _: parts
+
+    await peer.send(frame(b"x"))
+
+    expected = b"head" + path.read_bytes()[10:5_000_010] + b"tail" + bytes(range(3))
+    assert await peer.receive(len(expected)) == expected
+
+
+async def test_a_client_that_does_not_read_is_not_read_from(peer: Peer) -> None:
+    answer = bytes(100_000)
+    peer.answer = lambda _: [answer]
+    count = 400
+
+    sending = asyncio.ensure_future(peer.send(frame(b"more") * count))
+    await peer.turns(50)
+    assert len(peer.requests) < count
+    assert peer.connection._unsent < MAX_UNSENT_BYTES + 2 * len(answer)
+
+    assert len(await peer.receive(count * len(answer))) == count * len(answer)
+    await sending
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), MAX_FRAME + 1, 2**31 - 1])
+async def test_a_length_that_cannot_be_ends_the_connection(
+    peer: Peer, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        await peer.send(struct.pack(">i", length))
+        await peer.closed.wait()
+
+    (record,) = caplog.records
+    assert "192.0.2.1:7" in record.getMessage()
+    assert f"a request of {length} bytes; socket.request.max.bytes allows" in record.getMessage()
+
+
+async def test_what_came_before_a_bad_request_is_answered(peer: Peer) -> None:
+    def answer(body: bytes) -> Parts:
+        if body == b"bad":
+            raise InvalidRequestError("no such thing")
+        return [frame(body)]
+
+    peer.answer = answer
+    await peer.send(frame(b"good") + frame(b"bad") + frame(b"unread"))
+
+    assert await peer.receive(100) == frame(b"good")
+    assert peer.requests == [b"good", b"bad"]
+
+
+async def test_the_end_inside_a_request_is_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        await peer.send(frame(b"whole")[:6])
+        await peer.turns()
+        peer.socket.close()
+        await peer.closed.wait()
+
+    assert "ended inside a request" in caplog.text
+
+
+async def test_a_large_request_waits_for_memory_and_small_ones_do_not() -> None:
+    peer = Peer(memory_limit=1 << 20)
+    peer.memory.used = 1 << 20
+    large = bytes(600_000)
+
+    await peer.send(frame(b"small"))
+    assert await peer.receive(9) == frame(b"small")
+    sending = asyncio.ensure_future(peer.send(frame(large)))
+    await peer.turns(50)
+    assert peer.requests == [b"small"]
+    peer.memory.release(1 << 20)
+    assert await peer.receive(len(large) + 4) == frame(large)
+    await sending
+
+    peer.connection.close(None)
+    peer.socket.close()
+    assert peer.memory.used == 0
+
+
+async def test_a_request_that_hoards_memory_ends_when_others_wait(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection_module, "HOLD_SECONDS", 30.0)
+    await peer.send(struct.pack(">i", 1_000_000) + b"never ends")
+    await peer.turns()
+    now = peer.loop.time()
+
+    peer.connection.check_patience(now + 60)
+    assert not peer.closed.is_set(), "nobody waits for the memory"
+    peer.memory.limit = 0
+    waiter = Peer()
+    assert not peer.memory.reserve(waiter.connection, 1_000_000)
+    peer.connection.check_patience(now + 60)
+
+    await peer.closed.wait()
+    assert "while others waited for its memory" in caplog.text
+    peer.memory.used = 0
+    waiter.connection.close(None)
+    waiter.socket.close()
+
+
+async def test_an_answer_that_fails_ends_the_connection_with_a_reason(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_: bytes) -> Parts:
+        raise InvalidRequestError("cannot be answered")
+
+    peer.answer = fail
+    await peer.send(frame(b"x"))
+    await peer.closed.wait()
+
+    assert "cannot be answered" in caplog.text
+
+
+async def test_a_client_that_leaves_cancels_what_is_worked_on(peer: Peer) -> None:
+    later: asyncio.Future[Parts] = peer.loop.create_future()
+    peer.answer = lambda _: later
+    await peer.send(frame(b"x"))
+    await peer.turns()
+
+    peer.connection.close(None)
+    await peer.turns()
+
+    assert later.cancelled()

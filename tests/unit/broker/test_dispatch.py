@@ -1,0 +1,215 @@
+"""From frames to answers: versions, headers, bad bytes, failing handlers."""
+
+import asyncio
+import contextlib
+import logging
+import struct
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from headrace.broker.connection import InvalidRequestError
+from headrace.broker.context import NO_REPLY, ClientInfo, RawReply, Reply, RequestContext
+from headrace.broker.dispatch import Dispatcher
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.apis import ApiKey, request_encoder, response_reader, versions
+
+
+@pytest.fixture
+def client() -> ClientInfo:
+    return ClientInfo(listener="PLAINTEXT", host="192.0.2.1", port=7, local_address=("192.0.2.2", 9092))
+
+
+@pytest.fixture
+async def dispatcher() -> Dispatcher:
+    return Dispatcher(asyncio.get_running_loop())
+
+
+def request(
+    key: int, version: int, body: bytes = b"", *, client_id: bytes | None = b"me", tags: bytes = b""
+) -> memoryview:
+    size = -1 if client_id is None else len(client_id)
+    return memoryview(struct.pack(">hhih", key, version, 77, size) + (client_id or b"") + tags + body).toreadonly()
+
+
+def body_of(key: int, version: int, fields: dict[str, Any]) -> bytes:
+    out = bytearray()
+    request_encoder(key, version)(out, fields)
+    return bytes(out)
+
+
+def parse(parts: Any, key: int, version: int, *, flexible: bool) -> Any:
+    data = b"".join(bytes(part) for part in parts)
+    size, correlation_id = struct.unpack_from(">ii", data)
+    assert size == len(data) - 4
+    assert correlation_id == 77
+    start = 9 if flexible else 8
+    answer, read = response_reader(key, version)(data, start)
+    assert start + read == len(data)
+    return answer
+
+
+SOFTWARE = {"client_software_name": "a-client", "client_software_version": "1.2.3"}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_names_exactly_what_has_a_handler(
+    dispatcher: Dispatcher, client: ClientInfo, version: int
+) -> None:
+    dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
+    flexible = version >= 3
+    body = body_of(ApiKey.API_VERSIONS, version, SOFTWARE)
+
+    parts = dispatcher.handle(client, request(18, version, body, tags=b"\0" if flexible else b""))
+
+    answer = parse(parts, ApiKey.API_VERSIONS, version, flexible=False)
+    offered = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+    assert offered == {key: versions(key) for key in (ApiKey.HEARTBEAT, ApiKey.API_VERSIONS)}
+    if flexible:
+        assert (client.software_name, client.software_version) == ("a-client", "1.2.3")
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
+    dispatcher: Dispatcher, client: ClientInfo
+) -> None:
+    answer = parse(dispatcher.handle(client, request(18, 99)), 18, 0, flexible=False)
+
+    assert answer.error_code is ErrorCode.unsupported_version
+    assert [(each.api_key, each.max_version) for each in answer.api_keys] == [(18, versions(18).highest)]  # type: ignore[union-attr]
+
+
+def test_a_client_name_that_is_none_is_an_invalid_request(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    body = body_of(18, 4, SOFTWARE | {"client_software_name": "bad name\n"})
+
+    answer = parse(dispatcher.handle(client, request(18, 4, body, tags=b"\0")), 18, 4, flexible=False)
+
+    assert answer.error_code is ErrorCode.invalid_request
+    assert client.software_name == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (memoryview(b""), "shorter than its header"),
+        (memoryview(b"\0" * 9), "shorter than its header"),
+        (request(999, 0), "API 999, which is not offered"),
+        (request(12, 99), "version 99 of HEARTBEAT v99; offered are 0 to 4"),
+        (request(12, -1), "version -1 of HEARTBEAT"),
+        (memoryview(struct.pack(">hhih", 12, 0, 77, 100) + b"short"), "client id is longer"),
+        (request(12, 0, client_id=b"\xff\xfe"), "not UTF-8"),
+        (request(12, 0, b"\x7f\xff"), "HEARTBEAT v0 cannot be read"),
+        (request(12, 4, b""), "ends inside its header"),
+        (request(12, 4, b"", tags=b"\x01\x00\x7f"), "ends inside its header"),
+        (request(12, 4, b"", tags=b"\xff\xff\xff\xff\xff\xff"), "longer than five bytes"),
+    ],
+)
+def test_what_cannot_be_answered_ends_the_connection_with_a_reason(
+    dispatcher: Dispatcher, client: ClientInfo, frame: memoryview, reason: str
+) -> None:
+    dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
+
+    with pytest.raises(InvalidRequestError, match=reason):
+        dispatcher.handle(client, frame.toreadonly())
+
+
+HEARTBEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+
+
+def heartbeat(version: int = 4) -> memoryview:
+    return request(12, version, body_of(12, version, HEARTBEAT), tags=b"\0" if version == 4 else b"")
+
+
+def test_handlers_are_told_who_asks(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    seen: list[RequestContext] = []
+
+    def handler(context: RequestContext, _: Any) -> Reply:
+        seen.append(context)
+        return {}
+
+    dispatcher.add_routes({ApiKey.HEARTBEAT: handler})
+    dispatcher.handle(client, heartbeat())
+
+    (context,) = seen
+    assert (context.client_id, context.principal, context.listener) == ("me", "User:ANONYMOUS", "PLAINTEXT")
+    assert (context.client_host, context.local_address) == ("192.0.2.1", ("192.0.2.2", 9092))
+
+
+def test_tags_of_the_header_are_passed_over(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
+    body = body_of(12, 4, HEARTBEAT)
+
+    parts = dispatcher.handle(client, request(12, 4, body, tags=b"\x01\x05\x03abc"))
+
+    assert parse(parts, 12, 4, flexible=True).error_code is ErrorCode.none
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_refusal_becomes_the_apis_own_error(dispatcher: Dispatcher, client: ClientInfo, later: bool) -> None:
+    def refuse(_: RequestContext, __: Any) -> Reply:
+        raise KafkaError(ErrorCode.illegal_generation)
+
+    async def refuse_later(context: RequestContext, body: Any) -> Reply:
+        return refuse(context, body)
+
+    dispatcher.add_routes({ApiKey.HEARTBEAT: refuse_later if later else refuse})
+    answer = dispatcher.handle(client, heartbeat())
+    parts = await answer if isinstance(answer, Awaitable) else answer
+
+    assert parse(parts, 12, 4, flexible=True).error_code is ErrorCode.illegal_generation
+
+
+def test_a_bug_in_a_handler_is_an_unknown_server_error_and_a_traceback(
+    dispatcher: Dispatcher, client: ClientInfo, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: RequestContext, __: Any) -> Reply:
+        raise ZeroDivisionError("oh")
+
+    dispatcher.add_routes({ApiKey.HEARTBEAT: broken})
+    with caplog.at_level(logging.ERROR):
+        answer = parse(dispatcher.handle(client, heartbeat(0)), 12, 0, flexible=False)
+
+    assert answer.error_code is ErrorCode.unknown_server_error
+    assert "HEARTBEAT v0 from client me (192.0.2.1) failed" in caplog.text
+
+
+def test_an_error_without_room_in_the_answer_ends_the_connection(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    def refuse(_: RequestContext, __: Any) -> Reply:
+        raise KafkaError(ErrorCode.invalid_request, "why not")
+
+    dispatcher.add_routes({ApiKey.LIST_OFFSETS: refuse})
+    body = body_of(2, 1, {"replica_id": -1, "topics": []})
+
+    with pytest.raises(InvalidRequestError, match="LIST_OFFSETS of client id 'me' failed: why not"):
+        dispatcher.handle(client, request(2, 1, body))
+
+
+def test_encoded_answers_are_framed_and_no_answer_is_none(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    replies: list[Reply] = [RawReply((b"\0\0", b"\0\0\0\0")), NO_REPLY]
+    dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: replies.pop(0)})
+
+    parts = dispatcher.handle(client, heartbeat(0))
+    assert isinstance(parts, list)
+    assert b"".join(bytes(part) for part in parts) == struct.pack(">ii", 10, 77) + bytes(6)  # type: ignore[arg-type]
+    assert dispatcher.handle(client, heartbeat(0)) == []
+
+
+@pytest.mark.parametrize("key", [key for key in ApiKey if versions(key) is not None], ids=lambda key: key.name)
+def test_every_api_answers_an_error_or_ends_the_connection(
+    dispatcher: Dispatcher, client: ClientInfo, key: ApiKey
+) -> None:
+    from headrace.broker.error_replies import error_reply
+
+    known = versions(key)
+    assert known is not None
+    for version in range(known.lowest, known.highest + 1):
+        context = RequestContext(key, version, 77, "me", client, 0.0)
+        with contextlib.suppress(InvalidRequestError):
+            assert error_reply(context, _AnyRequest(), KafkaError(ErrorCode.unknown_server_error, "why"))
+
+
+class _AnyRequest:
+    """A request that has every field, empty."""
+
+    def __getattr__(self, name: str) -> Any:
+        return "" if name.endswith("_id") else ()
