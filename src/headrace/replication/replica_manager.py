@@ -1,6 +1,7 @@
 """The partitions on this broker: opened, created, deleted and kept, over the log directories they live in."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, ValuesView
 from uuid import UUID
@@ -29,6 +30,7 @@ class ReplicaManager:
         """`config_of` gives the settings in force for a topic."""
         self.log_dirs = log_dirs
         self._config_of = config_of
+        self._checkpointing = threading.Lock()
         self._partitions: dict[tuple[str, int], Partition] = {}
 
     def get(self, topic: str, partition: int) -> Partition:
@@ -62,10 +64,9 @@ class ReplicaManager:
 
     def _open_log(self, topic_partition: TopicPartition, topic_id: UUID) -> Log:
         config = self._config_of(topic_partition.topic)
-        found = self.log_dirs.found()
-        if topic_partition not in found:
+        if topic_partition not in self.log_dirs.partitions():
             return self.log_dirs.create(topic_partition, topic_id, config, now_ms=now_ms())
-        found_id = found[topic_partition]
+        found_id = self.log_dirs.topic_id(topic_partition)
         if found_id is not None and found_id != topic_id:
             raise KafkaError(
                 ErrorCode.inconsistent_topic_id,
@@ -112,8 +113,12 @@ class ReplicaManager:
                 partition.log.flush(now)
 
     def checkpoint(self) -> None:
-        """Write recovery points, log start offsets and high watermarks down. Raises KafkaError(kafka_storage_error)."""
-        self.log_dirs.checkpoint(self._high_watermarks())
+        """Write recovery points, log start offsets and high watermarks down; waits for the disk: call it in a thread.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        with self._checkpointing:
+            self.log_dirs.checkpoint(self._high_watermarks())
 
     def close(self) -> None:
         """Close every log and mark the shutdown as clean."""
@@ -128,7 +133,7 @@ class ReplicaManager:
         return [(str(directory), *self.log_dirs.space(directory)) for directory in self.log_dirs.directories]
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
-        return {partition.topic_partition: partition.high_watermark for partition in self._partitions.values()}
+        return {partition.topic_partition: partition.high_watermark for partition in tuple(self._partitions.values())}
 
 
 def _producer_state_of(opened: Log) -> ProducerState:

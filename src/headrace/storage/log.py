@@ -20,7 +20,7 @@ from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.leader_epochs import UNDEFINED, EpochEntry, LeaderEpochs, read_entries
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_file import FileSlice
-from headrace.storage.producer_snapshot import snapshots
+from headrace.storage.producer_snapshot import remove_stray_snapshots
 from headrace.storage.recovery import Loading, OnBatch, load_segments
 from headrace.storage.retention import expired_segments
 from headrace.storage.segment import Segment
@@ -117,7 +117,7 @@ class Log:
                 self._read_epochs()
             self.leader_epochs.truncate_from_end(self.log_end_offset)
             self.leader_epochs.truncate_from_start(self.log_start_offset)
-            self._remove_snapshots_after(self.log_end_offset)
+            remove_stray_snapshots(directory, [segment.base_offset for segment in ordered], self.log_end_offset)
         except OSError as error:
             raise self._storage_error("open", error) from error
         return self
@@ -299,7 +299,7 @@ class Log:
         self.recovery_point = min(self.recovery_point, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
         self.leader_epochs.truncate_from_end(offset)
-        self._remove_snapshots_after(offset)
+        remove_stray_snapshots(self.directory, [segment.base_offset for segment in self._segments.ordered], offset)
 
     def advance_log_start(self, offset: int) -> None:
         """Hide what is before `offset` (DeleteRecords); retention removes segments that are hidden as a whole.
@@ -427,11 +427,6 @@ class Log:
         for header in self.headers(self._segments.first_offset):
             if header.partition_leader_epoch > max(UNDEFINED, self.leader_epochs.latest):
                 self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
-
-    def _remove_snapshots_after(self, offset: int) -> None:
-        for snapshot_offset, path in snapshots(self.directory).items():
-            if snapshot_offset > offset:
-                path.unlink(missing_ok=True)
 
     def _storage_error(self, what: str, error: OSError) -> KafkaError:
         reason = os.strerror(error.errno) if error.errno else str(error)

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -102,12 +102,16 @@ class LogDirs:
                     )
                 self._found[topic_partition] = (directory, path)
 
-    def found(self) -> dict[TopicPartition, UUID | None]:
-        """The partitions that have a directory, loaded or not, and their topics' ids where they are written down.
+    def partitions(self) -> KeysView[TopicPartition]:
+        """Those that have a directory, loaded or not."""
+        return self._found.keys()
+
+    def topic_id(self, topic_partition: TopicPartition) -> UUID | None:
+        """The id of the topic whose records are in the partition's directory; None where it is not written down.
 
         Raises KafkaError(inconsistent_topic_id) for a malformed `partition.metadata`.
         """
-        return {topic_partition: read_topic_id(path) for topic_partition, (_, path) in self._found.items()}
+        return read_topic_id(self._found[topic_partition][1])
 
     def load(
         self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int, on_batch: OnBatch | None = None
@@ -204,7 +208,9 @@ class LogDirs:
         for deleted_log in tuple(self.logs.values()):
             deleted_log.remove_deleted_files(now_ms)
         waiting: list[tuple[int | None, Path]] = []
-        for due, path in self._doomed:
+        # Taken as a whole, because deletions are added from another thread meanwhile.
+        doomed, self._doomed = self._doomed, []
+        for due, path in doomed:
             if due is None:
                 waiting.append((now_ms + LogConfig().file_delete_delay_ms, path))
             elif due > now_ms:
@@ -212,7 +218,7 @@ class LogDirs:
             else:
                 shutil.rmtree(path, ignore_errors=True)
                 log.info("removed %s", path)
-        self._doomed = waiting
+        self._doomed += waiting
 
     def flush_rolled(self) -> None:
         """Bring the segments that are not appended to any more to the disk; waits for it: call it in a thread.
@@ -252,4 +258,4 @@ class LogDirs:
         self.logs.clear()
 
     def _logs_in(self, directory: LogDir) -> list[Log]:
-        return [each for each in self.logs.values() if each.directory.parent == directory.path]
+        return [each for each in tuple(self.logs.values()) if each.directory.parent == directory.path]

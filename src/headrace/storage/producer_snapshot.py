@@ -3,7 +3,7 @@
 Format: version 1, CRC-32C of what follows it, then an array of fixed-size entries.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct, error
@@ -85,13 +85,12 @@ def snapshots(directory: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def latest_snapshot(directory: Path, log_end_offset: int) -> tuple[int, list[ProducerEntry]] | None:
-    """Offset and entries of the newest usable snapshot up to `log_end_offset`; unusable ones are removed."""
-    for offset, path in reversed(snapshots(directory).items()):
-        if offset > log_end_offset:
-            continue
-        try:
-            return offset, read_snapshot(path)
-        except CorruptSnapshotError:
+def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_end_offset: int) -> None:
+    """Keep the snapshots at segments' base offsets and the newest one; none is kept from behind the log's end.
+
+    A clean shutdown leaves one at the log end offset, which is stray after the next start has written more.
+    """
+    kept = [offset for offset in snapshots(directory) if offset <= log_end_offset]
+    for offset, path in snapshots(directory).items():
+        if offset not in kept or (offset not in base_offsets and offset != kept[-1]):
             path.unlink(missing_ok=True)
-    return None
