@@ -10,7 +10,7 @@ import asyncio
 import base64
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -25,8 +25,17 @@ from headrace.cluster.image import (
     TopicImage,
 )
 from headrace.cluster.loading import create_persistent_nodes, load_image
-from headrace.cluster.store import BadVersion, Create, MetadataStore, NodeExists, NoNode, Operation, Set
-from headrace.cluster.topic_changes import Change, NewPartitions, NewTopic
+from headrace.cluster.store import (
+    BadVersion,
+    Create,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    Operation,
+    Set,
+    StoreUnavailable,
+)
+from headrace.cluster.topic_changes import Change, FoundPartition, NewPartitions, NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 
@@ -125,6 +134,17 @@ class Controller:
             image = self.image.with_brokers((*self.image.brokers.values(), broker))
             topics, operations = elect(image)
             await self._commit(Change(operations, image.with_topics(topics)))
+
+    async def adopt(self, found: Iterable[FoundPartition]) -> list[str]:
+        """Take up topics whose partitions lie in this broker's log directories but that the tree does not know.
+
+        So a directory that Kafka wrote, or whose metadata file was lost, is served as it is, under default settings.
+        Before register(), which gives the partitions their next leader epochs. Returns the topics' names.
+        """
+        async with self._lock:
+            adopted, change = topic_changes.adopt_topics(self.image, found, self._config)
+            await self._commit(change)
+            return adopted
 
     def partitions_of(self, broker_id: int) -> list[PartitionChange]:
         """Every partition with a replica on that broker."""
@@ -291,8 +311,13 @@ class Controller:
         return Create(path, data) if await self._store.exists(path) is None else Set(path, data)
 
     async def _commit(self, change: Change) -> None:
+        """Make `change` durable, then visible; raises KafkaError, with nothing changed, where it cannot be written."""
         if change.operations:
-            await self._store.multi(change.operations)
+            try:
+                await self._store.multi(change.operations)
+            except StoreUnavailable as error:
+                log.error("Metadata cannot be written: %s", error)
+                raise KafkaError(ErrorCode.kafka_storage_error, f"The change cannot be written: {error}") from error
         self.image = change.image
 
     def _tell_partitions(self, changes: Sequence[PartitionChange]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace.cluster import znodes
-from headrace.cluster.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
-from headrace.cluster.store import Operation, Set
+from headrace.cluster.image import NEVER_WRITTEN, NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from headrace.cluster.store import Create, Operation, Set
 
 
 def elect(image: MetadataImage) -> tuple[list[TopicImage], list[Operation]]:
@@ -21,10 +21,17 @@ def elect(image: MetadataImage) -> tuple[list[TopicImage], list[Operation]]:
             continue
         for index, (old, new) in enumerate(zip(topic.partitions, partitions, strict=True)):
             if new is not old:
-                state = znodes.encode_state(new, image.controller_epoch)
-                operations.append(Set(znodes.state_path(topic.name, index), state, old.version))
+                operations.extend(_write(topic.name, index, old, new, image.controller_epoch))
         topics.append(topic._replace(partitions=partitions))
     return topics, operations
+
+
+def _write(topic: str, index: int, old: PartitionImage, new: PartitionImage, controller_epoch: int) -> list[Operation]:
+    path, state = znodes.state_path(topic, index), znodes.encode_state(new, controller_epoch)
+    if old.version == NEVER_WRITTEN:
+        # The controller that assigned the replicas went before it named a leader.
+        return [Create(znodes.partition_path(topic, index)), Create(path, state)]
+    return [Set(path, state, old.version)]
 
 
 def _elected(partition: PartitionImage, image: MetadataImage) -> PartitionImage:

@@ -29,6 +29,7 @@ from headrace.cluster.store import (
     Operation,
     SessionListener,
     Set,
+    StoreUnavailable,
     Watcher,
 )
 
@@ -51,7 +52,7 @@ DELETE FROM node WHERE ephemeral;
 class EmbeddedStore:
     """A metadata store in the file `path`. One process may have it open; ephemeral nodes of a dead one are dropped.
 
-    `durable=False` leaves fsync out, for tests.
+    `durable=False` leaves fsync out, for tests. Raises StoreUnavailable for a file that cannot be used.
     """
 
     def __init__(self, path: Path, *, executor: Executor | None = None, durable: bool = True) -> None:
@@ -61,12 +62,16 @@ class EmbeddedStore:
         self._lock = asyncio.Lock()
         self._data_watchers: dict[str, list[Watcher]] = {}
         self._child_watchers: dict[str, list[Watcher]] = {}
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # settings in it may be secret
-        self._database: sqlite3.Connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-        self._database.execute("PRAGMA cache_size = -256")
-        self._database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        self._failure = sqlite3.Error
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # settings in it may be secret
+            self._database: sqlite3.Connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+            self._database.execute("PRAGMA cache_size = -256")
+            self._database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        except (OSError, sqlite3.Error) as error:
+            raise StoreUnavailable(str(path), str(error)) from error
 
     async def get(self, path: str, watcher: Watcher | None = None) -> Node:
         async with self._lock:
@@ -74,6 +79,14 @@ class EmbeddedStore:
             if watcher is not None:
                 self._data_watchers.setdefault(path, []).append(watcher)
             return node
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        async with self._lock:
+            rows = (
+                self._database.execute("SELECT data, version FROM node WHERE path = ?", (path,)).fetchone()
+                for path in paths
+            )
+            return [None if row is None else Node(row[0], row[1]) for row in rows]
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> int | None:
         async with self._lock:
@@ -130,8 +143,11 @@ class EmbeddedStore:
             for operation in operations:
                 self._apply(operation, versions)
             self._database.execute("COMMIT")
-        except BaseException:
-            self._database.execute("ROLLBACK")
+        except BaseException as error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            if isinstance(error, self._failure):
+                raise StoreUnavailable(operations[0].path, str(error)) from error
             raise
         return versions
 

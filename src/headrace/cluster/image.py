@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 NO_LEADER: Final = -1
+NEVER_WRITTEN: Final = -1
+"""Version of a partition whose state node does not exist yet."""
 
 
 class Endpoint(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 
 from headrace.cluster import znodes
@@ -10,6 +9,7 @@ from headrace.cluster.image import (
     BROKER_CONFIG,
     CLIENT_METRICS_CONFIG,
     GROUP_CONFIG,
+    NEVER_WRITTEN,
     NO_LEADER,
     TOPIC_CONFIG,
     ConfigResource,
@@ -17,9 +17,7 @@ from headrace.cluster.image import (
     PartitionImage,
     TopicImage,
 )
-from headrace.cluster.store import Create, MetadataStore, NoNode
-
-log = logging.getLogger(__name__)
+from headrace.cluster.store import Create, MetadataStore, Node
 
 _CONFIG_KINDS = (TOPIC_CONFIG, BROKER_CONFIG, GROUP_CONFIG, CLIENT_METRICS_CONFIG)
 
@@ -34,32 +32,46 @@ async def create_persistent_nodes(store: MetadataStore) -> None:
 async def load_image(store: MetadataStore) -> MetadataImage:
     """Live brokers, topics, partitions and settings as the tree has them."""
     brokers = [
-        znodes.decode_broker(int(name), (await store.get(znodes.broker_path(int(name)))).data)
-        for name in await store.children(znodes.BROKER_IDS)
+        znodes.decode_broker(int(name), node.data) for name, node in await _read_children(store, znodes.BROKER_IDS)
     ]
-    topics = [await _load_topic(store, name) for name in await store.children(znodes.TOPICS)]
-    configs = {}
-    for kind in _CONFIG_KINDS:
-        for name in await store.children(f"{znodes.CONFIG}/{kind}"):
-            values = znodes.decode_config((await store.get(f"{znodes.CONFIG}/{kind}/{name}")).data)
-            configs[ConfigResource(kind, znodes.desanitize(name))] = values
+    configs = {
+        ConfigResource(kind, znodes.desanitize(name)): znodes.decode_config(node.data)
+        for kind in _CONFIG_KINDS
+        for name, node in await _read_children(store, f"{znodes.CONFIG}/{kind}")
+    }
+    topics = await _load_topics(store)
     return MetadataImage().with_brokers(brokers).with_topics(topics).with_configs(configs)
 
 
-async def _load_topic(store: MetadataStore, name: str) -> TopicImage:
-    node = await store.get(znodes.topic_path(name))
-    topic_id, replicas = znodes.decode_topic(node.data)
-    if topic_id is None:
-        # Written by something older than topic ids (KIP-516): give it one, as Kafka's controller does.
-        topic_id = uuid.uuid4()
-        await store.set(znodes.topic_path(name), znodes.encode_topic(topic_id, replicas), node.version)
-    partitions = []
-    for partition, brokers in replicas.items():
-        try:
-            state = await store.get(znodes.state_path(name, partition))
-        except NoNode:
-            log.warning("Partition %s-%d has no state yet and stays without a leader", name, partition)
-            partitions.append(PartitionImage(NO_LEADER, 0, brokers, brokers))
-        else:
-            partitions.append(znodes.decode_state(state.data, state.version, brokers))
-    return TopicImage(name, topic_id, tuple(partitions))
+async def _read_children(store: MetadataStore, path: str) -> list[tuple[str, Node]]:
+    names = await store.children(path)
+    nodes = await store.get_many([f"{path}/{name}" for name in names])
+    return [(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+
+
+async def _load_topics(store: MetadataStore) -> list[TopicImage]:
+    assignments: list[tuple[str, uuid.UUID, dict[int, tuple[int, ...]]]] = []
+    for name, node in await _read_children(store, znodes.TOPICS):
+        topic_id, replicas = znodes.decode_topic(node.data)
+        if topic_id is None:
+            # Written by something older than topic ids (KIP-516): give it one, as Kafka's controller does.
+            topic_id = uuid.uuid4()
+            await store.set(znodes.topic_path(name), znodes.encode_topic(topic_id, replicas), node.version)
+        assignments.append((name, topic_id, replicas))
+    paths = [znodes.state_path(name, partition) for name, _, replicas in assignments for partition in replicas]
+    states = dict(zip(paths, await store.get_many(paths), strict=True))
+    return [
+        TopicImage(
+            name,
+            topic_id,
+            tuple(_partition(states[znodes.state_path(name, index)], replicas[index]) for index in sorted(replicas)),
+        )
+        for name, topic_id, replicas in assignments
+    ]
+
+
+def _partition(state: Node | None, replicas: tuple[int, ...]) -> PartitionImage:
+    """The partition as its state node has it; one without a node was assigned but never led."""
+    if state is None:
+        return PartitionImage(NO_LEADER, -1, replicas, replicas, NEVER_WRITTEN)
+    return znodes.decode_state(state.data, state.version, replicas)

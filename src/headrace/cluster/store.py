@@ -16,8 +16,8 @@ class StoreError(Exception):
 
     what = "failed"
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path}: {self.what}")
+    def __init__(self, path: str, why: str = "") -> None:
+        super().__init__(f"{path}: {self.what}" + (f" ({why})" if why else ""))
         self.path = path
 
 
@@ -43,6 +43,12 @@ class NotEmpty(StoreError):
     """The node to delete has children."""
 
     what = "node has children"
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be read or written just now: a full disk, a lost connection. Nothing was changed."""
+
+    what = "the metadata store is not available"
 
 
 class Node(NamedTuple):
@@ -107,6 +113,9 @@ class MetadataStore(Protocol):
 
     async def get(self, path: str, watcher: Watcher | None = None) -> Node:
         """The node; raises NoNode. `watcher` hears of its change or deletion."""
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """The nodes at `paths`, None for those that do not exist; one pass however many they are."""
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> int | None:
         """The node's version, or None. `watcher` hears of its creation, change or deletion."""
