@@ -41,7 +41,7 @@ from headrace.types import TopicPartition
 log = logging.getLogger(__name__)
 
 METADATA_FILE: Final = "metadata.db"
-DELETED_FILES_CHECK_SECONDS: Final = 1.0
+DELETED_FILES_CHECK_MS: Final = 1000
 _SLOW_DISK_THREADS: Final = 2
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 
@@ -242,35 +242,42 @@ class Node:
     def _start_upkeep(self) -> None:
         config = self.config
         replicas = self.replicas
-        self._every(lambda: config.log_retention_check_interval_ms / 1000, replicas.apply_retention)
+        self._every("Retention", lambda: config.log_retention_check_interval_ms, replicas.apply_retention)
         self._every(
-            lambda: config.producer_id_expiration_check_interval_ms / 1000,
+            "Expiry of producers",
+            lambda: config.producer_id_expiration_check_interval_ms,
             lambda: replicas.expire_producers(config.producer_id_expiration_ms),
         )
         self._every(
-            lambda: DELETED_FILES_CHECK_SECONDS, lambda: self.log_dirs.remove_deleted_files(now_ms()), slow=True
+            "Flushing", lambda: min(config.log_flush_scheduler_interval_ms, 1000), replicas.flush_due, slow=True
         )
-        self._every(lambda: config.log_flush_offset_checkpoint_interval_ms / 1000, self._write_back, slow=True)
-        if config.log_flush_interval_ms is not None:
-            self._every(lambda: config.log_flush_scheduler_interval_ms / 1000, replicas.flush_due, slow=True)
+        self._every("Write-back", lambda: config.log_flush_offset_checkpoint_interval_ms, self._write_back, slow=True)
+        self._every(
+            "Removal of deleted files",
+            lambda: DELETED_FILES_CHECK_MS,
+            lambda: self.log_dirs.remove_deleted_files(now_ms()),
+            slow=True,
+        )
 
     def _write_back(self) -> None:
         self.log_dirs.flush_rolled()
         self.replicas.checkpoint()
 
-    def _every(self, seconds: Callable[[], float], work: Callable[[], None], *, slow: bool = False) -> None:
+    def _every(self, name: str, pause_ms: Callable[[], int], work: Callable[[], None], *, slow: bool = False) -> None:
         """Do `work` again and again, in a thread where it is `slow`. A failure is logged; the next turn comes."""
 
         async def repeat() -> None:
             while True:
-                await asyncio.sleep(min(seconds(), 86_400))
+                await asyncio.sleep(min(pause_ms() / 1000, 86_400))
                 try:
                     if slow:
                         await self._loop.run_in_executor(self._executor, work)
                     else:
                         work()
                 except (KafkaError, OSError) as error:
-                    log.error("%s failed and is tried again later: %s", getattr(work, "__name__", "upkeep"), error)
+                    log.error("%s failed and is tried again later: %s", name, error)
+                except Exception:
+                    log.exception("%s failed and is tried again later", name)
 
         self._upkeep.append(self._loop.create_task(repeat()))
 

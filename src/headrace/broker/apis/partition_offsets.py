@@ -1,5 +1,6 @@
 """Where a partition begins and ends: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -105,13 +106,13 @@ class PartitionOffsetsApi:
             "end_offset": end_offset,
         }
 
-    def delete_records(self, _: RequestContext, request: Any) -> Reply:
+    async def delete_records(self, _: RequestContext, request: Any) -> Reply:
         """Move log start offsets up; the new ones are on disk before the answer."""
         topics = [
             {"name": topic.name, "partitions": [self._delete_one(topic.name, asked) for asked in topic.partitions]}
             for topic in request.topics
         ]
-        self._replicas.checkpoint()
+        await asyncio.to_thread(self._replicas.checkpoint)
         return {"topics": topics}
 
     def _delete_one(self, topic: str, asked: Any) -> Fields:
