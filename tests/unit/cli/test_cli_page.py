@@ -1,0 +1,45 @@
+"""docs/cli.md tells of every command and every option, in the section of its command."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from headrace.cli.main import app
+
+PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+SECTIONS = dict(part.split("\n", 1) for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:])
+SHARED = {"--bootstrap", "--quiet", "--help", "--json"}
+
+
+def _commands(command: Any, path: str) -> dict[str, Any]:
+    if not hasattr(command, "commands"):
+        return {path: command}
+    return {
+        name: leaf
+        for child in command.commands.values()
+        for name, leaf in _commands(child, f"{path} {child.name}").items()
+    }
+
+
+COMMANDS = _commands(typer.main.get_command(app), "headrace")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained_in_the_section_of_its_command(name: str) -> None:
+    section = SECTIONS[name]
+    options = {opt for param in COMMANDS[name].params for opt in param.opts if opt.startswith("--")}
+    assert {option for option in options - SHARED if f"`{option}" not in section} == set()
+
+
+def test_options_that_commands_share_are_explained_once() -> None:
+    common = SECTIONS["What all commands have in common"]
+    assert {option for option in SHARED - {"--help"} if f"`{option}" not in common} == set()
+
+
+def test_the_options_of_headrace_itself_are_explained() -> None:
+    introduction = PAGE.split("\n## ")[0]
+    options = {opt for param in typer.main.get_command(app).params for opt in param.opts}
+    assert {option for option in options if option not in introduction} == set()
