@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from headrace.cli.record import Record
 from headrace.cli.record_sources import LineFormat, Source, read_records
 
 _POLL_EVERY = 500
+_POLL_AFTER_S = 0.1
+"""A slow input hears of a refusal at its next line."""
 _QUEUED_RECORDS = 200_000
 
 
@@ -101,16 +103,17 @@ def send(
     started = time.monotonic()
     with SendProgress(topic, sources, enabled=not options.quiet) as progress:
         try:
-            for source in sources:
-                _tell_how_to_type(source, options)
-                for record, size in read_records(source, line_format):
-                    _queue(producer, topic, record, defaults, sent)
-                    progress.read(size)
-                    if progress.records % _POLL_EVERY == 0 or source.is_terminal:
-                        producer.poll(0)
-                        progress.show(sent.records)
-                    if sent.failure is not None:
-                        break
+            polled = started
+            for record, size in _records(sources, line_format, options.quiet):
+                _queue(producer, record, defaults, sent)
+                progress.read(size)
+                now = time.monotonic()
+                if progress.records % _POLL_EVERY == 0 or now - polled > _POLL_AFTER_S:
+                    polled = now
+                    producer.poll(0)
+                    progress.show(sent.records)
+                if sent.failure is not None:
+                    break
         except KeyboardInterrupt:
             sent.interrupted = True
         finally:
@@ -118,9 +121,16 @@ def send(
             _flush(producer, sent, progress)
     sent.seconds = time.monotonic() - started
     if sent.failure is not None:
-        error = refused(sent.failure, bootstrap, f"producing to '{topic}'")
-        raise CommandError(f"{error.what}; {output.count(sent.records, 'record')} arrived before that", error.hint)
+        raise _failure(sent, sent.failure, bootstrap)
     return sent
+
+
+def _failure(sent: Sent, failure: KafkaError, bootstrap: str) -> CommandError:
+    error = refused(failure, bootstrap, f"producing to '{sent.topic}'")
+    hint = error.hint
+    if failure.code() == KafkaError._MSG_TIMED_OUT and sent.records:
+        hint = "It stopped answering. --timeout is how long a record may wait for it to come back."
+    return CommandError(f"{error.what}; {output.count(sent.records, 'record')} arrived before that", hint)
 
 
 def _config(bootstrap: str, options: SenderOptions) -> dict[str, Any]:
@@ -140,7 +150,7 @@ def _config(bootstrap: str, options: SenderOptions) -> dict[str, Any]:
     )
 
 
-def _queue(producer: Producer, topic: str, record: Record, defaults: Defaults, sent: Sent) -> None:
+def _queue(producer: Producer, record: Record, defaults: Defaults, sent: Sent) -> None:
     partition = defaults.partition
     if partition is None and defaults.keep_partitions:
         partition = record.partition
@@ -148,7 +158,7 @@ def _queue(producer: Producer, topic: str, record: Record, defaults: Defaults, s
     while sent.failure is None:
         try:
             producer.produce(
-                topic,
+                sent.topic,
                 value=record.value,
                 key=defaults.key if record.key is None else record.key,
                 partition=-1 if partition is None else partition,
@@ -172,6 +182,8 @@ def _flush(producer: Producer, sent: Sent, progress: SendProgress) -> None:
         progress.show(sent.records)
 
 
-def _tell_how_to_type(source: Source, options: SenderOptions) -> None:
-    if source.is_terminal and output.is_terminal(sys.stderr) and not options.quiet:
-        output.tell("Type a record a line; Ctrl-D ends.")
+def _records(sources: Sequence[Source], line_format: LineFormat, quiet: bool) -> Iterator[tuple[Record, int]]:
+    for source in sources:
+        if source.is_terminal and output.is_terminal(sys.stderr) and not quiet:
+            output.tell("Type a record a line; Ctrl-D ends.")
+        yield from read_records(source, line_format)
