@@ -287,10 +287,14 @@ class BrokerConfig:
         self._unify_broker_id()
         self._refresh()
         parse_protocol_map(self.listener_security_protocol_map)
-        self.parsed_listeners = parse_listeners("listeners", self.listeners)
+        # A broker that was also a controller of a Raft quorum has a listener for that, which nobody needs here.
+        quorum = {name.strip().upper() for name in (properties or {}).get("controller.listener.names", "").split(",")}
+        self.parsed_listeners = parse_listeners("listeners", self.listeners, leave_out=quorum)
         self.parsed_advertised_listeners: tuple[Listener, ...] | None = None
         if self.advertised_listeners is not None:
-            self.parsed_advertised_listeners = parse_listeners("advertised.listeners", self.advertised_listeners)
+            self.parsed_advertised_listeners = parse_listeners(
+                "advertised.listeners", self.advertised_listeners, leave_out=quorum
+            )
         self._check_listeners()
         self._check_together()
 

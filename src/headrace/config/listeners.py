@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from headrace.config.definition import ConfigError
@@ -22,8 +22,11 @@ class Listener(NamedTuple):
         return f"{self.name}://{host}:{self.port}"
 
 
-def parse_listeners(key: str, texts: Sequence[str]) -> tuple[Listener, ...]:
-    """The listeners in `texts`; raises ConfigError that names `key` where one is malformed or given twice."""
+def parse_listeners(key: str, texts: Sequence[str], *, leave_out: Collection[str] = ()) -> tuple[Listener, ...]:
+    """The listeners in `texts` but for those with names in `leave_out`.
+
+    Raises ConfigError that names `key` where one is malformed or given twice, or none is left.
+    """
     listeners: list[Listener] = []
     for text in texts:
         name, separator, address = text.partition("://")
@@ -33,7 +36,8 @@ def parse_listeners(key: str, texts: Sequence[str]) -> tuple[Listener, ...]:
         listener = Listener(name.upper(), host.removeprefix("[").removesuffix("]"), int(port))
         if any(other.name == listener.name for other in listeners):
             raise ConfigError(key, text, f"listener name {listener.name} is used twice; each listener needs its own")
-        listeners.append(listener)
+        if listener.name not in leave_out:
+            listeners.append(listener)
     if not listeners:
         raise ConfigError(key, ",".join(texts), "at least one listener is needed, such as PLAINTEXT://127.0.0.1:9092")
     return tuple(listeners)

@@ -1,0 +1,178 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+import headrace
+from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, check_dynamic, load
+from headrace.config.broker import Origin
+from headrace.config.definition import BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT
+from headrace.config.inapplicable import INAPPLICABLE, why_idle
+from headrace.storage.log_config import LogConfig
+
+KINDS = {BOOLEAN: bool, INT: int, SHORT: int, LONG: int, DOUBLE: float, LIST: tuple[str, ...]}
+
+
+def test_every_setting_has_a_typed_attribute() -> None:
+    hints = get_type_hints(BrokerConfig)
+    for setting in BROKER_SETTINGS.values():
+        kind = KINDS.get(setting.type, str)
+        assert hints.pop(setting.attribute) == (kind if setting.default is not None else kind | None), setting.name
+    assert not hints
+
+
+def test_a_setting_is_said_to_be_without_effect_exactly_when_nothing_reads_it() -> None:
+    """Whoever makes a setting effective takes it off the list in headrace.config.inapplicable."""
+    root = Path(headrace.__file__).parent
+    sources = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] != "config"]
+    code = "\n".join(path.read_text() for path in [*sources, root / "config/listeners.py"])
+    of_topics = {
+        synonym
+        for setting in TOPIC_SETTINGS.values()
+        if setting.attribute in LogConfig.__slots__
+        for synonym in setting.synonyms
+    }
+    for name, setting in BROKER_SETTINGS.items():
+        is_read = name in of_topics or re.search(rf'config\.{setting.attribute}\b|"{re.escape(name)}"', code)
+        assert bool(is_read) == (why_idle(name) is None), name
+
+
+def test_no_key_is_both_a_setting_and_inapplicable() -> None:
+    assert not INAPPLICABLE & BROKER_SETTINGS.keys()
+
+
+def test_synonyms_are_settings() -> None:
+    for setting in [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()]:
+        assert all(synonym in BROKER_SETTINGS for synonym in setting.synonyms)
+
+
+def test_defaults_start_a_broker_that_takes_local_connections() -> None:
+    config = BrokerConfig()
+    assert (config.node_id, config.num_partitions, config.auto_create_topics_enable) == (0, 1, True)
+    assert [str(listener) for listener in config.parsed_listeners] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert not config.warnings
+
+
+def test_the_command_line_goes_over_the_environment_over_the_file_over_the_start_command() -> None:
+    config = load(
+        "num.partitions=2\nlog.retention.hours=2\nlog.segment.bytes=2000000",
+        {"HEADRACE_LOG_RETENTION_HOURS": "3", "HEADRACE_NUM_PARTITIONS": "3"},
+        ["num.partitions=4"],
+        {"log.segment.bytes": "1", "log.dirs": "/data"},
+    )
+    assert (config.num_partitions, config.log_retention_hours, config.log_segment_bytes) == (4, 3, 2_000_000)
+    assert config.log_dirs == ("/data",)
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"log.retentoin.ms": "1"}, r"Unknown setting log.retentoin.ms=1. Did you mean log.retention.ms"),
+        ({"num.partitions": "many"}, r"'many' for num.partitions: allowed is a whole number"),
+        ({"listeners": "nowhere"}, r"'nowhere' for listeners: allowed is NAME://host:port"),
+        ({"listeners": "A://:1"}, r"no protocol for A"),
+        ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, r"listener name PLAINTEXT is used twice"),
+        ({"listeners": "SSL://:1"}, r"this version has no TLS"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, r"address or name that they can connect to"),
+        ({"advertised.listeners": "SSL://host:1"}, r"allowed are the names in listeners: PLAINTEXT"),
+        ({"authorizer.class.name": "x"}, r"this version has no authorization"),
+        ({"broker.id": "1", "node.id": "2"}, r"the same number as node.id"),
+        ({"group.min.session.timeout.ms": "7", "group.max.session.timeout.ms": "6"}, r"at most group.max.session"),
+        ({"listener.security.protocol.map": "A:B"}, r"NAME:PROTOCOL"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_what_can(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BrokerConfig(properties)
+
+
+def test_a_server_properties_made_for_kafka_starts_a_broker() -> None:
+    config = load("""
+        process.roles=broker,controller
+        node.id=1
+        controller.quorum.bootstrap.servers=localhost:9093
+        listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+        inter.broker.listener.name=PLAINTEXT
+        advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+        controller.listener.names=CONTROLLER
+        listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
+        num.network.threads=3
+        log.dirs=/tmp/kraft-combined-logs
+        offsets.topic.replication.factor=1
+        share.coordinator.state.topic.min.isr=1
+        log.retention.hours=168
+    """)
+    assert config.node_id == 1
+    assert [str(listener) for listener in config.parsed_listeners] == ["PLAINTEXT://:9092"]
+    warned = {warning.split()[0] for warning in config.warnings}
+    assert {"process.roles", "num.network.threads", "share.coordinator.state.topic.min.isr"} <= warned
+    assert "log.retention.hours" not in warned
+
+
+def test_broker_id_is_node_id_under_its_older_name() -> None:
+    assert BrokerConfig({"broker.id": "5"}).node_id == 5
+    assert BrokerConfig({"node.id": "5"}).broker_id == 5
+    assert BrokerConfig({"broker.id": "-1"}).node_id == 0
+
+
+def test_settings_for_one_listener_are_checked_as_the_setting_itself() -> None:
+    config = BrokerConfig({"listener.name.internal.ssl.client.auth": "required"})
+    assert dict(config.listener_settings()) == {"listener.name.internal.ssl.client.auth": "required"}
+    BrokerConfig({"listener.name.internal.plain.sasl.jaas.config": "anything"})
+    with pytest.raises(ConfigError, match="one of required, requested, none"):
+        BrokerConfig({"listener.name.internal.ssl.client.auth": "maybe"})
+    with pytest.raises(ConfigError, match="Unknown setting"):
+        BrokerConfig({"listener.name.internal.nothing": "x"})
+
+
+def test_values_set_at_run_time_go_over_those_of_the_start_and_fall_back_when_removed() -> None:
+    config = BrokerConfig({"log.retention.ms": "1"})
+    assert config.reconfigure({"log.retention.ms": "2"}, {"log.retention.ms": "3"}) == {"log.retention.ms"}
+    assert config.log_retention_ms == 3
+    config.reconfigure({"log.retention.ms": "2"}, {})
+    assert config.log_retention_ms == 2
+    config.reconfigure({}, {})
+    assert config.log_retention_ms == 1
+
+
+def test_a_run_time_value_that_is_no_longer_allowed_is_passed_over() -> None:
+    config = BrokerConfig()
+    assert config.reconfigure({"message.max.bytes": "lots"}, {}) == set()
+    assert config.message_max_bytes == 1_048_588
+
+
+def test_origins_come_in_the_order_in_which_they_count() -> None:
+    config = BrokerConfig({"log.retention.minutes": "4"})
+    config.reconfigure({"log.retention.ms": "2"}, {"log.retention.ms": "3"})
+    assert config.origins("log.retention.ms") == [
+        Origin("log.retention.ms", "3", 2),
+        Origin("log.retention.ms", "2", 3),
+        Origin("log.retention.minutes", "4", 4),
+        Origin("log.retention.hours", "168", 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "per_broker", "message"),
+    [
+        ("num.partitions", "3", True, "cannot be changed while the broker runs"),
+        ("ssl.keystore.location", "/x", False, "can only be set for one broker"),
+        ("log.retention.ms", "x", True, "a whole number"),
+        ("log.retentoin.ms", "1", True, "Did you mean log.retention.ms"),
+        ("process.roles", "broker", True, "cannot be changed: every Headrace broker"),
+    ],
+)
+def test_what_cannot_change_at_run_time_is_refused(key: str, value: str, per_broker: bool, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_dynamic(key, value, per_broker=per_broker)
+
+
+def test_importing_the_settings_loads_nothing_costly() -> None:
+    code = (
+        "import sys, headrace.config; print({'dataclasses', 'json', 'kio', 'difflib', 'asyncio'} & sys.modules.keys())"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "set()"

@@ -1,0 +1,64 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, ConfigError, Setting
+from headrace.config.definition import BOOLEAN, DOUBLE, INT, LIST, LONG, PASSWORD, SHORT, at_least
+from headrace.config.group import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
+
+ALL = [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values(), *GROUP_SETTINGS.values(), *CLIENT_METRICS_SETTINGS.values()]
+
+
+@pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.name)
+def test_a_default_is_allowed_and_survives_being_written_out(setting: Setting) -> None:
+    text = setting.format(setting.default)
+    if text is not None:
+        assert setting.parse(text) == setting.default
+
+
+@pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.name)
+def test_documentation_is_one_or_two_sentences(setting: Setting) -> None:
+    assert setting.documentation.endswith((".", ".*"))
+    assert 10 < len(setting.documentation) < 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(INT, "1.5"), (INT, ""), (INT, "1_000"), (INT, str(2**31)), (SHORT, "40000"), (LONG, str(2**63)), (DOUBLE, "x"),
+     (BOOLEAN, "yes")],
+)  # fmt: skip
+def test_a_value_of_the_wrong_kind_is_refused_by_name(kind: int, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"some\.key: allowed is"):
+        Setting("some.key", kind, None, "").parse(text)
+
+
+def test_a_value_outside_its_limits_is_refused_with_the_limits() -> None:
+    with pytest.raises(ConfigError, match=r"'0' for a: allowed is a whole number \(32 bits\), at least 1$"):
+        Setting("a", INT, 1, "", at_least(1)).parse("0")
+
+
+def test_values_are_trimmed_and_booleans_take_any_case() -> None:
+    assert Setting("a", INT, 1, "").parse(" 7 ") == 7
+    assert Setting("a", BOOLEAN, False, "").parse("TRUE") is True
+
+
+def test_lists_are_split_at_commas_and_lose_repetitions() -> None:
+    setting = Setting("a", LIST, (), "")
+    assert setting.parse("a , b,a") == ("a", "b")
+    assert setting.parse("") == ()
+
+
+def test_a_secret_is_not_shown_in_an_error() -> None:
+    error = Setting("ssl.key.password", PASSWORD, None, "").refuse("hunter2")
+    assert "hunter2" not in str(error)
+
+
+def test_numbers_are_written_as_kafka_writes_them() -> None:
+    setting = BROKER_SETTINGS["log.cleaner.io.max.bytes.per.second"]
+    assert setting.format(setting.default) == "1.7976931348623157E308"
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_every_long_survives_writing_and_reading(value: int) -> None:
+    setting = Setting("a", LONG, None, "")
+    assert setting.parse(str(setting.format(value))) == value

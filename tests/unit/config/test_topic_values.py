@@ -1,0 +1,89 @@
+import pytest
+
+from headrace.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, parse_topic_overrides, topic_values
+from headrace.config.group import check_group_limits, parse_client_metrics, parse_group_overrides
+
+HOUR = 3_600_000
+
+
+def test_every_topic_setting_of_kafka_4_3_is_there() -> None:
+    shown = [name for name, setting in TOPIC_SETTINGS.items() if not setting.hidden]
+    assert len(shown) == 33
+
+
+@pytest.mark.parametrize(
+    ("broker", "expected"),
+    [
+        ({}, 168 * HOUR),
+        ({"log.retention.hours": "2"}, 2 * HOUR),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 3 * 60_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3", "log.retention.ms": "4"}, 4),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.ms": "-1"}, -1),
+    ],
+)
+def test_retention_comes_from_the_finest_broker_setting(broker: dict[str, str], expected: int) -> None:
+    assert topic_values(BrokerConfig(broker), {})["retention_ms"] == expected
+
+
+def test_a_topics_own_value_goes_first() -> None:
+    values = topic_values(BrokerConfig({"log.retention.ms": "4"}), {"retention.ms": "5", "cleanup.policy": "compact"})
+    assert (values["retention_ms"], values["cleanup_policy"]) == (5, ("compact",))
+
+
+def test_rolling_and_flushing_have_their_fallbacks() -> None:
+    values = topic_values(BrokerConfig({"log.roll.hours": "1", "log.flush.scheduler.interval.ms": "9"}), {})
+    assert (values["segment_ms"], values["segment_jitter_ms"], values["flush_ms"]) == (HOUR, 0, 9)
+
+
+def test_a_topic_follows_the_broker_as_it_changes() -> None:
+    broker = BrokerConfig()
+    broker.reconfigure({"message.max.bytes": "77"}, {})
+    assert topic_values(broker, {})["max_message_bytes"] == 77
+
+
+def test_the_hidden_segment_size_has_no_lower_limit() -> None:
+    assert topic_values(BrokerConfig(), {"internal.segment.bytes": "100"})["segment_bytes"] == 100
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"retention": "1"}, "Unknown topic config name: retention"),
+        ({"retentoin.ms": "1"}, "Did you mean retention.ms"),
+        ({"retention.ms": "-2"}, "at least -1"),
+        ({"cleanup.policy": "shred"}, "compact, delete"),
+        ({"compression.gzip.level": "0"}, "from 1 to 9, or -1"),
+        ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "at most max.compaction.lag.ms, which is 1"),
+        ({"leader.replication.throttled.replicas": "1:x"}, r"pairs \[partition\]:\[broker\]"),
+        ({"remote.storage.enable": "true"}, "no tiered storage"),
+    ],
+)
+def test_what_a_topic_cannot_have_is_refused(overrides: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_topic_overrides(overrides)
+
+
+@pytest.mark.parametrize("value", ["", "*", "0:1", "0:1,1:2"])
+def test_throttled_replicas_are_all_or_pairs(value: str) -> None:
+    parse_topic_overrides({"follower.replication.throttled.replicas": value})
+
+
+def test_a_group_keeps_within_the_brokers_limits() -> None:
+    check_group_limits(
+        BrokerConfig(), {"consumer.session.timeout.ms": "50000", "share.isolation.level": "read_committed"}
+    )
+    with pytest.raises(ConfigError, match=r"from 45000 \(group.consumer.min.session.timeout.ms\) to 60000"):
+        check_group_limits(BrokerConfig(), {"consumer.session.timeout.ms": "1"})
+
+
+@pytest.mark.parametrize("overrides", [{"nothing": "1"}, {"share.auto.offset.reset": "sometime"}])
+def test_what_a_group_cannot_have_is_refused(overrides: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        parse_group_overrides(overrides)
+
+
+@pytest.mark.parametrize("overrides", [{"interval.ms": "1"}, {"match": "a"}, {"match": "client_id=("}, {"x": "1"}])
+def test_what_a_metrics_subscription_cannot_have_is_refused(overrides: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        parse_client_metrics(overrides)
