@@ -360,7 +360,8 @@ class Connection:
         self.is_closed = True
         if reason is not None:
             log.warning(
-                "Closing connection of client %s:%d (%s %s): %s",
+                "Closing connection of client id %s at %s:%d (%s %s): %s",
+                self.client.client_id,
                 self.client.host,
                 self.client.port,
                 self.client.software_name,

@@ -21,6 +21,8 @@ class ClientInfo:
     local_address: tuple[str, int]
     """Address and port that the client reached."""
     principal: str = ANONYMOUS
+    client_id: str | None = None
+    """As its latest request gave it."""
     software_name: str = "unknown"
     software_version: str = "unknown"
 

@@ -24,6 +24,9 @@ _HEADER = struct.Struct(">hhih")
 _SIZE_CORRELATION = struct.Struct(">ii")
 _SIZE_FIELD: Final = 4
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
+_ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
+"""Lowest versions named to clients that are not served, as Kafka does: older librdkafka sends everything
+uncompressed where it does not see Produce 0 (KAFKA-18659)."""
 
 
 class Dispatcher:
@@ -93,22 +96,20 @@ class Dispatcher:
         position = _HEADER.size
         client_id = None
         if client_id_size >= 0:
-            try:
-                client_id = str(frame[position : position + client_id_size], "utf-8")
-            except UnicodeDecodeError:
-                raise InvalidRequestError("the client id is not UTF-8") from None
+            client_id = str(frame[position : position + client_id_size], "utf-8", "replace")
             position += client_id_size
             if position > len(frame):
                 raise InvalidRequestError("the client id is longer than the request")
+        client.client_id = client_id
         context = RequestContext(api_key, api_version, correlation_id, client_id, client, self._loop.time())
         offered = self._ranges.get(api_key)
         if offered is None:
-            raise InvalidRequestError(f"client id {client_id!r} asks for API {api_key}, which is not offered here")
+            raise InvalidRequestError(f"API {api_key} was asked for, which is not offered here")
         if not offered.lowest <= api_version <= offered.highest:
             if api_key == _API_VERSIONS:
                 return context, False, position
             raise InvalidRequestError(
-                f"client id {client_id!r} asks for version {api_version} of {_name(context)};"
+                f"version {api_version} of {ApiKey(api_key).name} was asked for;"
                 f" offered are {offered.lowest} to {offered.highest}"
             )
         if schema(api_key, api_version).has_flexible_request_header:
@@ -131,7 +132,11 @@ class Dispatcher:
         return {
             "error_code": error,
             "api_keys": [
-                {"api_key": key, "min_version": offered.lowest, "max_version": offered.highest}
+                {
+                    "api_key": key,
+                    "min_version": _ADVERTISED_FROM.get(key, offered.lowest),
+                    "max_version": offered.highest,
+                }
                 for key, offered in sorted(self._ranges.items())
             ]
             if error is ErrorCode.none

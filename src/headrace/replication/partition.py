@@ -95,6 +95,10 @@ class Partition:
                 f" min.insync.replicas asks for {config.min_insync_replicas}",
             )
         header = validate_produced(records, config.max_message_bytes)
+        if header.is_transactional and not internal:
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed, "a transactional batch needs a transactional id"
+            )
         if header.producer_id >= 0:
             earlier = self.producers.check(header)
             if earlier is not None:

@@ -21,35 +21,27 @@ from headrace.wire.compression import Codec, UnpackedTooLargeError, decompress
 MAX_CHECKED_BODY: Final = 8 * 1024 * 1024
 """Bytes a compressed batch may unpack to and still be checked inside; a larger one is taken as it is, unread."""
 _MIN_RECORD: Final = 7
+_OLD_FORMAT: Final = "message formats v0 and v1 are not supported; send record batches with magic 2"
 
 
 def _invalid(why: str) -> KafkaError:
     return KafkaError(ErrorCode.invalid_record, why)
 
 
+def _unreadable(why: str) -> KafkaError:
+    # Kafka's own answer, and the better one: a client would retry after corrupt_message
+    return KafkaError(ErrorCode.unknown_server_error, why)
+
+
 def validate_produced(data: bytes, max_message_bytes: int) -> BatchHeader:
     """The header of the one batch that `data` is, as a client's Produce must send it.
 
-    Raises KafkaError: invalid_record for none, several, or inconsistent batches and for older message formats,
-    message_too_large over `max_message_bytes`, corrupt_message for a wrong checksum or length,
-    unsupported_compression_type for a codec that does not exist.
+    Raises KafkaError: invalid_record for none, several, torn or inconsistent batches and for older message formats,
+    message_too_large over `max_message_bytes`, corrupt_message for a wrong checksum, magic or length,
+    unknown_server_error for what cannot be unpacked or a codec that does not exist.
     """
     size = len(data)
-    if size < HEADER_SIZE:
-        if size == 0:
-            raise _invalid("the partition has no record batch; send exactly one")
-        if size >= LOG_OVERHEAD + 5 and peek(data)[2] < MAGIC_V2:
-            raise _invalid("message formats v0 and v1 are not supported; send record batches with magic 2")
-        raise KafkaError(ErrorCode.corrupt_message, f"a record batch of {size} bytes is shorter than its header")
-    header = parse_header(data)
-    if header.magic != MAGIC_V2:
-        raise _invalid(f"record batches need magic 2, not {header.magic}")
-    if header.size != size:
-        if HEADER_SIZE <= header.size < size:
-            raise _invalid("a partition takes exactly one record batch in a request, not several")
-        raise KafkaError(
-            ErrorCode.corrupt_message, f"a record batch says it has {header.size} bytes where {size} were sent"
-        )
+    header = _single_batch(data)
     if size > max_message_bytes:
         raise KafkaError(
             ErrorCode.message_too_large,
@@ -68,8 +60,33 @@ def validate_produced(data: bytes, max_message_bytes: int) -> BatchHeader:
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise _invalid("a batch with a producer id needs an epoch and a sequence")
     if header.codec > Codec.ZSTD:
-        raise KafkaError(ErrorCode.unsupported_compression_type, f"compression type {header.codec} does not exist")
+        raise _unreadable(f"compression type {header.codec} does not exist")
     _check_body(header, data)
+    return header
+
+
+def _single_batch(data: bytes) -> BatchHeader:
+    """The header of the batch, which is of this format, whole, and alone."""
+    size = len(data)
+    if size < HEADER_SIZE:
+        if size == 0:
+            raise _invalid("the partition has no record batch; send exactly one")
+        if size >= LOG_OVERHEAD + 5 and peek(data)[2] < MAGIC_V2:
+            raise _invalid(_OLD_FORMAT)
+        raise _invalid(f"a record batch of {size} bytes is shorter than its header")
+    header = parse_header(data)
+    if header.magic != MAGIC_V2:
+        if 0 <= header.magic < MAGIC_V2:
+            raise _invalid(_OLD_FORMAT)
+        raise KafkaError(ErrorCode.corrupt_message, f"record batches need magic 2, not {header.magic}")
+    if header.size != size:
+        if header.size < HEADER_SIZE:
+            raise KafkaError(
+                ErrorCode.corrupt_message, f"a record batch says it has {header.size} bytes, less than its header"
+            )
+        if header.size < size:
+            raise _invalid("a partition takes exactly one record batch in a request, not several")
+        raise _invalid(f"a record batch says it has {header.size} bytes where {size} were sent")
     return header
 
 
@@ -80,6 +97,8 @@ def _check_body(header: BatchHeader, data: bytes) -> None:
             body, start = decompress(Codec(header.codec), memoryview(data)[HEADER_SIZE:], MAX_CHECKED_BODY), 0
         except UnpackedTooLargeError:
             return
+        except KafkaError as error:
+            raise _unreadable(str(error)) from error
     try:
         end = follow_chain(body, start, header.record_count)
     except IndexError:

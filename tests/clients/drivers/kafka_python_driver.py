@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -77,7 +79,10 @@ class KafkaPythonDriver:
             consumer.close()
 
     def close(self) -> None:
-        """Every client is closed where it is used."""
+        """Every client is closed where it is used; what kafka-python leaves of refused connections is collected now."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
     @contextmanager
     def _producer(self, topic: str, codec: str | None) -> Iterator[_Producer]:

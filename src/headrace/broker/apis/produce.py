@@ -12,6 +12,7 @@ from uuid import UUID
 
 from headrace.broker.connection import InvalidRequestError
 from headrace.broker.context import NO_REPLY, Handler, RawReply, Reply, RequestContext
+from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import ALL_REPLICAS
 from headrace.replication.replica_manager import ReplicaManager
@@ -21,6 +22,8 @@ from headrace.wire.encoder import put_unsigned_varint
 
 log = logging.getLogger(__name__)
 
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""The client id that Kafka lets write to internal topics."""
 _FLEXIBLE: Final = 9
 _TOPIC_IDS: Final = 13
 _ZSTD: Final = 7
@@ -88,6 +91,8 @@ class ProduceApi:
         try:
             if name is None:
                 raise KafkaError(ErrorCode.unknown_topic_id)
+            if is_internal(name) and context.client_id != ADMIN_CLIENT_ID:
+                raise KafkaError(ErrorCode.invalid_topic_exception, "only the broker itself writes to internal topics")
             if records is None:
                 records = b""
             if version < _ZSTD and len(records) > _ATTRIBUTES_POSITION + 2:
