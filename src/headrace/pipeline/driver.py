@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prefix", default="", help="comes before the name of every topic and group")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     out = _claim_standard_output()
     try:
         requirements.check()
@@ -59,12 +60,13 @@ def _run(bootstrap: str, data: Path, prefix: str, out: TextIO) -> None:
     from headrace.pipeline.jobs.settle import settle
     from headrace.pipeline.jobs.sink import Cluster
     from headrace.pipeline.session import build_session
+    from headrace.pipeline.topics import ACCESS_LOG
 
     orders = _orders()
     spark = build_session("headrace access log", data / "scratch")
     try:
         cluster, place = Cluster(bootstrap=bootstrap, prefix=prefix), Place(directory=data)
-        runner = Runner(spark, cluster, access_log.SOURCE_TOPIC, place)
+        runner = Runner(spark, cluster, ACCESS_LOG, place)
         runner.start(access_log.JOBS)
         _tell(out, "ready", jobs=[job.name for job in access_log.JOBS])
         draining: threading.Thread | None = None
@@ -89,7 +91,7 @@ def _run(bootstrap: str, data: Path, prefix: str, out: TextIO) -> None:
                 return
             if drained:
                 runner.stop()
-                settled = settle(spark, cluster, place)
+                settled = settle(spark, cluster, place) if runner.late_rows_possible else 0
                 _tell(out, "report", settled=settled, **report(spark, place))
                 return
     finally:

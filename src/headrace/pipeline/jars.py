@@ -1,4 +1,4 @@
-"""Where Spark's connector jars come from: a directory that `scripts/spark-jars.sh` filled, or Maven Central.
+"""Where Spark's connector jars come from: a directory that `make setup` filled, or Maven Central.
 
 Their versions are set in `jars.pom.xml` beside this module and nowhere else.
 """
@@ -44,8 +44,8 @@ def spark_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     jars = sorted(directory.glob("*.jar")) if directory else []
     if named and not jars:
         raise PipelineError(
-            f"{JARS_VARIABLE} is {named}, which holds no jars. Fill it with scripts/spark-jars.sh {named}, "
-            "or unset the variable to let Spark download them."
+            f"{JARS_VARIABLE} is {named}, which holds no jars. Unset it to let Spark download them, "
+            f"or fill the directory: mvn -f {_POM} dependency:copy-dependencies -DoutputDirectory={named}"
         )
     if jars:
         return {"spark.jars": ",".join(str(jar.resolve()) for jar in jars)}

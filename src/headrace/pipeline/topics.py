@@ -9,6 +9,11 @@ from typing import Final
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+ACCESS_LOG: Final = "access-log"
+"""The topic that the lines of an access log are shipped into."""
+TOP_PAGES: Final = "top-pages"
+"""The changelog of the most viewed pages, one key a rank."""
+
 _TIMEOUT_S: Final = 30.0
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]

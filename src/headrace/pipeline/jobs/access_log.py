@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.pipeline.jobs.job import Job, Output
+from headrace.pipeline.topics import ACCESS_LOG, TOP_PAGES
 from headrace.pipeline.transforms import crawlers, lines, traffic
 
-SOURCE_TOPIC: Final = "access-log"
 LATE_BY: Final = "10 minutes"
 """How far a request may be behind the newest one and still be counted by the query itself; see `settle`."""
-TOP_PAGES: Final = 10
+HOW_MANY_TOP_PAGES: Final = 10
 
 EVENTS: Final = Output(table="events", select=lines.events)
 REJECTED: Final = Output(
-    table="rejected", keys=("position",), topic=f"{SOURCE_TOPIC}.rejected", select=lines.rejected, headers=("reason",)
+    table="rejected", keys=("position",), topic=f"{ACCESS_LOG}.rejected", select=lines.rejected, headers=("reason",)
 )
 PAGE_VIEWS: Final = Output(table="page_views_per_minute", keys=("minute", "page"), topic="page-views-per-minute")
 REQUEST_RATE: Final = Output(table="request_rate_per_minute", keys=("minute",), topic="request-rate-per-minute")
 STATUS_CODES: Final = Output(table="status_codes", keys=("status",), topic="status-codes")
 TOP: Final = Output(
-    table="top_pages", keys=("rank",), topic="top-pages", select=lambda totals: traffic.top(totals, TOP_PAGES)
+    table="top_pages", keys=("rank",), topic=TOP_PAGES, select=lambda totals: traffic.top(totals, HOW_MANY_TOP_PAGES)
 )
 CRAWLERS: Final = Output(table="crawlers_per_hour", keys=("hour", "client"), topic="crawlers-per-hour")
 

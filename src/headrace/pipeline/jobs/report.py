@@ -8,7 +8,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.jobs.access_log import CRAWLERS, EVENTS, REJECTED, REQUEST_RATE, TOP_PAGES
+from headrace.pipeline.jobs.access_log import CRAWLERS, EVENTS, HOW_MANY_TOP_PAGES, REJECTED, REQUEST_RATE
 from headrace.pipeline.jobs.place import Place
 from headrace.pipeline.transforms import lines, traffic
 
@@ -38,7 +38,7 @@ def report(spark: SparkSession, place: Place) -> dict[str, Any]:
         answer |= _rows(events.select(sf.count("*").alias("requests"), sf.countDistinct("client").alias("clients")))[0]
         answer["status"] = _counts(events.groupBy(sf.col("status").alias("of")))
         answer["days"] = _counts(events.groupBy(sf.to_date("event_time").alias("of")))
-        answer["top_pages"] = _rows(traffic.top(traffic.page_totals(events), TOP_PAGES).drop("rank"))
+        answer["top_pages"] = _rows(traffic.top(traffic.page_totals(events), HOW_MANY_TOP_PAGES).drop("rank"))
     finally:
         events.unpersist()
     rate = _table(spark, place, REQUEST_RATE.table)

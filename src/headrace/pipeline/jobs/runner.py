@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -22,6 +23,7 @@ from headrace.pipeline.transforms import lines
 
 GROUP_PREFIX: Final = "headrace-"
 _TRIGGER: Final = "1 second"
+_PARTITIONS: Final = 2
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +53,22 @@ class Runner:
         self._queries: dict[str, StreamingQuery] = {}
         self._published: dict[str, int] = {}
         self._seen: dict[str, int] = {}
+        self._late_rows_possible = False
 
     def start(self, jobs: Iterable[Job]) -> None:
         """Start every job where its checkpoint says, from the beginning of the topic where there is none."""
         for job in jobs:
+            self._create_topics(job)
+            self._late_rows_possible |= Path(self._place.checkpoint(job.name)).exists()
             self._queries[job.name] = self._start(job)
+
+    def _create_topics(self, job: Job) -> None:
+        for output in job.outputs:
+            if output.topic:
+                # Rows with keys replace each other; only the last of each is of use to a reader who comes later.
+                policy = "compact" if output.keys else "delete"
+                config = {"cleanup.policy": policy, "retention.ms": "-1"}
+                self._topics.create(self._cluster.prefix + output.topic, partitions=_PARTITIONS, config=config)
 
     def _start(self, job: Job) -> StreamingQuery:
         sinks = [
@@ -102,6 +115,9 @@ class Runner:
             progress = query.lastProgress
             if progress is None or self._seen.get(name) == progress["batchId"] or not progress["numInputRows"]:
                 continue
+            missed_one = progress["batchId"] > self._seen.get(name, -1) + 1
+            dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
+            self._late_rows_possible |= missed_one or dropped > 0
             self._seen[name] = progress["batchId"]
             offsets = _end_offsets(progress["sources"][0]["endOffset"])
             self._commit(name, offsets)
@@ -114,6 +130,11 @@ class Runner:
             self._topics.commit(group, self._cluster.prefix + self._topic, offsets)
         except KafkaException as error:
             log.warning("the progress of %s is not committed to its consumer group: %s", job, error)
+
+    @property
+    def late_rows_possible(self) -> bool:
+        """Whether some rows may have come too late for a query's state: what ran before this process is not known."""
+        return self._late_rows_possible
 
     def drain(self) -> threading.Thread:
         """Start waiting until all that is in the topic now has been processed; the thread ends when it has."""

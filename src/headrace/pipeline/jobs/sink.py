@@ -48,12 +48,11 @@ class Sink:
         self._may_be_repeated = True
 
     def write(self, rows: DataFrame, batch: int) -> int:
-        """Write one batch, whose rows are cached; returns how many records were published or, without topic, added.
+        """Write one batch, whose rows are cached; returns how many records were published.
 
         Batches come in rising order; only the first after a start may have been written before.
         """
-        count = rows.count()
-        if count == 0:
+        if rows.isEmpty():
             return 0
         spark = rows.sparkSession
         before = self._offsets_before(spark, batch) if self._may_be_repeated else None
@@ -61,8 +60,9 @@ class Sink:
         if before is None:
             self._commit(rows, batch)
         if self._topic is None:
-            return count
+            return 0
         records = self._records(rows, batch)
+        count = rows.count()
         if before is not None:
             published = self._published(spark, self._topic, batch, before)
             records = records.join(published, "key", "left_anti")

@@ -1,0 +1,148 @@
+"""The processes that the demo starts and ends: a broker, and the driver of the queries."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from headrace.pipeline.driver import FINISH
+from headrace.pipeline.errors import PipelineError
+
+_READY_S: Final = 30.0
+_END_S: Final = 15.0
+
+
+class BrokerProcess:
+    """`headrace start` on a free port of this machine; answers requests when this is constructed."""
+
+    def __init__(self, data: Path, log_path: Path) -> None:
+        self.bootstrap = f"127.0.0.1:{_free_port()}"
+        self._log_path = log_path
+        command = [sys.executable, "-m", "headrace", "start", "--listen", self.bootstrap, "--data", str(data)]
+        self._process = _start(command, log_path, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _READY_S
+        while not is_broker(self.bootstrap):
+            status = self._process.poll()
+            if status is not None or time.monotonic() > deadline:
+                what = "does not answer" if status is None else f"ended at once ({_described(status)})"
+                raise PipelineError(f"the broker {what}; its log is {self._log_path}")
+            time.sleep(0.02)
+
+    def check(self) -> None:
+        """Raise `PipelineError` when the broker is not there any more."""
+        status = self._process.poll()
+        if status is not None:
+            raise PipelineError(f"the broker ended ({_described(status)}); its log is {self._log_path}")
+
+    def stop(self) -> None:
+        """Ask it to shut down, and wait until it has."""
+        _end(self._process)
+
+
+class DriverProcess:
+    """`python -m headrace.pipeline` in a session of its own: Ctrl-C is for us, and we end it in our own order."""
+
+    def __init__(self, bootstrap: str, data: Path, prefix: str, log_path: Path) -> None:
+        command = [sys.executable, "-m", "headrace.pipeline", "--bootstrap", bootstrap, "--data", str(data)]
+        command += [f"--prefix={prefix}"]
+        self._process = _start(command, log_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="driver", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process, which leads a process group: Spark's Java process is in it."""
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._events.put(json.loads(line))
+
+    def finish(self) -> None:
+        """Have it work off the topic as it is now, report and end."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(FINISH.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it ended; `ended` tells how
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """What it told since the last call."""
+        while not self._events.empty():
+            yield self._events.get()
+
+    def ended(self) -> str | None:
+        """How it ended, once everything that it told has been taken; None before."""
+        status = self._process.poll()
+        if status is None or self._reader.is_alive() or not self._events.empty():
+            return None
+        return _described(status)
+
+    def stop(self) -> None:
+        """End it and its Java process: kindly first, and by force after some seconds."""
+        _end(self._process)
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # nobody of the group is left
+        self._reader.join(_END_S)
+
+
+def is_broker(bootstrap: str) -> bool:
+    """Whether somebody there speaks Kafka's protocol."""
+    host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+        AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=5)
+    except (OSError, ValueError, KafkaException):
+        return False
+    return True
+
+
+def _start(command: list[str], log_path: Path, stdin: int, stdout: int) -> subprocess.Popen[bytes]:
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=log, start_new_session=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _described(status: int) -> str:
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

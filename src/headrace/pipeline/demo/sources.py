@@ -1,0 +1,85 @@
+"""Where the demo's lines come from: a file, at the pace of a demo, or the log of a web server that people visit."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+from headrace.pipeline.demo.visitors import Visitors
+from headrace.pipeline.demo.web_server import WebServer
+from headrace.pipeline.errors import PipelineError
+
+_FILE_TAKES_S: Final = 10.0
+"""A file is spread over this time; reading a large one takes longer by itself."""
+
+
+class Source(Protocol):
+    """Lines without their ends, each as it arrives. `name` is for people; `expected` is how many come, if known."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def expected(self) -> int | None: ...
+
+    def lines(self, stop: threading.Event) -> Iterator[bytes]: ...
+
+
+class FileSource:
+    """An access log that was written before; raises `PipelineError` when it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        try:
+            self._size = path.stat().st_size
+            with path.open("rb") as file:
+                self.expected: int | None = sum(1 for _ in file)
+        except OSError as error:
+            raise PipelineError(f"cannot read the access log {path}: {error.strerror}") from None
+
+    def lines(self, stop: threading.Event) -> Iterator[bytes]:
+        """The lines of the file, until its end or until stopped."""
+        started = time.monotonic()
+        done = 0
+        with self._path.open("rb") as file:
+            for line in file:
+                ahead_s = done / max(1, self._size) * _FILE_TAKES_S - (time.monotonic() - started)
+                if (ahead_s > 0.05 and stop.wait(ahead_s)) or stop.is_set():
+                    return
+                done += len(line)
+                yield line.rstrip(b"\r\n")
+
+
+class WebServerSource:
+    """The log of a web server that this process runs for as long as it is visited."""
+
+    def __init__(self) -> None:
+        self._log: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._server = WebServer(self._log.put)
+        self._visitors = Visitors(self._server.port)
+        self.name = f"a web server at http://127.0.0.1:{self._server.port}/"
+        self.expected: int | None = self._visitors.requests
+
+    def lines(self, stop: threading.Event) -> Iterator[bytes]:
+        """The lines that the server writes, until the last visit is over or until stopped."""
+        failures: list[OSError] = []
+
+        def visit() -> None:
+            try:
+                self._visitors.run(stop)
+            except OSError as error:
+                failures.append(error)
+            finally:
+                self._server.close()
+                self._log.put(None)
+
+        threading.Thread(target=visit, name="visits", daemon=True).start()
+        while (line := self._log.get()) is not None:
+            yield line
+        for failure in failures:
+            raise PipelineError(f"the demo's web server does not answer its visitors: {failure}")

@@ -1,0 +1,21 @@
+"""The time of an access log's line, for the record's timestamp. What counts later is the time that Spark reads."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Final
+
+_TIME: Final = re.compile(rb"\[(\d{2}/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}:\d{2} [+-]\d{4})\]")
+
+
+def time_of(line: bytes) -> int | None:
+    """Milliseconds since the epoch; None where the line has no time."""
+    found = _TIME.search(line)
+    if found is None:
+        return None
+    try:
+        moment = datetime.strptime(found[1].decode("ascii"), "%d/%b/%Y:%H:%M:%S %z")
+    except ValueError:
+        return None
+    return max(0, int(moment.timestamp() * 1000))

@@ -1,0 +1,42 @@
+"""The top pages as any consumer sees them: read from the topic that the query publishes them to."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from confluent_kafka import Consumer, TopicPartition
+
+from headrace.pipeline.demo.state import DemoState
+from headrace.pipeline.topics import Topics
+
+log = logging.getLogger(__name__)
+
+
+class TopPagesReader:
+    """Reads a changelog from its beginning, without joining or committing to a group."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._topics = Topics(bootstrap)
+        self._topic = topic
+        self._assigned = False
+        self._consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "headrace-demo", "enable.auto.commit": False}, logger=log
+        )
+
+    def read(self, state: DemoState) -> None:
+        """Bring the state's top pages up to date with what has arrived; never waits."""
+        if not self._assigned:
+            if not state.jobs:
+                return  # the topic is made by the queries, which do not run yet
+            partitions = self._topics.end_offsets(self._topic)
+            self._consumer.assign([TopicPartition(self._topic, partition, 0) for partition in partitions])
+            self._assigned = True
+        for message in self._consumer.consume(num_messages=100, timeout=0):
+            value = message.value()
+            if message.error() is None and value is not None:
+                row = json.loads(value)
+                state.top_pages[row["rank"]] = row
+
+    def close(self) -> None:
+        self._consumer.close()
