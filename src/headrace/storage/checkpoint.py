@@ -54,11 +54,11 @@ def write_lines(path: Path, entries: Iterable[str], *, sync: bool = True) -> Non
 class OffsetCheckpoint:
     """One file of offsets by partition."""
 
-    __slots__ = ("_written", "path")
+    __slots__ = ("_stored", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._written: dict[TopicPartition, int] | None = None
+        self._stored: dict[TopicPartition, int] | None = None
 
     def read(self) -> dict[TopicPartition, int]:
         """Raises CorruptCheckpointError; OSError."""
@@ -69,12 +69,17 @@ class OffsetCheckpoint:
                 offsets[TopicPartition(topic, int(partition))] = int(offset)
             except ValueError:
                 raise CorruptCheckpointError(f"{self.path} has a malformed line: {line!r}") from None
+        self._stored = dict(offsets)
         return offsets
 
+    def stores(self, topic_partition: TopicPartition) -> bool:
+        """Whether the file, as it was last read or written, has an offset of the partition."""
+        return self._stored is not None and topic_partition in self._stored
+
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file, unless the last write was of the same offsets."""
+        """Replace the file, unless it has these very offsets. Raises OSError."""
         snapshot = dict(offsets)
-        if snapshot == self._written:
+        if snapshot == self._stored:
             return
         write_lines(self.path, (f"{tp.topic} {tp.partition} {offset}" for tp, offset in snapshot.items()))
-        self._written = snapshot
+        self._stored = snapshot

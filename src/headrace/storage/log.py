@@ -91,11 +91,10 @@ class Log:
         """
         epochs_path = directory / LEADER_EPOCHS_FILE
         try:
-            epochs_known = epochs_path.exists()
             entries = read_entries(epochs_path)
         except CorruptCheckpointError as error:
             log.warning("%s; reading the epochs from the log", error)
-            epochs_known, entries = False, []
+            entries = []
         self = cls(directory, topic_partition, config, entries, now_ms)
         try:
             ordered, self.log_end_offset = load_segments(
@@ -113,7 +112,7 @@ class Log:
             self._segments.replace(ordered)
             self.log_start_offset = max(log_start_offset, self._segments.first_offset)
             self.recovery_point = self.log_end_offset if clean_shutdown else min(recovery_point, self.log_end_offset)
-            if not epochs_known:
+            if not entries:
                 self._read_epochs()
             self.leader_epochs.truncate_from_end(self.log_end_offset)
             self.leader_epochs.truncate_from_start(self.log_start_offset)

@@ -131,14 +131,27 @@ class LogDir:
             self.log_start_offsets[topic_partition] = each.log_start_offset
             if topic_partition in high_watermarks:
                 self.high_watermarks[topic_partition] = high_watermarks[topic_partition]
+        self._write_offsets()
+
+    def _write_offsets(self) -> None:
         self._recovery_point_file.write(self.recovery_points)
         self._log_start_file.write({each: offset for each, offset in self.log_start_offsets.items() if offset})
         self._high_watermark_file.write(self.high_watermarks)
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Drop what the checkpoints say of a partition: another one may get its name."""
+        """Drop what is known of a deleted partition; the next writing of the checkpoints leaves it out."""
         for offsets in (self.recovery_points, self.log_start_offsets, self.high_watermarks):
             offsets.pop(topic_partition, None)
+
+    def expect_new(self, topic_partition: TopicPartition) -> None:
+        """See to it that no checkpoint file has an offset of an earlier partition of this name. Raises OSError.
+
+        After a crash it would be taken for the new one's, whose records would then be hidden or not be recovered.
+        """
+        self.forget(topic_partition)
+        files = (self._recovery_point_file, self._log_start_file, self._high_watermark_file)
+        if any(file.stores(topic_partition) for file in files):
+            self._write_offsets()
 
     def mark_clean_shutdown(self) -> None:
         """Say that every log in here was closed. Raises OSError."""

@@ -169,13 +169,13 @@ class LogDirs:
         directory = min(self._directories, key=lambda each: count[each.path])
         path = directory.path / str(topic_partition)
         try:
+            directory.expect_new(topic_partition)
             path.mkdir()
             write_topic_id(path, topic_id)
             sync_directory(directory.path)
         except OSError as error:
             shutil.rmtree(path, ignore_errors=True)
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot create {path}: {error}") from error
-        directory.forget(topic_partition)
         self._found[topic_partition] = (directory, path)
         return self.load(topic_partition, config, now_ms=now_ms)
 

@@ -13,7 +13,7 @@ from headrace.storage.index import CorruptIndexError
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_file import LogFile
-from headrace.storage.segment import MIN_BATCH_LENGTH, Segment, old_format
+from headrace.storage.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, old_format
 from headrace.storage.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -31,6 +31,8 @@ from headrace.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader
 
 _SCAN_BYTES: Final = 1024 * 1024
 """Read at once: large enough to be few calls, small enough to stay in the processor's cache for the checksum."""
+
+_NO_LIMIT: Final = 2**63
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
     for place, segment in enumerate(segments):
         if segment not in unflushed and segment.base_offset not in damaged:
             continue
-        limit = segments[place + 1].base_offset if place + 1 < len(segments) else None
+        limit = segments[place + 1].base_offset if place + 1 < len(segments) else _NO_LIMIT
         on_batch = loading.on_batch if segment in unflushed else None
         if rebuild(segment, loading.config, epochs, on_batch, limit):
             _remove(segments[place + 1 :], "follows a torn segment")
@@ -82,7 +84,7 @@ def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
         return segment.read_end()
     except (KafkaError, CorruptIndexError) as error:
         log.warning("%s does not end as a clean shutdown leaves it (%s); rebuilding it", segment.path, error)
-        rebuild(segment, loading.config, epochs, loading.on_batch, None)
+        rebuild(segment, loading.config, epochs, loading.on_batch, _NO_LIMIT)
         return segment.read_end()
 
 
@@ -133,9 +135,7 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
     return segments, damaged
 
 
-def rebuild(
-    segment: Segment, config: LogConfig, epochs: LeaderEpochs, on_batch: OnBatch | None, limit: int | None
-) -> int:
+def rebuild(segment: Segment, config: LogConfig, epochs: LeaderEpochs, on_batch: OnBatch | None, limit: int) -> int:
     """Read the whole segment, cut it behind its last valid batch and write its indexes anew.
 
     `limit` is the next segment's base offset. Returns how many bytes were cut. Raises OSError.
@@ -166,7 +166,7 @@ def rebuild(
     return torn
 
 
-def valid_batches(segment: Segment, limit: int | None) -> Iterator[tuple[int, BatchHeader]]:
+def valid_batches(segment: Segment, limit: int) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each batch up to the first that is torn, damaged or out of order.
 
     Raises KafkaError(unsupported_for_message_format) where a sound batch is of an older format.
@@ -175,6 +175,7 @@ def valid_batches(segment: Segment, limit: int | None) -> Iterator[tuple[int, Ba
     buffer = bytearray(min(_SCAN_BYTES, max(segment.size, HEADER_SIZE)))
     position, start, filled = 0, 0, 0
     next_offset = segment.base_offset
+    limit = min(limit, segment.base_offset + MAX_RELATIVE_OFFSET + 1)
     while position + HEADER_SIZE <= segment.size:
         at = position - start
         if at + HEADER_SIZE > filled:
@@ -197,7 +198,7 @@ def valid_batches(segment: Segment, limit: int | None) -> Iterator[tuple[int, Ba
             _refuse_old_format(segment.path, position, buffer, at, size, header)
         if header.magic != MAGIC_V2 or not batch_crc_ok(buffer, at, size):
             return
-        if header.base_offset < next_offset or (limit is not None and header.last_offset >= limit):
+        if header.base_offset < next_offset or header.last_offset >= limit:
             return
         yield position, header
         next_offset = header.next_offset
@@ -250,7 +251,7 @@ def finish_interrupted_swaps(directory: Path) -> None:
 
 def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
     """The offsets `[start, end)` that the swap files stand for."""
-    start, end = 2**63, -1
+    start, end = _NO_LIMIT, -1
     for name in swaps:
         base_offset = offset_of(name)
         if base_offset is None or not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):

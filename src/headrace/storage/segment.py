@@ -26,7 +26,7 @@ from headrace.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader
 MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 _WALK_BYTES: Final = 8192
 """One read covers a default index interval, so a lookup mostly needs a single one."""
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class Segment:
@@ -106,8 +106,8 @@ class Segment:
     def should_roll(self, size: int, last_offset: int, max_timestamp: int, config: LogConfig, now_ms: int) -> bool:
         """Whether `size` bytes up to `last_offset` must go to a new segment."""
         if self.size == 0:
-            return last_offset - self.base_offset > _MAX_RELATIVE_OFFSET
-        if self.size + size > config.segment_bytes or last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
+            return last_offset - self.base_offset > MAX_RELATIVE_OFFSET
+        if self.size + size > config.segment_bytes or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         first = self._first_timestamp
         if first is None:

@@ -1,0 +1,98 @@
+"""Logs with known content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_file import FileSlice
+from headrace.types import TopicPartition
+from headrace.wire.batch import BatchHeader, parse_header
+from headrace.wire.compression import Codec
+from headrace.wire.records import Record, RecordData, batch_headers, build_batch, iter_records
+
+NOW = 1_700_000_000_000
+TP = TopicPartition("orders-eu", 3)
+SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200, segment_index_bytes=4096)
+"""Some ten appends to a segment."""
+
+
+def batch(
+    base_offset: int,
+    count: int = 1,
+    *,
+    timestamp: int = NOW,
+    step: int = 1,
+    value: bytes = b"v" * 60,
+    codec: Codec = Codec.NONE,
+    epoch: int = 0,
+) -> bytes:
+    """A batch of `count` records, `step` ms apart."""
+    records = [RecordData(b"k", value, timestamp + place * step) for place in range(count)]
+    return build_batch(records, base_offset=base_offset, codec=codec, leader_epoch=epoch)
+
+
+def append(log: Log, count: int = 1, *, now_ms: int = NOW, **options: Any) -> BatchHeader:
+    """Append one batch at the end of `log`."""
+    data = batch(log.log_end_offset, count, **options)
+    header = parse_header(data)
+    log.append(
+        (data[:16], memoryview(data)[16:]),
+        len(data),
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        max_timestamp=header.max_timestamp,
+        offset_of_max_timestamp=header.last_offset,
+        leader_epoch=header.partition_leader_epoch,
+        now_ms=now_ms,
+    )
+    return header
+
+
+def open_log(
+    directory: Path,
+    config: LogConfig = SMALL,
+    *,
+    clean: bool = False,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    **options: Any,
+) -> Log:
+    directory.mkdir(exist_ok=True)
+    return Log.open(
+        directory,
+        TP,
+        config,
+        recovery_point=recovery_point,
+        clean_shutdown=clean,
+        log_start_offset=log_start_offset,
+        now_ms=NOW,
+        **options,
+    )
+
+
+def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
+    """Every record from `offset` on, read as a consumer reads."""
+    position = log.log_start_offset if offset is None else offset
+    records: list[Record] = []
+    while (part := log.read(position, max_bytes, upto_offset=log.log_end_offset)) is not None:
+        fetched = [record for record in iter_records(part.read()) if record.offset >= position]
+        assert fetched, f"a read at {position} gave no record"
+        records += fetched
+        position = whole_end(part)
+    return records
+
+
+def whole_end(part: FileSlice) -> int:
+    """The offset after the last whole batch."""
+    return [header.next_offset for _, header in batch_headers(part.read())][-1]
+
+
+def offsets(records: list[Record]) -> list[int]:
+    return [record.offset for record in records]
+
+
+def index_content(log: Log) -> list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]:
+    return [(each.base_offset, list(each.index.pairs()), list(each.time_index.pairs())) for each in log.segments]

@@ -1,0 +1,240 @@
+"""The small files: what is written is read again, what makes no sense is refused with its name."""
+
+import os
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from headrace.errors import KafkaError
+from headrace.storage.atomic_file import replace_file
+from headrace.storage.checkpoint import CorruptCheckpointError, OffsetCheckpoint
+from headrace.storage.leader_epochs import EpochEntry, LeaderEpochs, read_entries
+from headrace.storage.meta_properties import (
+    MetaProperties,
+    id_to_text,
+    new_id,
+    read_meta_properties,
+    text_to_id,
+    write_meta_properties,
+)
+from headrace.storage.partition_metadata import read_topic_id, write_topic_id
+from headrace.storage.producer_snapshot import (
+    CorruptSnapshotError,
+    ProducerEntry,
+    read_snapshot,
+    remove_stray_snapshots,
+    snapshots,
+    write_snapshot,
+)
+from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
+from headrace.types import TopicPartition
+
+TOPIC_ID = UUID("4f1c8f0e-6a1e-4c3b-9d54-0123456789ab")
+
+
+class TestReplacedFiles:
+    def test_the_new_content_replaces_the_old(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        replace_file(path, b"one")
+        replace_file(path, b"two", sync=False)
+        assert path.read_bytes() == b"two"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_failed_write_leaves_the_old_content(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "file"
+        replace_file(path, b"one")
+
+        def fail(descriptor: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space"):
+            replace_file(path, b"two")
+        assert path.read_bytes() == b"one"
+
+
+class TestOffsetCheckpoint:
+    def test_offsets_are_written_as_kafka_writes_them(self, tmp_path: Path) -> None:
+        path = tmp_path / "recovery-point-offset-checkpoint"
+        offsets = {TopicPartition("a-b", 3): 17, TopicPartition("__consumer_offsets", 0): 0}
+        OffsetCheckpoint(path).write(offsets)
+        assert path.read_text() == "0\n2\na-b 3 17\n__consumer_offsets 0 0\n"
+        assert OffsetCheckpoint(path).read() == offsets
+
+    def test_a_missing_or_empty_file_has_no_offsets(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        assert OffsetCheckpoint(path).read() == {}
+        path.touch()
+        assert OffsetCheckpoint(path).read() == {}
+
+    def test_the_same_offsets_are_not_written_twice(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        checkpoint = OffsetCheckpoint(path)
+        checkpoint.write({TopicPartition("t", 0): 1})
+        path.unlink()
+        checkpoint.write({TopicPartition("t", 0): 1})
+        assert not path.exists()
+        checkpoint.write({TopicPartition("t", 0): 2})
+        assert path.exists()
+
+    @pytest.mark.parametrize(
+        "content", ["1\n0\n", "x", "0\n1\n", "0\n0\nt 0 1\n", "0\n1\nt 0\n", "0\n1\nt zero 1\n", b"\xff\xfe"]
+    )
+    def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path, content: str | bytes) -> None:
+        path = tmp_path / "file"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        with pytest.raises(CorruptCheckpointError, match=str(path)):
+            OffsetCheckpoint(path).read()
+
+
+class TestMetaProperties:
+    @pytest.mark.parametrize("version", [0, 1])
+    def test_what_is_written_is_read(self, tmp_path: Path, version: int) -> None:
+        properties = MetaProperties(version=version, cluster_id="abc", broker_id=5, directory_id=TOPIC_ID)
+        write_meta_properties(tmp_path, properties)
+        assert read_meta_properties(tmp_path) == properties
+
+    def test_kafka_s_own_files_are_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "meta.properties"
+        path.write_text(
+            "#\n#Sat Nov 21 13:36:33 UTC 2026\nnode.id=0\ndirectory.id=4HnGDNe89a1GMUlePiHjWw\nversion=1\n"
+            "cluster.id=5L6g3nShT-eMCtK--X86sw\n"
+        )
+        assert read_meta_properties(tmp_path) == MetaProperties(
+            version=1,
+            cluster_id="5L6g3nShT-eMCtK--X86sw",
+            broker_id=0,
+            directory_id=text_to_id("4HnGDNe89a1GMUlePiHjWw"),
+        )
+        path.write_text("broker.id=3\nversion=0\ncluster.id=xyz\n")
+        assert read_meta_properties(tmp_path) == MetaProperties(
+            version=0, cluster_id="xyz", broker_id=3, directory_id=None
+        )
+
+    def test_a_directory_without_the_file_belongs_to_nobody(self, tmp_path: Path) -> None:
+        assert read_meta_properties(tmp_path) is None
+
+    @pytest.mark.parametrize("content", ["version=7\n", "version=one\n", "version=1\nnode.id=x\n"])
+    def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "meta.properties").write_text(content)
+        with pytest.raises(KafkaError, match=r"meta.properties is malformed"):
+            read_meta_properties(tmp_path)
+
+    def test_ids_have_22_characters(self) -> None:
+        for _ in range(100):
+            identity = new_id()
+            text = id_to_text(identity)
+            assert len(text) == 22
+            assert text[0] != "-"
+            assert text_to_id(text) == identity
+
+
+class TestPartitionMetadata:
+    def test_the_topic_id_is_read_again(self, tmp_path: Path) -> None:
+        assert read_topic_id(tmp_path) is None
+        write_topic_id(tmp_path, TOPIC_ID)
+        assert (tmp_path / "partition.metadata").read_text() == f"version: 0\ntopic_id: {id_to_text(TOPIC_ID)}"
+        assert read_topic_id(tmp_path) == TOPIC_ID
+
+    @pytest.mark.parametrize("content", ["", "version: 1\ntopic_id: x", "version: 0", "version: 0\ntopic_id: ?"])
+    def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "partition.metadata").write_text(content)
+        with pytest.raises(KafkaError, match=r"partition.metadata is malformed"):
+            read_topic_id(tmp_path)
+
+
+class End:
+    log_end_offset = 100
+
+
+class TestLeaderEpochs:
+    def epochs(self, directory: Path, *entries: tuple[int, int]) -> LeaderEpochs:
+        epochs = LeaderEpochs(directory / "leader-epoch-checkpoint", [], End())
+        for epoch, start in entries:
+            epochs.assign(epoch, start)
+        return epochs
+
+    def test_an_epoch_ends_where_the_next_begins(self, tmp_path: Path) -> None:
+        epochs = self.epochs(tmp_path, (2, 10), (4, 30), (5, 50))
+        assert epochs.latest == 5
+        assert [epochs.end_offset_for(epoch) for epoch in (-1, 0, 2, 3, 4, 5, 6)] == [
+            (-1, -1),
+            (0, 10),
+            (2, 30),
+            (2, 30),
+            (4, 50),
+            (5, 100),
+            (-1, -1),
+        ]
+        assert [epochs.epoch_for(offset) for offset in (0, 10, 29, 30, 99)] == [-1, 2, 2, 4, 5]
+
+    def test_without_epochs_there_is_no_answer(self, tmp_path: Path) -> None:
+        epochs = self.epochs(tmp_path)
+        assert (epochs.latest, epochs.end_offset_for(0), epochs.epoch_for(5)) == (-1, (-1, -1), -1)
+
+    def test_entries_that_contradict_a_new_one_go(self, tmp_path: Path) -> None:
+        epochs = self.epochs(tmp_path, (1, 0), (2, 20), (3, 40), (4, 20))
+        assert epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 20))
+
+    def test_an_epoch_keeps_its_first_offset(self, tmp_path: Path) -> None:
+        assert self.epochs(tmp_path, (1, 0), (1, 20)).entries == (EpochEntry(1, 0),)
+
+    def test_truncation_at_either_end(self, tmp_path: Path) -> None:
+        epochs = self.epochs(tmp_path, (1, 0), (2, 20), (3, 40), (4, 60))
+        epochs.truncate_from_end(60)
+        epochs.truncate_from_start(30)
+        assert epochs.entries == (EpochEntry(2, 30), EpochEntry(3, 40))
+        epochs.sync()
+        assert read_entries(epochs.path) == [EpochEntry(2, 30), EpochEntry(3, 40)]
+
+    def test_every_change_is_in_the_file(self, tmp_path: Path) -> None:
+        epochs = self.epochs(tmp_path, (1, 0), (2, 20))
+        assert epochs.path.read_text() == "0\n2\n1 0\n2 20\n"
+        epochs.clear()
+        assert read_entries(epochs.path) == []
+
+
+ENTRY = ProducerEntry(4000, 3, 17, 250, 9, 1_700_000_000_000, -1, -1)
+
+
+class TestProducerSnapshot:
+    def test_what_is_written_is_read(self, tmp_path: Path) -> None:
+        path = write_snapshot(tmp_path, 300, [ENTRY, ENTRY])
+        assert path.name == "00000000000000000300.snapshot"
+        assert read_snapshot(path) == [ENTRY, ENTRY]
+        assert snapshots(tmp_path) == {300: path}
+
+    def test_a_flipped_bit_is_noticed(self, tmp_path: Path) -> None:
+        path = write_snapshot(tmp_path, 300, [ENTRY])
+        content = path.read_bytes()
+        for position in range(len(content)):
+            path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+            with pytest.raises(CorruptSnapshotError):
+                read_snapshot(path)
+        path.write_bytes(content[:5])
+        with pytest.raises(CorruptSnapshotError, match="has only 5 bytes"):
+            read_snapshot(path)
+
+    def test_stray_ones_go(self, tmp_path: Path) -> None:
+        for offset in (0, 5, 10, 15, 20, 25):
+            write_snapshot(tmp_path, offset, [])
+        remove_stray_snapshots(tmp_path, [0, 10], 21)
+        assert list(snapshots(tmp_path)) == [0, 10, 20]
+
+
+class TestTransactionIndex:
+    def test_what_is_written_is_read(self, tmp_path: Path) -> None:
+        index = TransactionIndex(tmp_path / "x.txnindex")
+        assert index.read() == []
+        first, second = AbortedTransaction(1, 0, 10, 11), AbortedTransaction(2, 5, 20, 12)
+        index.append(first)
+        index.append(second)
+        assert index.path.stat().st_size == 2 * 34
+        assert index.read() == [first, second]
+        assert index.aborted_between(11, 15) == ([second], False)
+        assert index.aborted_between(0, 5) == ([first], True)
+        index.truncate(15)
+        assert index.read() == [first]
+        index.clear()
+        assert index.read() == []

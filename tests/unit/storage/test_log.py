@@ -1,0 +1,484 @@
+"""A log takes batches at its end, gives them back from any offset, and drops them from either end."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.log import Log
+from headrace.wire.compression import Codec
+from headrace.wire.records import batch_headers
+from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all, whole_end
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return open_log(tmp_path / "log")
+
+
+def test_an_empty_log_starts_and_ends_at_offset_0(log: Log) -> None:
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (0, 0, 0)
+    assert log.read(0, 1000, upto_offset=0) is None
+    assert log.max_timestamp() is None
+    assert log.offset_for_timestamp(0) is None
+
+
+def test_what_was_appended_is_read_back_byte_by_byte(log: Log) -> None:
+    expected = b"".join(batch(offset, 2) for offset in (0, 2, 4))
+    for _ in range(3):
+        append(log, 2)
+    part = log.read(0, 1 << 20, upto_offset=6)
+    assert part is not None
+    assert part.read() == expected
+
+
+@pytest.mark.parametrize("offset", range(6))
+def test_a_read_begins_with_the_batch_that_holds_the_offset(log: Log, offset: int) -> None:
+    append(log, 3)
+    append(log, 3)
+    part = log.read(offset, 1 << 20, upto_offset=6)
+    assert part is not None
+    _, first = next(batch_headers(part.read()))
+    assert first.base_offset == offset // 3 * 3
+
+
+def test_a_read_never_passes_the_upper_offset(log: Log) -> None:
+    for _ in range(4):
+        append(log, 5)
+    part = log.read(0, 1 << 20, upto_offset=10)
+    assert part is not None
+    assert whole_end(part) == 10
+
+
+def test_an_upper_offset_inside_a_batch_leaves_the_batch_out(log: Log) -> None:
+    append(log, 5)
+    append(log, 5)
+    part = log.read(0, 1 << 20, upto_offset=7)
+    assert part is not None
+    assert whole_end(part) == 5
+    assert log.read(5, 1 << 20, upto_offset=7) is None
+
+
+def test_a_read_of_few_bytes_gives_one_whole_batch_if_asked(log: Log) -> None:
+    size = append(log, 5).size
+    append(log, 5)
+    part = log.read(0, 10, upto_offset=10)
+    assert part is not None
+    assert part.size == size
+    assert log.read(0, 10, upto_offset=10, min_one_batch=False) is None
+
+
+def test_a_read_is_cut_at_its_byte_limit(log: Log) -> None:
+    size = append(log, 5).size
+    append(log, 5)
+    part = log.read(0, size + 7, upto_offset=10)
+    assert part is not None
+    assert part.size == size + 7
+
+
+@pytest.mark.parametrize("offset", [-1, 3])
+def test_an_offset_outside_the_log_is_out_of_range(log: Log, offset: int) -> None:
+    append(log, 2)
+    with pytest.raises(KafkaError, match=f"offset {offset} of orders-eu-3 is not within the log, 0 to 2") as raised:
+        log.read(offset, 100, upto_offset=2)
+    assert raised.value.code == ErrorCode.offset_out_of_range
+
+
+def test_a_slice_outlives_the_segment_it_is_from(log: Log) -> None:
+    append(log, 2)
+    part = log.read(0, 1 << 20, upto_offset=2)
+    log.delete()
+    assert part is not None
+    assert part.read() == batch(0, 2)
+
+
+def open_files(directory: Path) -> list[Path]:
+    """Files below `directory` that this process has open."""
+    linked = (Path("/proc/self/fd") / entry for entry in os.listdir("/proc/self/fd"))  # noqa: PTH208
+    return [path.readlink() for path in linked if path.is_file() and path.readlink().is_relative_to(directory)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells which files are open")
+def test_dropping_the_log_closes_its_files(tmp_path: Path) -> None:
+    before = open_files(tmp_path)
+    log = open_log(tmp_path / "log")
+    append(log, 2)
+    part = log.read(0, 100, upto_offset=2)
+    del log, part
+    assert before == open_files(tmp_path) == []
+
+
+class TestRolling:
+    def test_a_segment_that_would_grow_over_its_size_is_rolled(self, log: Log) -> None:
+        size = append(log).size
+        for _ in range(2000 // size):
+            append(log)
+        assert [each.base_offset for each in log.segments] == [0, 2000 // size]
+        assert log.active_base_offset == 2000 // size
+
+    def test_a_batch_larger_than_a_segment_has_one_to_itself(self, log: Log) -> None:
+        append(log, value=b"v" * 3000)
+        append(log)
+        assert [each.base_offset for each in log.segments] == [0, 1]
+
+    def test_records_segment_ms_younger_than_the_first_go_to_a_new_segment(self, log: Log) -> None:
+        log.config = replace(SMALL, segment_ms=1000)
+        append(log, timestamp=NOW)
+        append(log, timestamp=NOW + 1000)
+        assert len(log.segments) == 1
+        append(log, timestamp=NOW + 1001)
+        assert [each.base_offset for each in log.segments] == [0, 2]
+
+    def test_without_timestamps_the_segment_s_own_age_counts(self, log: Log) -> None:
+        log.config = replace(SMALL, segment_ms=1000)
+        append(log, timestamp=-1, now_ms=NOW)
+        append(log, timestamp=-1, now_ms=NOW + 1001)
+        assert len(log.segments) == 2
+
+    def test_jitter_makes_a_segment_roll_earlier_but_never_later(self, log: Log) -> None:
+        log.config = replace(SMALL, segment_ms=1000, segment_jitter_ms=900)
+        append(log, timestamp=NOW)
+        append(log, timestamp=NOW + 1001)
+        assert len(log.segments) == 2
+
+    def test_a_full_index_rolls_the_segment(self, tmp_path: Path) -> None:
+        log = open_log(
+            tmp_path / "log", replace(SMALL, segment_bytes=1 << 20, index_interval_bytes=0, segment_index_bytes=5 * 12)
+        )
+        for place in range(12):
+            append(log, timestamp=NOW + place)
+        assert len(log.segments) > 1
+        assert all(len(each.time_index) == 4 for each in log.segments[:-1])
+
+    def test_an_offset_too_far_from_the_base_rolls_the_segment(self, log: Log) -> None:
+        append(log)
+        far = 2**31 + 5
+        data = batch(far)
+        log.append(
+            [data],
+            len(data),
+            base_offset=far,
+            last_offset=far,
+            max_timestamp=NOW,
+            offset_of_max_timestamp=far,
+            leader_epoch=0,
+            now_ms=NOW,
+        )
+        assert [each.base_offset for each in log.segments] == [0, far]
+        assert offsets(read_all(log)) == [0, far]
+
+    def test_rolling_an_empty_log_changes_nothing(self, log: Log) -> None:
+        assert log.roll(NOW) is log.active_segment
+        assert len(log.segments) == 1
+
+    def test_a_rolled_log_goes_on_at_its_end(self, log: Log) -> None:
+        append(log, 4)
+        log.roll(NOW)
+        append(log, 4)
+        assert [each.base_offset for each in log.segments] == [0, 4]
+        assert offsets(read_all(log)) == list(range(8))
+
+    def test_preallocated_space_is_given_back_when_the_segment_is_rolled(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "log", replace(SMALL, preallocate=True))
+        size = append(log).size
+        path = log.active_segment.path
+        assert path.stat().st_size == 2000
+        log.roll(NOW)
+        assert path.stat().st_size == size
+
+
+class TestFailingDisk:
+    def test_a_full_disk_leaves_the_log_whole(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        append(log, 2)
+        size = log.size
+        real = os.writev
+
+        def writev(descriptor: int, buffers: list[bytes]) -> int:
+            return real(descriptor, [buffers[0]])
+
+        def write(descriptor: int, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "writev", writev)
+        monkeypatch.setattr(os, "write", write)
+        with pytest.raises(KafkaError, match=r"cannot append .* No space left on device") as raised:
+            append(log, 2)
+        monkeypatch.undo()
+
+        assert raised.value.code == ErrorCode.kafka_storage_error
+        assert log.active_segment.path.stat().st_size == size == log.size
+        append(log, 2)
+        assert offsets(read_all(log)) == [0, 1, 2, 3]
+
+    def test_a_write_in_parts_is_completed(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = os.writev
+        monkeypatch.setattr(os, "writev", lambda descriptor, buffers: real(descriptor, [buffers[0][:5]]))
+        append(log, 2)
+        assert offsets(read_all(log)) == [0, 1]
+
+
+class TestTruncation:
+    def fill(self, log: Log) -> None:
+        for place in range(30):
+            append(log, 2, epoch=place // 10, timestamp=NOW + place)
+
+    @pytest.mark.parametrize("offset", [0, 1, 2, 21, 40, 59, 60, 100])
+    def test_everything_from_the_offset_on_is_gone(self, log: Log, offset: int) -> None:
+        self.fill(log)
+        log.truncate_to(offset)
+        end = min(offset // 2 * 2, 60)
+        assert log.log_end_offset == end
+        assert offsets(read_all(log)) == list(range(end))
+        append(log, 2)
+        assert offsets(read_all(log)) == list(range(end + 2))
+
+    def test_epochs_and_timestamps_end_there_too(self, log: Log) -> None:
+        self.fill(log)
+        log.truncate_to(30)
+        assert [entry.epoch for entry in log.leader_epochs.entries] == [0, 1]
+        assert log.max_timestamp() == (NOW + 15, 29)
+
+    def test_the_recovery_point_is_not_behind_the_end(self, log: Log) -> None:
+        self.fill(log)
+        log.flush()
+        assert log.recovery_point == 60
+        log.truncate_to(10)
+        assert log.recovery_point == 10
+
+    def test_truncating_before_the_log_starts_anew(self, log: Log) -> None:
+        self.fill(log)
+        log.apply_retention(NOW + 10**12, 60)
+        log.truncate_to(5)
+        assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+
+    def test_a_log_can_start_anew_at_any_offset(self, log: Log) -> None:
+        self.fill(log)
+        log.truncate_fully_and_start_at(1000)
+        assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (1000, 1000, 0)
+        assert log.leader_epochs.entries == ()
+        append(log, 2)
+        assert offsets(read_all(log)) == [1000, 1001]
+
+    def test_the_truncated_log_is_what_a_restart_finds(self, log: Log, tmp_path: Path) -> None:
+        self.fill(log)
+        log.truncate_to(31)
+        again = open_log(tmp_path / "log")
+        assert again.log_end_offset == log.log_end_offset
+        assert offsets(read_all(again)) == list(range(30))
+
+
+class TestRetention:
+    def fill(self, log: Log) -> None:
+        for place in range(30):
+            append(log, timestamp=NOW + place * 1000, value=b"v" * 150)
+
+    def test_segments_whose_newest_record_is_too_old_go(self, log: Log) -> None:
+        self.fill(log)
+        log.config = replace(SMALL, retention_ms=10_000)
+        second = log.segments[1]
+        assert log.apply_retention(log.segments[0].max_timestamp + 10_001, 30) == 1
+        assert log.log_start_offset == second.base_offset
+        with pytest.raises(KafkaError):
+            log.read(0, 100, upto_offset=30)
+
+    def test_the_oldest_segments_over_the_size_go(self, log: Log) -> None:
+        self.fill(log)
+        kept = log.segments[1:]
+        log.config = replace(SMALL, retention_ms=-1, retention_bytes=sum(each.size for each in kept))
+        assert log.apply_retention(NOW, 30) == 1
+        assert log.segments == kept
+
+    def test_a_segment_that_is_needed_for_the_size_stays(self, log: Log) -> None:
+        self.fill(log)
+        log.config = replace(SMALL, retention_ms=-1, retention_bytes=log.size - 1)
+        assert log.apply_retention(NOW, 30) == 0
+
+    def test_segments_before_the_log_start_offset_go_from_any_topic(self, log: Log) -> None:
+        self.fill(log)
+        log.config = replace(SMALL, cleanup_policy=frozenset({"compact"}))
+        log.advance_log_start(log.segments[2].base_offset + 1)
+        assert log.apply_retention(NOW, 30) == 2
+        assert log.log_start_offset == log.segments[0].base_offset + 1
+
+    def test_a_compacted_topic_keeps_old_records(self, log: Log) -> None:
+        self.fill(log)
+        log.config = replace(SMALL, cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=1)
+        assert log.apply_retention(NOW + 10**12, 30) == 0
+
+    def test_records_above_the_high_watermark_stay(self, log: Log) -> None:
+        self.fill(log)
+        log.config = replace(SMALL, retention_ms=0)
+        limit = log.segments[1].base_offset
+        assert log.apply_retention(NOW + 10**12, limit) == 1
+
+    def test_when_all_is_too_old_an_empty_segment_is_left(self, log: Log) -> None:
+        self.fill(log)
+        log.config = replace(SMALL, retention_ms=0)
+        log.apply_retention(NOW + 10**12, 30)
+        assert (log.log_start_offset, log.log_end_offset, log.size) == (30, 30, 0)
+        append(log)
+        assert offsets(read_all(log)) == [30]
+
+    def test_files_are_removed_when_the_delay_is_over(self, log: Log) -> None:
+        self.fill(log)
+        log.config = replace(SMALL, retention_ms=0, file_delete_delay_ms=5000)
+        later = NOW + 10**12
+        log.apply_retention(later, 30)
+        assert list(log.directory.glob("*.log.deleted"))
+        log.remove_deleted_files(later + 4999)
+        assert list(log.directory.glob("*.log.deleted"))
+        log.remove_deleted_files(later + 5000)
+        assert not list(log.directory.glob("*.deleted"))
+
+    def test_the_log_cannot_start_behind_its_end(self, log: Log) -> None:
+        self.fill(log)
+        with pytest.raises(KafkaError, match="ends at offset 30; it cannot start at 31"):
+            log.advance_log_start(31)
+
+
+class TestTimestamps:
+    def test_the_first_record_not_older_is_found_inside_its_batch(self, log: Log) -> None:
+        for place in range(20):
+            append(log, 10, timestamp=NOW + place * 100, step=10, codec=Codec.LZ4, epoch=7)
+        assert log.offset_for_timestamp(NOW + 555) == (NOW + 560, 56, 7)
+        assert log.offset_for_timestamp(NOW + 560) == (NOW + 560, 56, 7)
+        assert log.offset_for_timestamp(0) == (NOW, 0, 7)
+        assert log.offset_for_timestamp(NOW + 1991) is None
+
+    def test_records_before_the_log_start_offset_do_not_count(self, log: Log) -> None:
+        append(log, 10, step=10)
+        log.advance_log_start(4)
+        assert log.offset_for_timestamp(NOW) == (NOW + 40, 4, 0)
+
+    def test_the_largest_timestamp_is_that_of_the_first_record_that_has_it(self, log: Log) -> None:
+        append(log, 3, timestamp=NOW + 50, step=0)
+        append(log, 3, timestamp=NOW + 10, step=20)
+        append(log, 3, timestamp=NOW)
+        assert log.max_timestamp() == (NOW + 50, 0)
+
+    @settings(max_examples=50, deadline=None)
+    @given(
+        st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=40),
+        st.lists(st.integers(-5, 80), min_size=1, max_size=10),
+    )
+    def test_every_answer_is_that_of_a_scan(
+        self, tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int, int]], wanted: list[int]
+    ) -> None:
+        log = open_log(tmp_path_factory.mktemp("scan"))
+        for count, start, step in batches:
+            append(log, count, timestamp=NOW + start, step=step)
+        records = read_all(log)
+        for timestamp in wanted:
+            first = next((each for each in records if each.timestamp >= NOW + timestamp), None)
+            expected = None if first is None else (first.timestamp, first.offset, 0)
+            assert log.offset_for_timestamp(NOW + timestamp) == expected
+        newest = max(records, key=lambda each: each.timestamp)
+        assert log.max_timestamp() == (newest.timestamp, newest.offset)
+
+
+class TestFlushing:
+    def test_a_flush_moves_the_recovery_point_to_the_end(self, log: Log) -> None:
+        append(log, 5)
+        log.flush(NOW)
+        assert log.recovery_point == 5
+
+    def test_only_rolled_segments_can_be_flushed(self, log: Log) -> None:
+        append(log, 5)
+        log.roll(NOW)
+        append(log, 5)
+        log.flush_rolled()
+        assert log.recovery_point == 5
+
+    def test_a_flush_is_due_after_so_many_messages(self, log: Log) -> None:
+        log.config = replace(SMALL, flush_messages=10)
+        append(log, 9)
+        assert not log.flush_due(NOW)
+        append(log, 1)
+        assert log.flush_due(NOW)
+        log.flush(NOW)
+        assert not log.flush_due(NOW)
+
+    def test_a_flush_is_due_after_so_long(self, log: Log) -> None:
+        log.config = replace(SMALL, flush_ms=1000)
+        assert not log.flush_due(NOW + 1000)
+        append(log, 1)
+        assert not log.flush_due(NOW + 999)
+        assert log.flush_due(NOW + 1000)
+
+    def test_a_truncation_during_the_flush_keeps_the_recovery_point_down(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        append(log, 5)
+        append(log, 5)
+        monkeypatch.setattr("headrace.storage.log.sync_directory", lambda _: log.truncate_to(5))
+        log.flush()
+        assert log.recovery_point == 0
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 5), st.integers(0, 300)),
+        st.tuples(st.just("read"), st.integers(0, 100), st.integers(1, 3000)),
+        st.tuples(st.just("truncate"), st.integers(0, 100), st.just(0)),
+        st.tuples(st.just("start"), st.integers(0, 100), st.just(0)),
+        st.tuples(st.just("roll"), st.just(0), st.just(0)),
+        st.tuples(st.just("retain"), st.just(0), st.integers(0, 4000)),
+        st.tuples(st.just("reopen"), st.booleans(), st.just(0)),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(operations)
+def test_a_log_behaves_like_a_list_of_batches(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    directory = tmp_path_factory.mktemp("model") / "log"
+    log = open_log(directory)
+    model: list[tuple[int, int]] = []  # first and last offset of each batch
+    for step, first, second in steps:
+        start, end = log.log_start_offset, log.log_end_offset
+        within = start + first * (end - start) // 100
+        if step == "append":
+            header = append(log, first, value=b"x" * second, epoch=len(model) // 5)
+            model.append((header.base_offset, header.last_offset))
+        elif step == "read" and end > start:
+            part = log.read(within, second, upto_offset=end)
+            if part is not None:
+                got = [(each.base_offset, each.last_offset) for _, each in batch_headers(part.read())]
+                place = next(at for at, (_, last) in enumerate(model) if last >= within)
+                assert got == model[place : place + len(got)]
+                assert got
+        elif step == "truncate":
+            log.truncate_to(within)
+            model = [each for each in model if each[1] < within]
+        elif step == "start":
+            log.advance_log_start(within)
+        elif step == "roll":
+            log.roll(NOW)
+        elif step == "retain":
+            log.config = replace(SMALL, retention_bytes=second, retention_ms=-1)
+            log.apply_retention(NOW, end)
+            log.config = SMALL
+        elif step == "reopen":
+            if first:
+                log.close()
+            log = open_log(
+                directory, clean=bool(first), recovery_point=log.recovery_point, log_start_offset=log.log_start_offset
+            )
+        model = [each for each in model if each[0] >= log.segments[0].base_offset]
+        assert [(each.base_offset, each.last_offset) for each in log.headers(0)] == model
+        if model:
+            assert log.log_end_offset == model[-1][1] + 1
+    expected = [offset for first, last in model for offset in range(first, last + 1) if offset >= log.log_start_offset]
+    assert offsets(read_all(log)) == expected
+    content = index_content(log)
+    for each in log.segments[:-1]:
+        assert each.time_index.last[0] == each.max_timestamp
+    assert [base for base, _, _ in content] == sorted(base for base, _, _ in content)

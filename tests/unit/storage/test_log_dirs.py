@@ -1,0 +1,304 @@
+"""Log directories: who owns them, which logs they hold, and what a restart finds."""
+
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDirs
+from headrace.storage.partition_dir import delete_name, parse_name
+from headrace.types import TopicPartition
+from tests.unit.storage.logs import NOW, append, offsets, read_all
+
+TOPIC_ID = UUID(int=77)
+CONFIG = LogConfig()
+DASHES = TopicPartition("a-1-b.c_d", 12)
+
+
+def partition(number: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, number)
+
+
+def open_dirs(*paths: Path, broker_id: int = 0, cluster_id: str | None = None) -> LogDirs:
+    return LogDirs.open(paths, broker_id=broker_id, cluster_id=cluster_id)
+
+
+def create(dirs: LogDirs, *partitions: TopicPartition) -> None:
+    for each in partitions:
+        append(dirs.create(each, TOPIC_ID, CONFIG, now_ms=NOW), 3)
+
+
+def reopen(*paths: Path) -> LogDirs:
+    dirs = open_dirs(*paths)
+    dirs.load_all(lambda _: CONFIG, now_ms=NOW)
+    return dirs
+
+
+def crash(dirs: LogDirs) -> None:
+    """Give the locks up as the death of a process does."""
+    dirs.logs.clear()
+    for directory in dirs._directories:
+        directory.unlock()
+
+
+class TestOwnership:
+    def test_a_new_directory_gets_an_identity(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path / "one", tmp_path / "two", broker_id=4)
+        assert len(dirs.cluster_id) == 22
+        assert dirs.directories == (tmp_path / "one", tmp_path / "two")
+        properties = (tmp_path / "two" / "meta.properties").read_text().splitlines()
+        assert {"version=1", "node.id=4", f"cluster.id={dirs.cluster_id}"} <= set(properties)
+        dirs.close({})
+
+    def test_the_identity_stays(self, tmp_path: Path) -> None:
+        first = open_dirs(tmp_path)
+        first.close({})
+        second = open_dirs(tmp_path, tmp_path / "new")
+        assert second.cluster_id == first.cluster_id
+        assert f"cluster.id={first.cluster_id}" in (tmp_path / "new" / "meta.properties").read_text()
+        second.close({})
+
+    def test_another_broker_in_this_process_is_refused(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path)
+        with pytest.raises(KafkaError, match=f"{tmp_path} is in use by another broker"):
+            open_dirs(tmp_path)
+        dirs.close({})
+        open_dirs(tmp_path).close({})
+
+    def test_another_process_is_refused_also_after_a_try_in_this_one(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path)
+        with pytest.raises(KafkaError):
+            open_dirs(tmp_path)
+        code = (
+            "import sys; from pathlib import Path; from headrace.storage.log_dirs import LogDirs\n"
+            "LogDirs.open([Path(sys.argv[1])], broker_id=0)"
+        )
+        other = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert other.returncode == 1
+        assert f"{tmp_path} is in use by another broker" in other.stderr
+        dirs.close({})
+
+    def test_a_failed_opening_gives_up_the_locks(self, tmp_path: Path) -> None:
+        open_dirs(tmp_path / "one", cluster_id="mine").close({})
+        with pytest.raises(KafkaError):
+            open_dirs(tmp_path / "two", tmp_path / "one", cluster_id="other")
+        open_dirs(tmp_path / "two", cluster_id="other").close({})
+
+    def test_another_cluster_s_directory_is_refused(self, tmp_path: Path) -> None:
+        open_dirs(tmp_path, cluster_id="mine").close({})
+        with pytest.raises(KafkaError, match="belongs to cluster mine, not other") as raised:
+            open_dirs(tmp_path, cluster_id="other")
+        assert raised.value.code == ErrorCode.inconsistent_cluster_id
+
+    def test_another_broker_s_directory_is_refused(self, tmp_path: Path) -> None:
+        open_dirs(tmp_path, broker_id=1).close({})
+        with pytest.raises(KafkaError, match=r"belongs to broker 1, not 2: set broker.id=1"):
+            open_dirs(tmp_path, broker_id=2)
+
+    def test_a_directory_that_cannot_be_made_is_offline(self, tmp_path: Path) -> None:
+        blocked = tmp_path / "file"
+        blocked.write_text("")
+        dirs = open_dirs(tmp_path / "good", blocked / "bad")
+        assert dirs.directories == (tmp_path / "good",)
+        assert list(dirs.offline) == [blocked / "bad"]
+        dirs.close({})
+        with pytest.raises(KafkaError, match="no log directory can be used"):
+            open_dirs(blocked / "bad")
+
+
+class TestPlacing:
+    def test_a_new_partition_goes_where_there_are_fewest(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+        create(dirs, *map(partition, range(4)))
+        assert [len(list(path.glob("t-*"))) for path in dirs.directories] == [2, 2]
+        for each in [each for each, log in dirs.logs.items() if log.directory.parent == tmp_path / "a"]:
+            dirs.delete(each, now_ms=NOW)
+        create(dirs, *map(partition, range(4, 6)))
+        assert {dirs.logs[partition(each)].directory.parent for each in (4, 5)} == {tmp_path / "a"}
+        dirs.close({})
+
+    def test_its_directory_tells_the_topic_id(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path)
+        create(dirs, DASHES)
+        assert set(dirs.partitions()) == {DASHES}
+        assert dirs.topic_id(DASHES) == TOPIC_ID
+        dirs.close({})
+
+    def test_it_is_not_made_twice(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path)
+        create(dirs, DASHES)
+        with pytest.raises(KafkaError, match=r"a-1-b.c_d-12 has a log already"):
+            create(dirs, DASHES)
+        dirs.close({})
+
+    def test_a_partition_in_two_directories_is_refused(self, tmp_path: Path) -> None:
+        for name in ("a", "b"):
+            (tmp_path / name / "t-0").mkdir(parents=True)
+        with pytest.raises(KafkaError, match=r"t-0 is in .*b/t-0 and in .*a/t-0: remove the older"):
+            open_dirs(tmp_path / "a", tmp_path / "b")
+
+    def test_space_is_that_of_the_file_system(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path)
+        total, usable = dirs.space(tmp_path)
+        assert total >= usable > 0
+        dirs.close({})
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_finds_every_log(tmp_path: Path, clean: bool) -> None:
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    create(dirs, DASHES, *map(partition, range(5)))
+    dirs.logs[DASHES].advance_log_start(2)
+    marks = dict.fromkeys(dirs.logs, 3)
+    if clean:
+        dirs.close(marks)
+    else:
+        dirs.checkpoint(marks)
+        crash(dirs)
+    dirs = reopen(tmp_path / "a", tmp_path / "b")
+    assert set(dirs.logs) == {DASHES, *map(partition, range(5))}
+    assert all(log.log_end_offset == 3 for log in dirs.logs.values())
+    assert all(log.recovery_point == (3 if clean else 0) for log in dirs.logs.values())
+    assert offsets(read_all(dirs.logs[DASHES])) == [2]
+    assert all(dirs.high_watermark(each) == 3 for each in dirs.logs)
+    dirs.close(marks)
+
+
+def test_the_mark_of_a_clean_shutdown_is_good_for_one_start(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    create(dirs, DASHES)
+    dirs.close({})
+    mark = tmp_path / ".kafka_cleanshutdown"
+    assert mark.read_text() == '{"version": 0, "brokerEpoch": -1}'
+    dirs = reopen(tmp_path)
+    assert not mark.exists()
+    crash(dirs)
+    dirs = reopen(tmp_path)
+    assert dirs.logs[DASHES].recovery_point == 3
+    dirs.close({})
+
+
+def test_a_log_that_is_not_loaded_keeps_its_checkpoints_and_spoils_the_mark(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    create(dirs, partition(0), partition(1))
+    dirs.logs[partition(1)].advance_log_start(2)
+    dirs.close({partition(1): 3})
+    dirs = open_dirs(tmp_path)
+    dirs.load(partition(0), CONFIG, now_ms=NOW)
+    dirs.close({})
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    dirs = reopen(tmp_path)
+    assert dirs.logs[partition(1)].log_start_offset == 2
+    assert dirs.high_watermark(partition(1)) == 3
+    dirs.close({})
+
+
+def test_damaged_checkpoints_cost_a_recovery_and_nothing_else(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    create(dirs, DASHES)
+    crash(dirs)
+    for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"):
+        (tmp_path / name).write_text("what?")
+    dirs = reopen(tmp_path)
+    assert offsets(read_all(dirs.logs[DASHES])) == [0, 1, 2]
+    dirs.close({})
+
+
+def test_a_log_that_cannot_be_opened_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    create(dirs, partition(0), partition(1))
+    dirs.close({})
+    broken = tmp_path / "t-0" / "00000000000000000000.log"
+    broken.unlink()
+    broken.mkdir()
+    dirs = reopen(tmp_path)
+    assert set(dirs.logs) == {partition(1)}
+    dirs.close({})
+
+
+class TestDeleting:
+    def test_the_name_is_free_at_once_and_the_files_go_later(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path)
+        create(dirs, DASHES)
+        part = dirs.logs[DASHES].read(0, 100, upto_offset=3)
+        dirs.delete(DASHES, now_ms=NOW)
+        (doomed,) = tmp_path.glob("*-delete")
+        assert doomed.name.startswith("a-1-b.c_d-12.")
+        create(dirs, DASHES)
+        dirs.remove_deleted_files(NOW + CONFIG.file_delete_delay_ms - 1)
+        assert doomed.exists()
+        assert part is not None
+        assert part.read()
+        dirs.remove_deleted_files(NOW + CONFIG.file_delete_delay_ms)
+        assert not doomed.exists()
+        assert offsets(read_all(dirs.logs[DASHES])) == [0, 1, 2]
+        dirs.close({})
+
+    def test_what_an_earlier_process_left_goes_too(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path)
+        create(dirs, DASHES)
+        dirs.delete(DASHES, now_ms=NOW)
+        dirs.close({})
+        dirs = reopen(tmp_path)
+        assert not dirs.logs
+        dirs.remove_deleted_files(NOW)
+        dirs.remove_deleted_files(NOW + CONFIG.file_delete_delay_ms)
+        assert not list(tmp_path.glob("*-delete"))
+        dirs.close({})
+
+    def test_a_new_partition_of_the_name_starts_without_the_old_one_s_offsets(self, tmp_path: Path) -> None:
+        dirs = open_dirs(tmp_path)
+        create(dirs, DASHES)
+        dirs.logs[DASHES].advance_log_start(3)
+        dirs.checkpoint({DASHES: 3})
+        dirs.delete(DASHES, now_ms=NOW)
+        create(dirs, DASHES)
+        crash(dirs)
+        dirs = reopen(tmp_path)
+        assert dirs.logs[DASHES].log_start_offset == 0
+        assert dirs.high_watermark(DASHES) == 0
+        dirs.close({})
+
+    def test_the_longest_topic_name_fits(self) -> None:
+        name = delete_name(TopicPartition("t" * 249, 7))
+        assert len(name) == 255
+        assert name.endswith("-delete")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("t-0", TopicPartition("t", 0)),
+        ("a-1-b.c_d-12", DASHES),
+        ("a--0", TopicPartition("a-", 0)),
+        ("t-01", None),
+        ("t", None),
+        ("-0", None),
+        ("t-x", None),
+        ("t-0.0123456789abcdef0123456789abcdef-delete", None),
+        ("t-0.0123456789abcdef0123456789abcdef-future", None),
+        ("t-0.0123456789abcdef0123456789abcdef-stray", None),
+        ("lost+found", None),
+        ("täg-0", None),
+    ],
+)
+def test_directory_names(name: str, expected: TopicPartition | None) -> None:
+    assert parse_name(name) == expected
+
+
+def test_unknown_directories_and_files_stay(tmp_path: Path) -> None:
+    for name in ("lost+found", "t-0.0123456789abcdef0123456789abcdef-future", "backup"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "t-9").write_text("a file")
+    dirs = reopen(tmp_path)
+    assert not dirs.logs
+    dirs.close({})
+    assert {"lost+found", "backup", "t-9", "t-0.0123456789abcdef0123456789abcdef-future"} <= {
+        path.name for path in tmp_path.iterdir()
+    }

@@ -1,0 +1,263 @@
+"""After a crash a log is what its last whole batch says, whatever state its files are in."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.leader_epochs import FILE_NAME, EpochEntry
+from headrace.storage.log import Log
+from headrace.storage.producer_snapshot import snapshots, write_snapshot
+from headrace.wire.batch import BatchHeader
+from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def filled(directory: Path, batches: int = 40) -> Log:
+    log = open_log(directory)
+    for place in range(batches):
+        append(log, 2, timestamp=NOW + place, epoch=place // 15)
+    return log
+
+
+def test_a_clean_restart_reads_no_batch_again(directory: Path) -> None:
+    filled(directory).close()
+    told: list[BatchHeader] = []
+    log = open_log(directory, clean=True, on_batch=told.append)
+    assert told == []
+    assert (log.log_end_offset, log.recovery_point) == (80, 80)
+    assert offsets(read_all(log)) == list(range(80))
+
+
+def test_an_unclean_restart_tells_every_batch_behind_the_recovery_point(directory: Path) -> None:
+    log = filled(directory)
+    start = log.segments[1].base_offset
+    told: list[BatchHeader] = []
+    log = open_log(directory, recovery_point=start + 3, on_batch=told.append)
+    assert [each.base_offset for each in told] == list(range(start, 80, 2))
+    assert log.log_end_offset == 80
+    assert log.recovery_point == start + 3
+
+
+def test_a_tail_torn_at_any_byte_of_the_last_batch_is_cut_off(directory: Path) -> None:
+    log = filled(directory, 12)
+    path, size = log.active_segment.path, log.active_segment.size
+    content = path.read_bytes()
+    last = append(log, 3).size
+    whole = path.read_bytes()
+    for torn in range(1, last):
+        path.write_bytes(whole[: size + torn])
+        again = open_log(directory)
+        assert again.log_end_offset == 24
+        assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("garbage", [b"\x00" * 500, b"\xff" * 500, batch(1000, 3)[:-1], batch(3, 3), bytes(range(256))])
+def test_garbage_behind_the_last_batch_is_cut_off(directory: Path, garbage: bytes) -> None:
+    log = filled(directory, 12)
+    with log.active_segment.path.open("ab") as file:
+        file.write(garbage)
+    again = open_log(directory)
+    assert again.log_end_offset == 24
+    append(again, 2)
+    assert offsets(read_all(again)) == list(range(26))
+
+
+@settings(max_examples=60, deadline=None)
+@given(position=st.integers(0, 2000), bit=st.integers(0, 7))
+def test_a_flipped_bit_ends_the_log_before_its_batch(
+    tmp_path_factory: pytest.TempPathFactory, position: int, bit: int
+) -> None:
+    log = filled(tmp_path_factory.mktemp("flip") / "log", 10)
+    path = log.active_segment.path
+    content = bytearray(path.read_bytes())
+    position %= len(content)
+    batches = list(log.active_segment.headers())
+    hit = next(at for at, (start, header) in enumerate(batches) if start + header.size > position)
+    content[position] ^= 1 << bit
+    path.write_bytes(content)
+    inside = position - batches[hit][0]
+    again = open_log(log.directory)
+    if 12 <= inside < 16:
+        # the checksum does not cover the leader epoch, which leaders rewrite
+        assert again.log_end_offset == 20
+    elif inside < 8:
+        # nor the base offset; a larger one is a gap like those that compaction leaves
+        assert again.log_end_offset >= batches[hit][1].base_offset
+    else:
+        assert again.log_end_offset == batches[hit][1].base_offset
+
+
+def test_segments_behind_a_torn_one_go(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = filled(directory)
+    first, second, *_ = log.segments
+    first.path.write_bytes(first.path.read_bytes()[:-1])
+    with caplog.at_level(logging.WARNING):
+        again = open_log(directory)
+    assert again.log_end_offset == second.base_offset - 2
+    assert len(again.segments) == 1
+    assert sorted(path.name for path in directory.glob("*.log")) == [first.path.name]
+    assert "cutting off" in caplog.text
+    assert "follows a torn segment" in caplog.text
+
+
+def test_rebuilt_indexes_are_those_that_were_written(directory: Path) -> None:
+    log = filled(directory)
+    log.close()
+    expected = index_content(open_log(directory, clean=True))
+    for path in [*directory.glob("*.index"), *directory.glob("*.timeindex")]:
+        path.unlink()
+    assert index_content(open_log(directory)) == expected
+    assert sum(len(entries) for _, entries, _ in expected) > 10
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", [b"", b"\x00" * 7, b"\x00" * 4096, b"\xff" * 24])
+def test_a_missing_or_damaged_index_is_rebuilt(directory: Path, suffix: str, damage: bytes, clean: bool) -> None:
+    filled(directory).close()
+    expected = index_content(open_log(directory, clean=True))
+    path = next(iter(sorted(directory.glob(f"*{suffix}"))))
+    if damage:
+        path.write_bytes(damage)
+    else:
+        path.unlink()
+    log = open_log(directory, clean=clean, recovery_point=80)
+    assert index_content(log) == expected
+    assert log.log_end_offset == 80
+
+
+def test_a_log_that_claims_to_be_clean_and_is_torn_is_recovered(directory: Path) -> None:
+    log = filled(directory)
+    log.close()
+    path = max(directory.glob("*.log"))
+    path.write_bytes(path.read_bytes()[:-3])
+    assert open_log(directory, clean=True).log_end_offset == 78
+
+
+def test_an_index_without_its_log_is_removed(directory: Path) -> None:
+    filled(directory).close()
+    stray = directory / "00000000000000009999.index"
+    stray.write_bytes(b"")
+    open_log(directory, clean=True)
+    assert not stray.exists()
+
+
+def test_unknown_files_stay(directory: Path) -> None:
+    filled(directory).close()
+    names = ["notes.txt", "123.log", "00000000000000000000.bak", "00000000000000000001"]
+    for name in names:
+        (directory / name).write_text("mine")
+    open_log(directory)
+    assert all((directory / name).read_text() == "mine" for name in names)
+
+
+def test_files_that_wait_for_their_removal_go(directory: Path) -> None:
+    filled(directory).close()
+    for name in ["00000000000000000000.log.deleted", "00000000000000000002.index.cleaned"]:
+        (directory / name).write_bytes(b"")
+    log = open_log(directory)
+    assert not [path for path in directory.iterdir() if path.suffix in (".deleted", ".cleaned")]
+    assert log.log_end_offset == 80
+
+
+def test_a_finished_compaction_replaces_the_segments_it_was_made_from(directory: Path) -> None:
+    log = filled(directory)
+    ends = log.segments[2].base_offset
+    kept = batch(4, 2) + batch(ends - 2, 2)
+    log.close()
+    (directory / "00000000000000000000.log.swap").write_bytes(kept)
+    (directory / "00000000000000000000.index.swap").write_bytes(b"")
+    (directory / "00000000000000000000.timeindex.swap").write_bytes(b"")
+    log = open_log(directory)
+    assert [each.base_offset for each in log.segments][:2] == [0, ends]
+    assert offsets(read_all(log)) == [4, 5, ends - 2, ends - 1, *range(ends, 80)]
+    assert not list(directory.glob("*.swap"))
+
+
+def test_an_unfinished_split_is_dropped(directory: Path) -> None:
+    log = filled(directory)
+    base = log.segments[1].base_offset
+    log.close()
+    (directory / f"{base:020d}.log.swap").write_bytes(batch(base, 1))
+    (directory / f"{base:020d}.log.cleaned").write_bytes(b"")
+    assert offsets(read_all(open_log(directory))) == list(range(80))
+
+
+def test_epochs_beyond_the_end_are_forgotten(directory: Path) -> None:
+    filled(directory).close()
+    (directory / FILE_NAME).write_text("0\n3\n0 0\n1 30\n9 80\n")
+    assert open_log(directory, clean=True).leader_epochs.entries == (EpochEntry(0, 0), EpochEntry(1, 30))
+
+
+@pytest.mark.parametrize("content", [None, "", "0\n1\n", "7\n0\n", "0\n1\nx y\n", "0\n2\n1 5\n0 9\n"])
+def test_epochs_are_read_from_the_log_where_their_file_is_no_use(directory: Path, content: str | None) -> None:
+    filled(directory).close()
+    if content is None:
+        (directory / FILE_NAME).unlink()
+    else:
+        (directory / FILE_NAME).write_text(content)
+    log = open_log(directory, clean=True)
+    assert log.leader_epochs.entries == (EpochEntry(0, 0), EpochEntry(1, 30), EpochEntry(2, 60))
+
+
+def test_hidden_records_stay_hidden(directory: Path) -> None:
+    log = filled(directory)
+    log.advance_log_start(31)
+    log.close()
+    log = open_log(directory, clean=True, log_start_offset=31)
+    assert offsets(read_all(log)) == list(range(31, 80))
+    assert log.leader_epochs.entries[0] == EpochEntry(1, 31)
+
+
+def test_a_log_that_ends_before_its_start_begins_anew_there(directory: Path) -> None:
+    filled(directory).close()
+    log = open_log(directory, log_start_offset=1000)
+    assert (log.log_start_offset, log.log_end_offset) == (1000, 1000)
+    assert [path.name for path in directory.glob("*.log")] == ["00000000000000001000.log"]
+
+
+def test_snapshots_of_producers_are_kept_where_recovery_can_use_them(directory: Path) -> None:
+    log = filled(directory)
+    base = log.segments[1].base_offset
+    for offset in (base, base + 2, 78, 80, 90):
+        write_snapshot(directory, offset, [])
+    log.close()
+    open_log(directory, clean=True)
+    assert list(snapshots(directory)) == [base, 80]
+
+
+def test_data_older_than_message_format_2_is_refused_and_left_alone(directory: Path) -> None:
+    directory.mkdir()
+    # base offset 0, a message of format v1 with CRC-32: key "k", value "v"
+    body = b"\x01\x00" + (1_500_000_000_000).to_bytes(8, "big") + b"\x00\x00\x00\x01k\x00\x00\x00\x01v" + b"v" * 60
+    from zlib import crc32
+
+    message = crc32(body).to_bytes(4, "big") + body
+    old = bytes(8) + len(message).to_bytes(4, "big") + message
+    path = directory / "00000000000000000000.log"
+    path.write_bytes(old)
+    with pytest.raises(KafkaError, match=r"message format v1 .* copy the topic with a client") as raised:
+        open_log(directory)
+    assert raised.value.code == ErrorCode.unsupported_for_message_format
+    assert path.read_bytes() == old
+
+
+def test_a_batch_larger_than_what_is_read_at_once_is_checked_whole(directory: Path) -> None:
+    config = replace(SMALL, segment_bytes=1 << 24)
+    log = open_log(directory, config)
+    append(log, value=b"a" * 3_000_000)
+    append(log, value=b"b" * 2_000_000)
+    assert open_log(directory, config).log_end_offset == 2
+    content = bytearray(log.active_segment.path.read_bytes())
+    content[4_000_000] ^= 1
+    log.active_segment.path.write_bytes(content)
+    assert open_log(directory, config).log_end_offset == 1
