@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Headrace
+from tests.support.waiting import wait_for
 
 
 @contextmanager
@@ -110,3 +112,26 @@ def _shell(command: str, environment: Mapping[str, str]) -> subprocess.Completed
     return subprocess.run(
         ["bash", "-c", prelude + command], capture_output=True, text=True, env=environment, timeout=60, check=False
     )
+
+
+def test_members_of_a_group_share_the_partitions(
+    headrace: Headrace, topic: str, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    words = ("consume", topic, "--group", f"{topic}-group", "--format", "{partition}")
+    outputs = [tmp_path / "first", tmp_path / "second"]
+
+    def each_reads_its_own() -> bool:
+        for output in outputs:
+            output.write_text("")
+        for partition in ("0", "1"):
+            headrace("produce", topic, "--partition", partition, stdin="x\n")
+        wait_for(lambda: sum(len(output.read_text().split()) for output in outputs) >= 2, "both records")
+        return sorted(output.read_text().split() for output in outputs) == [["0"], ["1"]]
+
+    with ExitStack() as members:
+        for output in outputs:
+            stdout = members.enter_context(output.open("a"))
+            member = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=stdout, env=environment)
+            members.callback(member.wait)
+            members.callback(member.terminate)
+        wait_for(each_reads_its_own, "one partition for each member", timeout_s=40)
