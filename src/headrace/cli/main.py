@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.cli import consume, output, produce, start_args, topics
+from headrace.cli import consume, demo, output, produce, start_args, topics
 from headrace.cli.failures import INTERRUPTED, CommandError
 from headrace.cli.help_pages import Command, Group, examples
 
@@ -64,6 +64,7 @@ app = typer.Typer(
     ),
 )
 app.add_typer(topics.app, name="topics")
+app.command(cls=Command, epilog=demo.EPILOG)(demo.demo)
 app.command(cls=Command, epilog=produce.EPILOG)(produce.produce)
 app.command(cls=Command, epilog=consume.EPILOG)(consume.consume)
 

@@ -14,6 +14,7 @@ runner = CliRunner()
 
 COMMANDS = [
     ["start"],
+    ["demo"],
     ["topics"],
     ["topics", "list"],
     ["topics", "create"],
@@ -33,7 +34,7 @@ def test_the_version_is_printed() -> None:
 def test_help_lists_the_commands() -> None:
     result = runner.invoke(app, ["--help"])
     assert result.exit_code == 0
-    for name in ("start", "topics", "produce", "consume"):
+    for name in ("start", "demo", "topics", "produce", "consume"):
         assert name in result.output
 
 
