@@ -4,6 +4,8 @@ A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; e
 """
 
 import re
+import socket
+import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from headrace.config.replication import REPLICATION_SETTINGS
 from headrace.config.security import SECURITY_SETTINGS
 from headrace.config.server import SERVER_SETTINGS
 from headrace.config.topic import TOPIC_SETTINGS
+from headrace.testing import Broker
+from headrace.wire.apis import ApiKey
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 REGION = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -52,7 +56,22 @@ def broker_settings(group: dict[str, Setting]) -> str:
     return settings(group, "change", lambda setting: setting.update)
 
 
+def offered_apis() -> str:
+    """What a broker answers to ApiVersions v0: an error code, then an array of key, lowest, highest."""
+    with Broker() as broker, socket.create_connection(("127.0.0.1", broker.port)) as connection:
+        connection.sendall(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, -1))
+        with connection.makefile("rb") as answers:
+            answer = answers.read(struct.unpack(">i", answers.read(4))[0])
+    rows = struct.iter_unpack(">hhh", answer[10:])
+    return table(
+        ["API", "key", "versions"],
+        ["---"] * 3,
+        *([ApiKey(key).name.title().replace("_", ""), str(key), f"{low} to {high}"] for key, low, high in sorted(rows)),
+    )
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
+    "apis": offered_apis,
     "topic-settings": topic_settings,
     "server-settings": lambda: broker_settings(SERVER_SETTINGS),
     "log-settings": lambda: broker_settings(LOG_SETTINGS),

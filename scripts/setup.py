@@ -1,8 +1,8 @@
 """Puts in place what `make demo`, `make test` and `make bench` need, into this checkout. Run by `make setup`.
 
-Runs under a bare Python and imports nothing but the standard library. A step whose inputs have not changed since it
-last succeeded is skipped, so a second run takes a second. What cannot be installed here is named at the end, with how
-to get it; only missing Python packages (or, under CI, anything missing) make the run fail.
+Runs under a bare Python and imports no package. A step whose inputs have not changed since it last succeeded is
+skipped, so a second run takes a second. What cannot be installed here is named at the end, with how to get it; only
+missing Python packages (or, under CI, anything missing) make the run fail.
 """
 
 from __future__ import annotations
@@ -120,16 +120,14 @@ def locked(package: str) -> str:
 
 
 def java() -> None:
-    how = "needed by Spark (make demo) and by Kafka's own tools (tests): apt-get install openjdk-17-jdk-headless"
+    sys.path.insert(0, str(ROOT / "src"))
+    from headrace.pipeline.errors import PipelineError
+    from headrace.pipeline.requirements import check_java
+
     try:
-        shown = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        raise MissingError(f"No Java. Java 17 or newer is {how}, or brew install openjdk@17.") from None
-    version = re.search(r'version "(\d+)', shown)
-    if version and int(version.group(1)) < 17:
-        raise MissingError(
-            f"Java {version.group(1)} is too old. Java 17 or newer is {how}, or brew install openjdk@17."
-        )
+        check_java()
+    except PipelineError as error:
+        raise MissingError(f"{error} Spark (make demo) and Kafka's own tools (tests) need it.") from None
 
 
 def programs() -> None:
