@@ -284,9 +284,9 @@ class Node:
 
 def _quiet_garbage_collection() -> None:
     """What is there now stays: keep the collector from walking it, and from running at every few requests."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    gc.enable()
 
 
 def default_directories(config: BrokerConfig) -> list[Path]:

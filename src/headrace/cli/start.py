@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -24,6 +25,7 @@ _NEVER: Final = 2**63 - 1
 
 def run(options: StartOptions) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit code: 0, or 1 with the reason on stderr where it cannot start."""
+    gc.disable()  # nothing that start-up makes is garbage; the node turns the collector on once it serves
     logging.basicConfig(
         level=os.environ.get("HEADRACE_LOG_LEVEL", "INFO").upper(),
         format="%(asctime)s %(levelname)-7s %(name)s  %(message)s",

@@ -1,0 +1,189 @@
+"""The start command as a user and an operator see it: how soon, how small, how it ends, what it says."""
+
+import compileall
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import headrace
+from tests.support.broker_process import API_VERSIONS_REQUEST, BrokerProcess
+from tests.support.ports import free_port
+from tests.support.waiting import wait_for
+
+START_SECONDS = 0.3
+START_MEGABYTES = 45
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """As after `pip install`: whoever installs the package has it compiled."""
+    compileall.compile_dir(Path(headrace.__file__).parent, quiet=1)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    address = f"127.0.0.1:{free_port()}"
+    return [sys.executable, "-m", "headrace", "start", "--listen", address, "--data", str(tmp_path / "data")]
+
+
+@contextlib.contextmanager
+def running(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def cost_of_first_answer(command: list[str], port: int) -> tuple[float, float]:
+    """Processor seconds from exec to the answer of ApiVersions, and megabytes resident then."""
+    begin = time.perf_counter()
+    with running(command) as process:
+        while time.perf_counter() - begin < 20:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(API_VERSIONS_REQUEST)
+                assert client.recv(4)
+                ticks = sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().split()[13:15]))
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                return ticks / os.sysconf("SC_CLK_TCK"), int(status.split("VmRSS:")[1].split()[0]) / 1024
+    raise AssertionError("no answer within 20 s")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
+def test_it_answers_at_once_and_is_small(command: list[str], tmp_path: Path) -> None:
+    port = int(command[5].rpartition(":")[2])
+    runs = []
+    for _ in range(8):
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+        runs.append(cost_of_first_answer(command, port))
+
+    # Seconds on the processor and not on the clock: the machine may be busy with other tests. `make bench` times the
+    # clock on a quiet one.
+    assert min(seconds for seconds, _ in runs) < START_SECONDS
+    assert max(megabytes for _, megabytes in runs) < START_MEGABYTES
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_is_and_stops_when_told(command: list[str], tmp_path: Path, number: int) -> None:
+    with running(command) as process:
+        assert process.stdout is not None
+        banner = [process.stdout.readline() for _ in range(6)]
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    assert banner[0].startswith("Headrace ")
+    said = {line.split()[0] + line.split()[1][:2]: line for line in banner[1:]}
+    assert command[5] in banner[1]
+    assert banner[2].split() == ["broker", "id", "0"]
+    assert len(banner[3].split()[-1]) == 22, said
+    assert str(tmp_path / "data") in banner[4]
+    assert "page cache" in banner[5]
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_taken_port_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:
+    with running(command) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        command[7] = str(tmp_path / "other")
+        second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+
+    assert second.returncode == 1
+    assert len(second.stderr.splitlines()) == 1
+    assert "is in use" in second.stderr
+
+
+def test_a_data_directory_in_use_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:
+    with running(command) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        command[5] = f"127.0.0.1:{free_port()}"
+        second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+
+    assert second.returncode == 1
+    assert len(second.stderr.splitlines()) == 1
+    assert str(tmp_path / "data") in second.stderr
+
+
+def test_an_unknown_setting_is_said_with_a_guess(command: list[str]) -> None:
+    run = subprocess.run([*command, "--set", "num.partitons=3"], capture_output=True, text=True, check=False)
+
+    assert run.returncode == 1
+    assert "num.partitons" in run.stderr
+    assert "num.partitions" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_configuration_file_made_for_kafka_is_accepted(command: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        "process.roles=broker,controller\nnode.id=7\ncontroller.quorum.voters=7@localhost:9093\n"
+        "controller.listener.names=CONTROLLER\nnum.partitions = 5\nlog.retention.hours=24\n"
+        "offsets.topic.replication.factor=1\n"
+    )
+    with running([*command, "--config", str(file)]) as process:
+        assert process.stdout is not None
+        banner = [process.stdout.readline() for _ in range(6)]
+    assert banner[2].split() == ["broker", "id", "7"]
+
+
+def test_nothing_the_system_had_is_lost_by_a_sigkill(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", settings={"num.partitions": 3}) as broker:
+        acknowledged: list[tuple[int, int, bytes]] = []
+
+        def remember(error: object, message: object) -> None:
+            if error is None:
+                acknowledged.append((message.partition(), message.offset(), message.value()))  # type: ignore[attr-defined]
+
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000, "linger.ms": 1})
+        for number in range(20_000):
+            producer.produce("t", b"%d" % number, on_delivery=remember)
+            producer.poll(0)
+            if number == 15_000:
+                wait_for(lambda: (producer.poll(0.01), len(acknowledged) > 1000)[1], "acknowledged records")
+                broker.sigkill()
+                break
+        producer.flush(5)
+        broker.start()
+
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.partition.eof": True})
+        consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
+        found: dict[tuple[int, int], bytes | None] = {}
+        ended = 0
+        while ended < 3:
+            message = consumer.poll(20)
+            assert message is not None
+            if message.error():
+                ended += 1
+            else:
+                found[message.partition(), message.offset()] = message.value()  # type: ignore[index]
+        consumer.close()
+
+    assert acknowledged
+    assert all(found.get((partition, offset)) == value for partition, offset, value in acknowledged)
+
+
+def test_it_needs_no_configuration_at_all(tmp_path: Path) -> None:
+    """The defaults, except for the port, which another broker may have."""
+    command = [sys.executable, "-m", "headrace", "start", "--listen", f"127.0.0.1:{free_port()}"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Headrace ")
+        assert (tmp_path / "headrace-data" / "meta.properties").exists()
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        process.communicate(timeout=20)
