@@ -20,7 +20,7 @@ EPILOG = examples(
     "everything, then what comes; Ctrl-C ends",
     "headrace consume access-log",
     "the last ten records of every partition",
-    "headrace consume access-log --from -10 --until-end",
+    "headrace consume access-log --from=-10 --until-end",
     "the last quarter of an hour as JSON",
     "headrace consume orders --from 15m --until-end --jsonl | jq .key",
     "in a group: shared with other members, goes on where it stopped",
