@@ -1,0 +1,125 @@
+"""Kafka's own DumpLogSegments reads what this room writes, and finds nothing wrong with it."""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import pytest
+
+from headrace.storage.log import Log
+from headrace.storage.log_dirs import LogDirs
+from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.segment import Segment
+from headrace.storage.txn_index import AbortedTransaction
+from headrace.types import TopicPartition
+from headrace.wire.compression import Codec
+from tests.unit.storage.logs import NOW, SMALL, append, open_log
+
+JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[3] / ".build" / "jars" / "kafka")
+
+COMPLAINTS: Final = ("Mismatches in", "Non-consecutive", "Found timestamp", "Found out of order", "not found", "rror")
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.skipif(shutil.which("java") is None, reason="no java: install a Java 17 runtime"),
+    pytest.mark.skipif(
+        not any(JARS.glob("kafka-tools-*.jar")),
+        reason=f"no Kafka tools in {JARS}: `make setup` fetches them (or set HEADRACE_KAFKA_JARS)",
+    ),
+]
+
+
+def dump(directory: Path, *options: str, suffixes: tuple[str, ...] = (".log", ".index", ".timeindex")) -> str:
+    """What the tool prints of every file with one of the suffixes, in one run."""
+    files = ",".join(str(path) for path in sorted(directory.iterdir()) if path.suffix in suffixes)
+    command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{JARS}/*"]
+    command += ["org.apache.kafka.tools.DumpLogSegments", "--files", files, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "isvalid: false" not in done.stdout
+    # for every segment that does not begin at 0 the tool says this of its first record
+    complaints = re.sub(
+        r"^Non-consecutive offsets in .*\n  -1 is followed by .*\n", "", done.stderr, flags=re.MULTILINE
+    )
+    for complaint in COMPLAINTS:
+        assert complaint not in complaints, complaints
+    return done.stdout
+
+
+def fill(log: Log) -> None:
+    """A few segments with several batches between index entries, every codec, and timestamps that go to and fro."""
+    for place in range(150):
+        append(
+            log,
+            1 + place % 5,
+            timestamp=NOW + (place * 37) % 400 + place,
+            step=place % 3,
+            codec=list(Codec)[place % 5],
+            epoch=place // 50,
+        )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    dirs = LogDirs.open([tmp_path], broker_id=0)
+    fill(dirs.create(TopicPartition("dumped", 0), UUID(int=1), replace(SMALL, segment_bytes=6000), now_ms=NOW))
+    dirs.close({})
+    return tmp_path / "dumped-0"
+
+
+def entries(log: Log) -> tuple[int, int]:
+    return sum(len(each.index) for each in log.segments), sum(len(each.time_index) for each in log.segments)
+
+
+def dumped_entries(text: str) -> tuple[int, int]:
+    return len(re.findall(r"^offset: \d+ position: ", text, re.MULTILINE)), len(
+        re.findall(r"^timestamp: \d+ offset: ", text, re.MULTILINE)
+    )
+
+
+def test_every_record_and_every_index_entry_is_sound(directory: Path) -> None:
+    log = open_log(directory, clean=True)
+    text = dump(directory, "--deep-iteration", "--print-data-log")
+    assert len(log.segments) > 2
+    assert text.count("isvalid: true") == 150
+    assert text.count("| offset: ") == log.log_end_offset
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        assert f"compresscodec: {codec}" in text
+    assert dumped_entries(text) == entries(log)
+    assert min(entries(log)) > 10
+    text = dump(directory, "--index-sanity-check", suffixes=(".index", ".timeindex"))
+    assert text.count("passed sanity check") == 2 * len(log.segments)
+
+
+def test_what_recovery_rebuilt_is_sound(directory: Path) -> None:
+    for path in [*directory.glob("*.index"), *directory.glob("*.timeindex")]:
+        path.unlink()
+    last = max(directory.glob("*.log"))
+    last.write_bytes(last.read_bytes()[:-5])
+    log = open_log(directory)
+    text = dump(directory, "--deep-iteration")
+    assert text.count("isvalid: true") == 149
+    assert dumped_entries(text) == entries(log)
+
+
+def test_the_tool_would_complain(directory: Path) -> None:
+    path = min(directory.glob("*.timeindex"))
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(AssertionError, match="Found timestamp mismatch"):
+        dump(directory)
+
+
+def test_snapshots_and_aborted_transactions_are_read(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, 0, [ProducerEntry(4000, 3, 17, 250, 9, NOW, -1, -1)])
+    segment = Segment.create(tmp_path, 0, now_ms=NOW, config=SMALL)
+    segment.txn_index.append(AbortedTransaction(4000, 5, 20, 21))
+    text = dump(tmp_path, suffixes=(".snapshot", ".txnindex"))
+    assert "producerId: 4000 producerEpoch: 3" in text
+    assert "producerId: 4000 firstOffset: 5 lastOffset: 20 lastStableOffset: 21" in text
