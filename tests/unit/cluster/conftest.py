@@ -1,0 +1,53 @@
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.controller import Controller, PartitionChange
+from headrace.cluster.embedded import EmbeddedStore
+from headrace.cluster.image import ConfigResource, TopicImage
+from headrace.cluster.store import MetadataStore
+from headrace.config import BrokerConfig
+from tests.unit.cluster.clusters import started
+
+
+class Recorder:
+    """A listener that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.partitions: list[PartitionChange] = []
+        self.deleted: list[TopicImage] = []
+        self.configs: list[ConfigResource] = []
+
+    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
+        self.partitions.extend(changes)
+
+    def on_topic_deleted(self, topic: TopicImage) -> None:
+        self.deleted.append(topic)
+
+    def on_config_changed(self, resource: ConfigResource) -> None:
+        self.configs.append(resource)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    return BrokerConfig()
+
+
+@pytest.fixture
+async def controller(store: MetadataStore, config: BrokerConfig) -> Controller:
+    return await started(store, config)
+
+
+@pytest.fixture
+def recorder(controller: Controller) -> Recorder:
+    recorder = Recorder()
+    controller.attach(recorder)
+    return recorder

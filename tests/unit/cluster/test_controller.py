@@ -1,0 +1,219 @@
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
+from headrace.cluster.embedded import EmbeddedStore
+from headrace.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ConfigResource, TopicImage
+from headrace.cluster.store import MetadataStore, Operation, StoreUnavailable
+from headrace.cluster.topic_changes import FoundPartition, NewPartitions, NewTopic
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from tests.unit.cluster.clusters import broker, started
+from tests.unit.cluster.conftest import Recorder
+
+
+async def test_a_new_tree_gets_kafkas_nodes(store: MetadataStore, controller: Controller) -> None:
+    assert json.loads((await store.get("/cluster/id")).data)["id"] == controller.image.cluster_id
+    assert len(controller.image.cluster_id) == 22
+    assert json.loads((await store.get("/controller")).data)["brokerid"] == 0
+    assert (await store.get("/controller_epoch")).data == b"1"
+    assert await store.children("/brokers/ids") == ["0"]
+    assert set(await store.children("/config")) >= {"topics", "brokers", "clients", "users", "changes"}
+
+
+async def test_a_second_term_of_office_has_a_higher_epoch(tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+        assert (await started(store)).image.controller_epoch == epoch
+        await store.close()
+
+
+async def test_the_data_directory_and_the_tree_must_belong_to_one_cluster(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    first = Controller(store, BrokerConfig(), now_ms=lambda: 0)
+    await first.start("abc")
+    assert first.image.cluster_id == "abc"
+    await store.close()
+    again = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    with pytest.raises(ClusterIdMismatch, match="cluster xyz, but the metadata store to cluster abc"):
+        await Controller(again, BrokerConfig(), now_ms=lambda: 0).start("xyz")
+    await again.close()
+
+
+async def test_two_brokers_cannot_have_one_id(store: MetadataStore, controller: Controller) -> None:
+    with pytest.raises(KafkaError, match="Another running broker has id 0") as caught:
+        await controller.register(broker(0))
+    assert caught.value.code == ErrorCode.duplicate_broker_registration
+
+
+async def test_a_created_topic_is_durable_visible_and_told(
+    store: MetadataStore, controller: Controller, recorder: Recorder
+) -> None:
+    (topic,) = await controller.create_topics([NewTopic("t", 2, configs={"retention.ms": "5"})])
+    assert isinstance(topic, TopicImage)
+    assert controller.image.topics["t"] == topic
+    assert json.loads((await store.get("/brokers/topics/t/partitions/1/state")).data)["leader_epoch"] == 0
+    assert json.loads((await store.get("/config/topics/t")).data)["config"] == {"retention.ms": "5"}
+    assert recorder.partitions == [PartitionChange("t", topic.topic_id, n, 0, 0, (0,), (0,), True) for n in (0, 1)]
+
+
+async def test_of_several_topics_those_that_can_be_are_created(controller: Controller) -> None:
+    results = await controller.create_topics([NewTopic("a"), NewTopic("a b"), NewTopic("a"), NewTopic("b")])
+    assert [result.code if isinstance(result, KafkaError) else result.name for result in results] == [
+        "a",
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.topic_already_exists,
+        "b",
+    ]
+    assert set(controller.image.topics) == {"a", "b"}
+
+
+async def test_validate_only_changes_nothing(store: MetadataStore, controller: Controller, recorder: Recorder) -> None:
+    await controller.create_topics([NewTopic("t")])
+    image, told = controller.image, list(recorder.partitions)
+    assert isinstance((await controller.create_topics([NewTopic("u")], validate_only=True))[0], TopicImage)
+    assert await controller.create_partitions([NewPartitions("t", 9)], validate_only=True) == [None]
+    resource = ConfigResource(TOPIC_CONFIG, "t")
+    assert await controller.alter_configs([(resource, lambda _: {"retention.ms": "5"})], validate_only=True) == [None]
+    assert (controller.image, recorder.partitions, recorder.configs) == (image, told, [])
+    assert await store.exists("/brokers/topics/u") is None
+
+
+async def test_added_partitions_alone_are_told(controller: Controller, recorder: Recorder) -> None:
+    await controller.create_topics([NewTopic("t", 1)])
+    recorder.partitions.clear()
+    results = await controller.create_partitions([NewPartitions("t", 3), NewPartitions("u", 3)])
+    assert [result and result.code for result in results] == [None, ErrorCode.unknown_topic_or_partition]
+    assert [change.partition for change in recorder.partitions] == [1, 2]
+
+
+async def test_a_deleted_topic_is_gone_from_the_tree(
+    store: MetadataStore, controller: Controller, recorder: Recorder
+) -> None:
+    await controller.create_topics([NewTopic("t"), NewTopic("u")])
+    results = await controller.delete_topics(["t", "nothing"])
+    assert [result and result.code for result in results] == [None, ErrorCode.unknown_topic_or_partition]
+    assert await store.children("/brokers/topics") == ["u"]
+    assert await store.children("/config/topics") == ["u"]
+    assert [topic.name for topic in recorder.deleted] == ["t"]
+
+
+async def test_a_topic_of_the_same_name_gets_another_id(controller: Controller) -> None:
+    (first,) = await controller.create_topics([NewTopic("t")])
+    await controller.delete_topics(["t"])
+    (second,) = await controller.create_topics([NewTopic("t")])
+    assert isinstance(first, TopicImage)
+    assert isinstance(second, TopicImage)
+    assert first.topic_id != second.topic_id
+
+
+async def test_many_at_once_create_one_topic_once(controller: Controller) -> None:
+    results = await asyncio.gather(*(controller.create_topics([NewTopic("t")]) for _ in range(5)))
+    assert sum(isinstance(result, TopicImage) for (result,) in results) == 1
+
+
+async def test_settings_survive_a_restart_and_leader_epochs_rise(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    controller = await started(store)
+    await controller.create_topics([NewTopic("t", 2, configs={"retention.ms": "5"})])
+    await controller.alter_configs([(ConfigResource(BROKER_CONFIG, ""), lambda _: {"message.max.bytes": "99"})])
+    before = controller.image
+    await controller.close()
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    config = BrokerConfig()
+    after = (await started(store, config)).image
+    assert after.configs == before.configs
+    assert config.message_max_bytes == 99
+    assert [partition.leader_epoch for partition in after.topics["t"].partitions] == [1, 1]
+    assert after.topics["t"].topic_id == before.topics["t"].topic_id
+    await store.close()
+
+
+async def test_settings_of_the_broker_are_in_force_when_they_are_told(
+    controller: Controller, config: BrokerConfig
+) -> None:
+    seen: list[int] = []
+
+    class Listener(Recorder):
+        def on_config_changed(self, resource: ConfigResource) -> None:
+            seen.append(config.message_max_bytes)
+
+    controller.attach(Listener())
+    await controller.alter_configs([(ConfigResource(BROKER_CONFIG, "0"), lambda _: {"message.max.bytes": "7"})])
+    await controller.alter_configs([(ConfigResource(BROKER_CONFIG, "0"), lambda _: {})])
+    assert seen == [7, 1_048_588]
+
+
+async def test_settings_of_another_broker_are_not_this_ones(controller: Controller, config: BrokerConfig) -> None:
+    await controller.alter_configs([(ConfigResource(BROKER_CONFIG, "1"), lambda _: {"message.max.bytes": "7"})])
+    assert config.message_max_bytes == 1_048_588
+
+
+async def test_an_alteration_that_is_refused_leaves_the_others(controller: Controller) -> None:
+    def refuse(_: object) -> dict[str, str]:
+        raise KafkaError(ErrorCode.invalid_config)
+
+    results = await controller.alter_configs(
+        [(ConfigResource(TOPIC_CONFIG, "a"), refuse), (ConfigResource(TOPIC_CONFIG, "b"), lambda _: {"x": "1"})]
+    )
+    assert [result and result.code for result in results] == [ErrorCode.invalid_config, None]
+    assert controller.image.config(TOPIC_CONFIG, "b") == {"x": "1"}
+
+
+async def test_the_internal_topic_is_created_once(controller: Controller) -> None:
+    first, second = await asyncio.gather(*(controller.create_internal_topic("__consumer_offsets") for _ in range(2)))
+    assert first == second
+    assert len(first.partitions) == 50
+
+
+async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    controller = await started(store)
+    blocks = await asyncio.gather(*(controller.allocate_producer_ids() for _ in range(3)))
+    assert blocks == [(0, 1000), (1000, 1000), (2000, 1000)]
+    await controller.close()
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    assert await (await started(store)).allocate_producer_ids() == (3000, 1000)
+    await store.close()
+
+
+async def test_a_change_that_cannot_be_written_is_refused_and_not_made(
+    store: MetadataStore, controller: Controller, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(operations: list[Operation]) -> None:
+        raise StoreUnavailable("/", "disk full")
+
+    monkeypatch.setattr(store, "multi", fail)
+    with pytest.raises(KafkaError, match="disk full") as caught:
+        await controller.create_topics([NewTopic("t")])
+    assert caught.value.code == ErrorCode.kafka_storage_error
+    assert not controller.image.topics
+    assert not recorder.partitions
+
+
+async def test_topics_found_on_disk_are_led_under_an_epoch_above_their_own(store: MetadataStore) -> None:
+    controller = Controller(store, BrokerConfig(), now_ms=lambda: 0)
+    await controller.start()
+    assert await controller.adopt([FoundPartition("t", 0, None, 6)]) == ["t"]
+    await controller.register(broker())
+    assert [change.leader_epoch for change in controller.partitions_of(0)] == [7]
+    assert controller.partitions_of(1) == []
+
+
+async def test_a_topic_without_an_id_gets_one_that_stays(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    await started(store)
+    await store.create("/brokers/topics/old", b'{"version":1,"partitions":{"0":[0]}}')
+    await store.create("/brokers/topics/old/partitions")
+    await store.close()
+    ids = set()
+    for _ in range(2):
+        store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+        topic = (await started(store)).image.topics["old"]
+        assert topic.partitions[0].leader == 0
+        ids.add(topic.topic_id)
+        await store.close()
+    assert len(ids) == 1

@@ -1,0 +1,42 @@
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cluster.placement import check_manual, place
+from headrace.errors import ErrorCode, KafkaError
+
+
+@given(st.sets(st.integers(0, 1000), min_size=1, max_size=12), st.integers(1, 40), st.data())
+def test_replicas_are_distinct_and_leaders_even(brokers: set[int], partitions: int, data: st.DataObject) -> None:
+    factor = data.draw(st.integers(1, len(brokers)))
+    placed = place(brokers, partitions, factor, Random(data.draw(st.integers())))
+    assert len(placed) == partitions
+    assert all(len(set(replicas)) == factor and set(replicas) <= brokers for replicas in placed)
+    leaders = Counter(replicas[0] for replicas in placed)
+    assert max(leaders.values()) - min(leaders[broker] for broker in brokers) <= 1
+
+
+def test_the_second_replicas_of_one_leader_lie_on_different_brokers() -> None:
+    placed = place(range(5), 20, 2, Random(1))
+    for leader in range(5):
+        assert len({replicas[1] for replicas in placed if replicas[0] == leader}) == 4
+
+
+def test_more_replicas_than_brokers_are_refused() -> None:
+    with pytest.raises(KafkaError, match=r"3 time\(s\): only 2 broker\(s\)") as caught:
+        place((1, 2), 1, 3, Random(1))
+    assert caught.value.code == ErrorCode.invalid_replication_factor
+
+
+@pytest.mark.parametrize(
+    ("replicas", "message"),
+    [([], "empty replica list"), ([1, 1], "broker 1 more than once"), ([7], "broker 7, which is not registered"),
+     ([1], r"1 replica\(s\), but others have 2")],
+)  # fmt: skip
+def test_a_bad_choice_of_replicas_is_refused(replicas: list[int], message: str) -> None:
+    with pytest.raises(KafkaError, match=message) as caught:
+        check_manual(replicas, {1, 2}, 2)
+    assert caught.value.code == ErrorCode.invalid_replica_assignment

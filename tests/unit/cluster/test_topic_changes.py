@@ -1,0 +1,173 @@
+import uuid
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage
+from headrace.cluster.store import Create, Delete, Set
+from headrace.cluster.topic_changes import (
+    FoundPartition,
+    NewPartitions,
+    NewTopic,
+    adopt_topics,
+    create_topic,
+    delete_topic,
+    grow_topic,
+    internal_topic,
+)
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from tests.unit.cluster.clusters import cluster_of
+
+RANDOM = Random(1)
+
+
+def with_topic(name: str = "t", partitions: int = 2, *brokers: int) -> MetadataImage:
+    image = cluster_of(*(brokers or (0,)))
+    return create_topic(image, NewTopic(name, partitions), BrokerConfig(), RANDOM)[1].image
+
+
+def test_a_new_topic_is_led_by_its_first_replicas_under_epoch_0() -> None:
+    new = NewTopic("t", assignments=((1, (2, 1)), (0, (1, 2))), configs={"retention.ms": "5"})
+    topic, change = create_topic(cluster_of(1, 2), new, BrokerConfig(), RANDOM)
+    assert [(p.leader, p.leader_epoch, p.replicas, p.isr) for p in topic.partitions] == [
+        (1, 0, (1, 2), (1, 2)),
+        (2, 0, (2, 1), (2, 1)),
+    ]
+    assert change.image.config(TOPIC_CONFIG, "t") == {"retention.ms": "5"}
+    assert change.image.topic_by_id(topic.topic_id) == topic
+    assert [operation.path for operation in change.operations] == [
+        "/config/topics/t",
+        "/brokers/topics/t",
+        "/brokers/topics/t/partitions",
+        "/brokers/topics/t/partitions/0",
+        "/brokers/topics/t/partitions/0/state",
+        "/brokers/topics/t/partitions/1",
+        "/brokers/topics/t/partitions/1/state",
+    ]
+    assert all(isinstance(operation, Create) for operation in change.operations)
+
+
+def test_what_a_topic_does_not_say_comes_from_the_broker() -> None:
+    config = BrokerConfig({"num.partitions": "3", "default.replication.factor": "2"})
+    topic, _ = create_topic(cluster_of(1, 2), NewTopic("t"), config, RANDOM)
+    assert [len(partition.replicas) for partition in topic.partitions] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"name": "a b"}, ErrorCode.invalid_topic_exception),
+        ({"name": "t"}, ErrorCode.topic_already_exists),
+        ({"name": "a_b"}, ErrorCode.invalid_topic_exception),
+        ({"name": "__cluster_metadata"}, ErrorCode.invalid_request),
+        ({"partitions": 0}, ErrorCode.invalid_partitions),
+        ({"partitions": -2}, ErrorCode.invalid_partitions),
+        ({"partitions": 10_001}, ErrorCode.policy_violation),
+        ({"replication_factor": 0}, ErrorCode.invalid_replication_factor),
+        ({"replication_factor": 3}, ErrorCode.invalid_replication_factor),
+        ({"configs": {"nothing": "1"}}, ErrorCode.invalid_config),
+        ({"configs": {"retention.ms": "x"}}, ErrorCode.invalid_config),
+        ({"configs": {"retention.ms": None}}, ErrorCode.invalid_config),
+        ({"partitions": 1, "assignments": ((0, (0,)),)}, ErrorCode.invalid_request),
+        ({"replication_factor": 1, "assignments": ((0, (0,)),)}, ErrorCode.invalid_request),
+        ({"assignments": ((1, (0,)),)}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": ((0, (0,)), (0, (0,)))}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": ((0, (0,)), (1, ()))}, ErrorCode.invalid_replica_assignment),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused(arguments: dict[str, Any], code: ErrorCode) -> None:
+    image = create_topic(with_topic(), NewTopic("a.b"), BrokerConfig(), RANDOM)[1].image
+    with pytest.raises(KafkaError) as caught:
+        create_topic(image, NewTopic(**{"name": "new", **arguments}), BrokerConfig(), RANDOM)
+    assert caught.value.code == code
+
+
+def test_a_topic_grows_by_partitions_with_as_many_replicas() -> None:
+    image = with_topic("t", 1)
+    topic, change = grow_topic(image, NewPartitions("t", 3), RANDOM)
+    assert [partition.replicas for partition in topic.partitions] == [(0,)] * 3
+    assert isinstance(change.operations[0], Set)
+    assert b'"partitions":{"0":[0],"1":[0],"2":[0]}' in change.operations[0].data
+    assert len(change.operations) == 5
+    assert change.image.topics["t"] == topic
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "assignments", "code"),
+    [
+        ("nothing", 3, None, ErrorCode.unknown_topic_or_partition),
+        ("t", 2, None, ErrorCode.invalid_partitions),
+        ("t", -1, None, ErrorCode.invalid_partitions),
+        ("t", 20_000, None, ErrorCode.policy_violation),
+        ("t", 4, [[0]], ErrorCode.invalid_replica_assignment),
+        ("t", 3, [[7]], ErrorCode.invalid_replica_assignment),
+        ("t", 3, [[0, 1]], ErrorCode.invalid_replica_assignment),
+    ],
+)
+def test_growth_that_cannot_be_is_refused(
+    name: str, total: int, assignments: Sequence[Sequence[int]] | None, code: ErrorCode
+) -> None:
+    with pytest.raises(KafkaError) as caught:
+        grow_topic(with_topic(), NewPartitions(name, total, assignments), RANDOM)
+    assert caught.value.code == code
+
+
+def test_a_deleted_topic_leaves_nothing() -> None:
+    image = with_topic("t", 1)
+    topic, change = delete_topic(image, "t")
+    assert (change.image.topics, change.image.names, change.image.configs) == ({}, {}, {})
+    assert change.operations == [
+        Delete("/brokers/topics/t/partitions/0/state"),
+        Delete("/brokers/topics/t/partitions/0"),
+        Delete("/brokers/topics/t/partitions"),
+        Delete("/brokers/topics/t"),
+        Delete("/config/topics/t"),
+    ]
+    assert topic.name == "t"
+    with pytest.raises(KafkaError):
+        delete_topic(change.image, "t")
+
+
+@pytest.mark.parametrize(
+    ("settings", "brokers", "factor", "in_sync"),
+    [
+        ({}, 1, 1, "1"),
+        ({}, 2, 2, "2"),
+        ({}, 5, 3, "2"),
+        ({"transaction.state.log.replication.factor": "3", "transaction.state.log.min.isr": "2"}, 1, 3, "2"),
+    ],
+)
+def test_internal_topics_fit_a_small_cluster_unless_told_otherwise(
+    settings: Mapping[str, str], brokers: int, factor: int, in_sync: str
+) -> None:
+    topic = internal_topic("__transaction_state", BrokerConfig(settings), brokers)
+    assert (topic.partitions, topic.replication_factor) == (50, factor)
+    assert topic.configs["min.insync.replicas"] == in_sync
+    assert topic.configs["cleanup.policy"] == "compact"
+
+
+def test_committed_offsets_are_compacted() -> None:
+    topic = internal_topic("__consumer_offsets", BrokerConfig({"offsets.topic.num.partitions": "7"}), 1)
+    assert (topic.partitions, topic.replication_factor, topic.configs["cleanup.policy"]) == (7, 1, "compact")
+    with pytest.raises(KafkaError, match="not an internal topic"):
+        internal_topic("orders", BrokerConfig(), 1)
+
+
+def test_partitions_found_on_disk_become_topics() -> None:
+    topic_id = uuid.uuid4()
+    found = [
+        FoundPartition("a", 2, topic_id, 7),
+        FoundPartition("a", 0, topic_id, -1),
+        FoundPartition("__consumer_offsets", 0, None, 0),
+        FoundPartition("__cluster_metadata", 0, None, 0),
+        FoundPartition("t", 0, None, 0),
+    ]
+    names, change = adopt_topics(with_topic("t", 1), found, BrokerConfig())
+    assert names == ["a", "__consumer_offsets"]
+    topic = change.image.topics["a"]
+    assert topic.topic_id == topic_id
+    assert [partition.leader_epoch for partition in topic.partitions] == [0, 0, 7]
+    assert change.image.configs[ConfigResource(TOPIC_CONFIG, "__consumer_offsets")]["cleanup.policy"] == "compact"

@@ -1,0 +1,23 @@
+import pytest
+
+from headrace.cluster import topic_names
+from headrace.errors import ErrorCode, KafkaError
+
+
+@pytest.mark.parametrize("name", ["a", "A-9._", "x" * 249, "...", "__consumer_offsets"])
+def test_letters_digits_dots_underscores_and_hyphens_make_a_name(name: str) -> None:
+    topic_names.validate(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "a\n", "x" * 250, "a\0", "\u0661"])
+def test_anything_else_is_refused(name: str) -> None:
+    assert not topic_names.is_valid(name)
+    with pytest.raises(KafkaError, match="Topic name is invalid") as caught:
+        topic_names.validate(name)
+    assert caught.value.code == ErrorCode.invalid_topic_exception
+
+
+def test_names_that_differ_in_dots_and_underscores_collide() -> None:
+    assert topic_names.collision("a.b_c", ["x", "a_b.c"]) == "a_b.c"
+    assert topic_names.collision("a.b", ["a.b", "ab"]) is None
+    assert topic_names.collision("ab", ["a.b"]) is None
