@@ -12,7 +12,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import crc32c
+import kio
 import pytest
+import uvloop
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import headrace
@@ -26,8 +29,10 @@ START_MEGABYTES = 45
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """As after `pip install`: whoever installs the package has it compiled."""
-    compileall.compile_dir(Path(headrace.__file__).parent, quiet=1)
+    """As after `pip install`, which compiles what it installs; uv and an editable install do not."""
+    for package in (headrace, kio, crc32c, uvloop):
+        assert package.__file__ is not None
+        compileall.compile_dir(Path(package.__file__).parent, quiet=1)
 
 
 @pytest.fixture
