@@ -88,6 +88,7 @@ def test_a_misspelt_topic_is_met_with_the_name_that_was_meant(headrace: Headrace
         failed = headrace(*command, topic + "x", status=1)
         assert failed.stderr.startswith(f"Error: there is no topic '{topic}x' at ")
         assert f"Did you mean '{topic}'" in failed.stderr
+    assert f"{topic}x" not in headrace("topics", "list").stdout
 
 
 def _own_settings(headrace: Headrace, topic: str) -> dict[str, str]:
