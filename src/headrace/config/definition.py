@@ -220,8 +220,8 @@ def table(*settings: Setting) -> dict[str, Setting]:
 
 
 def did_you_mean(key: str, known: Collection[str]) -> str:
-    """A sentence that offers the nearest known names, or nothing where none is near."""
+    """A sentence that offers the nearest known name, or nothing where none is near."""
     import difflib  # only a user's mistake pays for it
 
-    near = difflib.get_close_matches(key, known, n=2, cutoff=0.75)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    return f" Did you mean {near[0]}?" if near else ""

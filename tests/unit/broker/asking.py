@@ -1,0 +1,35 @@
+"""Asks handlers as a client would: request and answer go through their schemas in the version asked for."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from headrace.broker.context import ClientInfo, Handler, RawReply, RequestContext
+from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema, versions
+
+
+def every_version(key: ApiKey) -> pytest.MarkDecorator:
+    """Run a test once for each `version` of the API."""
+    known = versions(key)
+    assert known is not None
+    return pytest.mark.parametrize("version", range(known.lowest, known.highest + 1))
+
+
+async def ask(
+    routes: Mapping[ApiKey, Handler], api_key: ApiKey, version: int, fields: dict[str, Any], listener: str = "PLAINTEXT"
+) -> Any:
+    """The decoded answer to the request that `fields` make."""
+    out = bytearray()
+    request_encoder(api_key, version)(out, fields)
+    request, _ = schema(api_key, version).read_request(bytes(out), 0)
+    client = ClientInfo(listener=listener, host="192.0.2.9", port=7, local_address=("192.0.2.1", 19092))
+    reply = routes[api_key](RequestContext(int(api_key), version, 1, "me", client, 0.0), request)
+    if asyncio.iscoroutine(reply):
+        reply = await reply
+    assert not isinstance(reply, RawReply)
+    answer = bytearray()
+    schema(api_key, version).encode_response(answer, reply)
+    entity, _ = response_reader(api_key, version)(bytes(answer), 0)
+    return entity

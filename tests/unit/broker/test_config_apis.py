@@ -1,0 +1,326 @@
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources, as Kafka answers them."""
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.broker.apis.configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, ConfigApis
+from headrace.broker.context import Handler
+from headrace.cluster.controller import Controller
+from headrace.cluster.embedded import EmbeddedStore
+from headrace.cluster.topic_changes import NewTopic
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode
+from headrace.wire.apis import ApiKey
+from tests.unit.broker.asking import ask, every_version
+from tests.unit.cluster.clusters import started
+
+DESCRIBE, INCREMENTAL, ALTER = ApiKey.DESCRIBE_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS
+LIST = ApiKey.LIST_CONFIG_RESOURCES
+SET, DELETE, APPEND, SUBTRACT = range(4)
+Routes = dict[ApiKey, Handler]
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    return BrokerConfig({"num.partitions": "2"})
+
+
+@pytest.fixture
+async def controller(tmp_path: Path, config: BrokerConfig) -> AsyncIterator[Controller]:
+    controller = await started(EmbeddedStore(tmp_path / "metadata.db", durable=False), config)
+    await controller.create_topics([NewTopic("t")])
+    yield controller
+    await controller.close()
+
+
+@pytest.fixture
+def routes(controller: Controller, config: BrokerConfig) -> Routes:
+    return ConfigApis(controller, config).routes()
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("headrace.tests.levels")
+    yield logger
+    logger.setLevel(logging.NOTSET)
+
+
+async def describe(routes: Routes, kind: int, name: str, *keys: str, version: int = 4) -> Any:
+    request = {
+        "resources": [{"resource_type": kind, "resource_name": name, "configuration_keys": keys or None}],
+        "include_synonyms": True,
+        "include_documentation": True,
+    }
+    (result,) = (await ask(routes, DESCRIBE, version, request)).results
+    return result
+
+
+async def values(routes: Routes, kind: int, name: str, *keys: str) -> dict[str, tuple[str | None, int]]:
+    """Value and source by name."""
+    result = await describe(routes, kind, name, *keys)
+    assert result.error_code == ErrorCode.none
+    return {config.name: (config.value, config.config_source) for config in result.configs}
+
+
+async def change(
+    routes: Routes, kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
+) -> tuple[ErrorCode, str | None]:
+    configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
+    answer = await ask(routes, INCREMENTAL, 1, {"resources": resources, "validate_only": validate_only})
+    (result,) = answer.responses
+    return result.error_code, result.error_message
+
+
+async def replace(routes: Routes, kind: int, name: str, configs: dict[str, str | None]) -> ErrorCode:
+    items = [{"name": key, "value": value} for key, value in configs.items()]
+    resources = [{"resource_type": kind, "resource_name": name, "configs": items}]
+    answer = await ask(routes, ALTER, 2, {"resources": resources, "validate_only": False})
+    code: ErrorCode = answer.responses[0].error_code
+    return code
+
+
+@every_version(DESCRIBE)
+async def test_settings_are_described_in_every_version(version: int, routes: Routes) -> None:
+    result = await describe(routes, TOPIC, "t", "retention.ms", version=version)
+    (entry,) = result.configs
+    assert (entry.name, entry.value, entry.config_source, entry.read_only) == ("retention.ms", "604800000", 5, False)
+    assert [(synonym.name, synonym.value) for synonym in entry.synonyms] == [("log.retention.hours", "168")]
+    if version >= 3:
+        assert entry.config_type == 5
+        assert "ms" in entry.documentation
+
+
+async def test_synonyms_and_documentation_come_only_when_wanted(routes: Routes) -> None:
+    resources = [{"resource_type": TOPIC, "resource_name": "t", "configuration_keys": None}]
+    request = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+    (result,) = (await ask(routes, DESCRIBE, 4, request)).results
+    assert len(result.configs) == 33
+    assert all(entry.synonyms == () and entry.documentation is None for entry in result.configs)
+
+
+async def test_a_value_and_its_synonyms_come_in_the_order_in_which_they_count(routes: Routes) -> None:
+    await change(routes, BROKER, "", ("log.retention.ms", SET, "88"))
+    await change(routes, BROKER, "0", ("log.retention.ms", SET, "77"))
+    assert await values(routes, TOPIC, "t", "retention.ms") == {"retention.ms": ("77", 2)}
+    await change(routes, TOPIC, "t", ("retention.ms", SET, "66"))
+    (entry,) = (await describe(routes, TOPIC, "t", "retention.ms")).configs
+    assert [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms] == [
+        ("retention.ms", "66", 1),
+        ("log.retention.ms", "77", 2),
+        ("log.retention.ms", "88", 3),
+        ("log.retention.hours", "168", 5),
+    ]
+
+
+async def test_a_brokers_settings_say_where_they_come_from_and_whether_they_can_change(routes: Routes) -> None:
+    result = await describe(routes, BROKER, "0", "num.partitions", "message.max.bytes", "ssl.key.password")
+    entries = {entry.name: entry for entry in result.configs}
+    assert (entries["num.partitions"].config_source, entries["num.partitions"].read_only) == (4, True)
+    assert (entries["message.max.bytes"].config_source, entries["message.max.bytes"].read_only) == (5, False)
+    assert (entries["ssl.key.password"].is_sensitive, entries["ssl.key.password"].config_type) == (True, 9)
+    assert len((await describe(routes, BROKER, "0")).configs) > 150
+
+
+async def test_secrets_are_not_told(routes: Routes) -> None:
+    await change(routes, BROKER, "0", ("listener.name.a.ssl.key.password", SET, "hunter2"))
+    (entry,) = (await describe(routes, BROKER, "0", "listener.name.a.ssl.key.password")).configs
+    assert (entry.value, entry.is_sensitive, [synonym.value for synonym in entry.synonyms]) == (None, True, [None])
+
+
+async def test_only_what_was_set_for_all_brokers_is_the_clusters_default(routes: Routes) -> None:
+    assert await values(routes, BROKER, "") == {}
+    await change(routes, BROKER, "", ("message.max.bytes", SET, "5"))
+    await change(routes, BROKER, "0", ("message.max.bytes", SET, "6"))
+    assert await values(routes, BROKER, "") == {"message.max.bytes": ("5", 3)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nothing", ErrorCode.unknown_topic_or_partition),
+        (TOPIC, "a b", ErrorCode.invalid_topic_exception),
+        (TOPIC, "", ErrorCode.invalid_topic_exception),
+        (BROKER, "7", ErrorCode.invalid_request),
+        (BROKER, "x", ErrorCode.invalid_request),
+        (BROKER_LOGGER, "", ErrorCode.invalid_request),
+        (BROKER_LOGGER, "7", ErrorCode.invalid_request),
+        (GROUP, "", ErrorCode.invalid_request),
+        (CLIENT_METRICS, "", ErrorCode.invalid_request),
+        (1, "x", ErrorCode.invalid_request),
+    ],
+)
+async def test_a_resource_that_is_not_there_is_refused(kind: int, name: str, code: ErrorCode, routes: Routes) -> None:
+    assert (await describe(routes, kind, name)).error_code == code
+    if (kind, name) != (TOPIC, ""):
+        assert (await change(routes, kind, name, ("a", SET, "b")))[0] == code
+
+
+@every_version(INCREMENTAL)
+async def test_settings_are_changed_one_by_one_in_every_version(version: int, routes: Routes) -> None:
+    configs = [{"name": "retention.ms", "config_operation": SET, "value": "5"}]
+    resources = [{"resource_type": TOPIC, "resource_name": "t", "configs": configs}]
+    answer = await ask(routes, INCREMENTAL, version, {"resources": resources, "validate_only": False})
+    assert answer.responses[0].error_code == ErrorCode.none
+    assert await values(routes, TOPIC, "t", "retention.ms") == {"retention.ms": ("5", 1)}
+    await change(routes, TOPIC, "t", ("segment.ms", SET, "9"), ("retention.ms", DELETE, None))
+    assert await values(routes, TOPIC, "t", "retention.ms", "segment.ms") == {
+        "retention.ms": ("604800000", 5),
+        "segment.ms": ("9", 1),
+    }
+
+
+async def test_lists_are_added_to_and_taken_from(routes: Routes) -> None:
+    seen = []
+    for operation, items in ((APPEND, "compact"), (APPEND, "compact"), (SUBTRACT, "delete"), (SUBTRACT, "compact")):
+        assert await change(routes, TOPIC, "t", ("cleanup.policy", operation, items)) == (ErrorCode.none, None)
+        seen.append((await values(routes, TOPIC, "t", "cleanup.policy"))["cleanup.policy"][0])
+    assert seen == ["delete,compact", "delete,compact", "compact", ""]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ([("nothing", SET, "1")], ErrorCode.invalid_config, "Unknown topic config name: nothing"),
+        ([("retention.ms", SET, "x")], ErrorCode.invalid_config, "'x' for retention.ms: allowed is a whole number"),
+        ([("retention.ms", SET, None)], ErrorCode.invalid_request, "Null value not supported for : retention.ms"),
+        ([("retention.ms", APPEND, "1")], ErrorCode.invalid_config, "its type is not LIST"),
+        ([("nothing", APPEND, "1")], ErrorCode.invalid_config, "its type is not LIST"),
+        ([("cleanup.policy", APPEND, "shred")], ErrorCode.invalid_config, "compact, delete"),
+        ([("retention.ms", 7, "1")], ErrorCode.invalid_request, "Unknown operations type 7"),
+        ([("retention.ms", SET, "1"), ("retention.ms", SET, "2")], ErrorCode.invalid_request, "duplicate config keys"),
+        ([("retention.ms", SET, "1"), ("segment.bytes", SET, "2")], ErrorCode.invalid_config, "at least 1048576"),
+    ],
+)
+async def test_a_change_that_cannot_be_is_refused_whole(
+    changes: list[tuple[str, int, str | None]], code: ErrorCode, message: str, routes: Routes
+) -> None:
+    found, text = await change(routes, TOPIC, "t", *changes)
+    assert found == code
+    assert text is not None
+    assert message in text
+    assert await values(routes, TOPIC, "t", "retention.ms") == {"retention.ms": ("604800000", 5)}
+
+
+async def test_deleting_what_is_not_set_does_nothing(routes: Routes) -> None:
+    assert await change(routes, TOPIC, "t", ("nothing", DELETE, None)) == (ErrorCode.none, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("0", "num.partitions", "5", "cannot be changed while the broker runs"),
+        ("0", "nothing.there", "5", "Unknown broker setting nothing.there"),
+        ("0", "message.max.bytes", "-5", "at least 0"),
+        ("", "ssl.key.password", "x", "can only be set for one broker"),
+    ],
+)
+async def test_a_brokers_setting_that_cannot_change_is_refused(
+    name: str, key: str, value: str, message: str, routes: Routes
+) -> None:
+    code, text = await change(routes, BROKER, name, (key, SET, value))
+    assert code == ErrorCode.invalid_request
+    assert text is not None
+    assert message in text
+
+
+async def test_a_brokers_setting_is_in_force_at_once(routes: Routes, config: BrokerConfig) -> None:
+    await change(routes, BROKER, "0", ("message.max.bytes", SET, "5"), validate_only=True)
+    assert config.message_max_bytes == 1_048_588
+    await change(routes, BROKER, "0", ("message.max.bytes", SET, "5"))
+    assert config.message_max_bytes == 5
+
+
+async def test_a_resource_that_comes_twice_is_refused(routes: Routes) -> None:
+    configs = [{"name": "retention.ms", "config_operation": SET, "value": "5"}]
+    resources = [{"resource_type": TOPIC, "resource_name": name, "configs": configs} for name in ("t", "t", "nothing")]
+    answer = await ask(routes, INCREMENTAL, 1, {"resources": resources, "validate_only": False})
+    assert [result.error_code for result in answer.responses] == [
+        ErrorCode.invalid_request,
+        ErrorCode.invalid_request,
+        ErrorCode.unknown_topic_or_partition,
+    ]
+
+
+@every_version(ALTER)
+async def test_all_settings_are_replaced_in_every_version(version: int, routes: Routes) -> None:
+    await change(routes, TOPIC, "t", ("retention.ms", SET, "5"))
+    configs = [{"name": "segment.ms", "value": "9"}]
+    resources = [{"resource_type": TOPIC, "resource_name": "t", "configs": configs}]
+    answer = await ask(routes, ALTER, version, {"resources": resources, "validate_only": False})
+    assert answer.responses[0].error_code == ErrorCode.none
+    assert await values(routes, TOPIC, "t", "retention.ms", "segment.ms") == {
+        "retention.ms": ("604800000", 5),
+        "segment.ms": ("9", 1),
+    }
+
+
+async def test_a_replacement_that_cannot_be_is_refused(routes: Routes) -> None:
+    assert await replace(routes, TOPIC, "t", {"nothing": "1"}) == ErrorCode.invalid_config
+    assert await replace(routes, TOPIC, "t", {"segment.ms": None}) == ErrorCode.invalid_request
+    assert await replace(routes, TOPIC, "nothing", {"segment.ms": "1"}) == ErrorCode.unknown_topic_or_partition
+    assert await replace(routes, BROKER_LOGGER, "0", {"root": "INFO"}) == ErrorCode.invalid_request
+    assert await replace(routes, TOPIC, "t", {}) == ErrorCode.none
+
+
+async def test_levels_of_loggers_are_settings(routes: Routes, logger: logging.Logger) -> None:
+    assert await change(routes, BROKER_LOGGER, "0", (logger.name, SET, "ERROR")) == (ErrorCode.none, None)
+    assert logger.level == logging.ERROR
+    assert await values(routes, BROKER_LOGGER, "0", logger.name) == {logger.name: ("ERROR", 6)}
+    await change(routes, BROKER_LOGGER, "0", (logger.name, SET, "DEBUG"), validate_only=True)
+    assert logger.level == logging.ERROR
+    await change(routes, BROKER_LOGGER, "0", (logger.name, DELETE, None))
+    assert logger.level == logging.NOTSET
+
+
+@pytest.mark.parametrize(
+    ("change_of_level", "code"),
+    [
+        (("root", SET, "LOUD"), ErrorCode.invalid_config),
+        (("headrace.nobody", SET, "INFO"), ErrorCode.invalid_config),
+        (("root", DELETE, None), ErrorCode.invalid_request),
+        (("root", APPEND, "INFO"), ErrorCode.invalid_request),
+    ],
+)
+async def test_a_level_that_cannot_be_is_refused(
+    change_of_level: tuple[str, int, str | None], code: ErrorCode, routes: Routes
+) -> None:
+    assert (await change(routes, BROKER_LOGGER, "0", change_of_level))[0] == code
+
+
+async def test_a_group_has_settings_before_it_exists(routes: Routes) -> None:
+    key = "consumer.session.timeout.ms"
+    assert await values(routes, GROUP, "g", key) == {key: ("45000", 5)}
+    await change(routes, GROUP, "g", (key, SET, "50000"))
+    assert await values(routes, GROUP, "g", key) == {key: ("50000", 8)}
+    code, message = await change(routes, GROUP, "g", (key, SET, "1"))
+    assert code == ErrorCode.invalid_config
+    assert message is not None
+    assert "from 45000" in message
+
+
+async def test_a_metrics_subscription_has_settings(routes: Routes) -> None:
+    await change(routes, CLIENT_METRICS, "s", ("interval.ms", SET, "1000"))
+    assert await values(routes, CLIENT_METRICS, "s") == {
+        "interval.ms": ("1000", 7),
+        "match": ("", 5),
+        "metrics": ("", 5),
+    }
+
+
+@every_version(LIST)
+async def test_resources_are_listed_in_every_version(version: int, routes: Routes) -> None:
+    await change(routes, CLIENT_METRICS, "s", ("interval.ms", SET, "1000"))
+    await change(routes, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
+    answer = await ask(routes, LIST, version, {"resource_types": ()})
+    names = [resource.resource_name for resource in answer.config_resources]
+    assert names == (["s"] if version == 0 else ["t", "0", "0", "s", "g"])
+
+
+async def test_resources_of_an_unknown_type_are_not_listed(routes: Routes) -> None:
+    answer = await ask(routes, LIST, 1, {"resource_types": [TOPIC, 1]})
+    assert (answer.error_code, answer.config_resources) == (ErrorCode.unsupported_version, ())
