@@ -200,7 +200,7 @@ class Rebalance:
     def join_expired(self, out: list[Effect], now_ms: int) -> None:
         if self.state is not GroupState.PREPARING_REBALANCE:
             return
-        if self.previous_state is GroupState.EMPTY and self.new_member_added and self._initial_delay_left_ms > 0:
+        if self.new_member_added and self._initial_delay_left_ms > 0:
             self.new_member_added = False
             delay = min(self._initial_rebalance_delay_ms, self._initial_delay_left_ms)
             self._initial_delay_left_ms = max(self._initial_delay_left_ms - self._initial_delay_ms, 0)

@@ -78,6 +78,7 @@ class Shards:
         self._on_loaded = on_loaded
         self._led: dict[int, LedShard] = {}
         self._to_load: deque[LedShard] = deque()
+        self._loading_since = 0.0
 
     def lead(self, partition: int, coordinator_log: CoordinatorLog) -> None:
         """Read the partition, then answer for its groups; nothing to do for one that is led already."""
@@ -86,6 +87,7 @@ class Shards:
         shard = self._led[partition] = LedShard(partition, coordinator_log, self._settings)
         self._to_load.append(shard)
         if len(self._to_load) == 1:
+            self._loading_since = time.monotonic()
             self._load_slice()
 
     def drop(self, partition: int) -> LedShard | None:
@@ -156,7 +158,13 @@ class Shards:
         if self._led.get(shard.partition) is not shard:
             return
         if shard.state.groups:
-            log.info("Loaded %d groups from __consumer_offsets-%d", len(shard.state.groups), shard.partition)
+            took_ms = (time.monotonic() - self._loading_since) * 1000
+            log.info(
+                "Loaded %d groups from __consumer_offsets-%d, %d ms after the first partition",
+                len(shard.state.groups),
+                shard.partition,
+                took_ms,
+            )
         self._on_loaded(shard)
 
 

@@ -64,6 +64,19 @@ def test_an_assignment_of_an_earlier_generation_is_moot_when_it_reaches_the_log(
     assert group.group.state is GroupState.PREPARING_REBALANCE
 
 
+def test_an_assignment_that_reaches_the_log_in_the_next_generation_is_moot(group: Driver) -> None:
+    leader, follower = two_in_sync_phase(group)
+    group.held_appends = deque()
+    group.sync(leader, {leader: b"old"})
+    group.leave(follower)
+    group.join(leader)
+    token = group.sync(leader, {leader: b"new"})
+    group.finish_append()
+    assert group.is_parked(token)
+    group.finish_append()
+    assert group.sync_answer(token).assignment == b"new"
+
+
 def test_a_stable_group_tells_the_assignment_again(group: Driver) -> None:
     (member_id,) = group.stable()
     assert group.sync_answer(group.sync(member_id)).assignment == member_id.encode()

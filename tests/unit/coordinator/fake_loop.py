@@ -1,0 +1,76 @@
+"""An event loop whose clock only moves when a test says so; just what the coordinator's runtime uses of one."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+
+class Handle:
+    def __init__(self, when: float, callback: Callable[..., object]) -> None:
+        self.when = when
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class FakeLoop:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._handles: list[Handle] = []
+
+    def as_loop(self) -> asyncio.AbstractEventLoop:
+        return cast(asyncio.AbstractEventLoop, self)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[..., object]) -> Handle:
+        return self.call_at(self.now, callback)
+
+    def call_later(self, delay: float, callback: Callable[..., object]) -> Handle:
+        return self.call_at(self.now + delay, callback)
+
+    def call_at(self, when: float, callback: Callable[..., object]) -> Handle:
+        handle = Handle(when, callback)
+        self._handles.append(handle)
+        return handle
+
+    @property
+    def scheduled(self) -> int:
+        self._handles = [handle for handle in self._handles if not handle.is_cancelled]
+        return len(self._handles)
+
+    def step(self) -> None:
+        """Run what is due now, once."""
+        due = [handle for handle in self._handles if handle.when <= self.now]
+        self._handles = [handle for handle in self._handles if handle.when > self.now]
+        for handle in sorted(due, key=lambda handle: handle.when):
+            if not handle.is_cancelled:
+                handle.callback()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, running everything that comes due on the way."""
+        until = self.now + seconds
+        while self.scheduled:
+            first = min(handle.when for handle in self._handles)
+            if first > until:
+                break
+            self.now = max(self.now, first)
+            self.step()
+        self.now = until
+
+
+class Reply:
+    """Stands for the future of a parked request."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+
+    def done(self) -> bool:
+        return self.result is not None
+
+    def set_result(self, result: Any) -> None:
+        assert self.result is None, "answered twice"
+        self.result = result

@@ -1,0 +1,53 @@
+"""A partition of __consumer_offsets in memory, for tests of the runtime."""
+
+from collections.abc import Iterator
+
+from headrace.coordinator.records import (
+    CommittedOffset,
+    GroupMetadata,
+    Key,
+    OffsetKey,
+    decode_group,
+    decode_key,
+    decode_offset,
+)
+from headrace.errors import KafkaError
+from headrace.types import Buffer
+from headrace.wire.batch import BASE_OFFSET
+from headrace.wire.records import iter_records
+
+
+class MemoryLog:
+    """Batches as they were appended; `error` refuses the next ones."""
+
+    def __init__(self, batches: list[bytes] | None = None) -> None:
+        self.stored: list[bytes] = batches or []
+        self.error: KafkaError | None = None
+        self._end = 0
+
+    def append(self, batch: bytes) -> int:
+        if self.error is not None:
+            raise self.error
+        placed = bytearray(batch)
+        BASE_OFFSET.pack_into(placed, 0, self._end)
+        self.stored.append(bytes(placed))
+        base = self._end
+        self._end += len(list(iter_records(batch)))
+        return base
+
+    def batches(self) -> Iterator[Buffer]:
+        yield from self.stored
+
+    def records(self) -> list[tuple[Key, CommittedOffset | GroupMetadata | None]]:
+        out: list[tuple[Key, CommittedOffset | GroupMetadata | None]] = []
+        for batch in self.stored:
+            for record in iter_records(batch):
+                assert record.key is not None
+                key = decode_key(record.key)
+                if record.value is None:
+                    out.append((key, None))
+                elif isinstance(key, OffsetKey):
+                    out.append((key, decode_offset(record.value)))
+                else:
+                    out.append((key, decode_group(record.value)))
+        return out

@@ -1,0 +1,176 @@
+"""Any order of joins, syncs, heartbeats, commits, leaves, failed appends and passing time keeps a group sound."""
+
+from collections import deque
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from headrace.coordinator.effects import JoinResult
+from headrace.coordinator.states import GroupState
+from headrace.errors import ErrorCode
+from tests.unit.coordinator.driver import SESSION_MS, Driver, subscription
+
+PROTOCOLS = [
+    (("range", subscription("t")),),
+    (("range", subscription("t")), ("sticky", subscription("t"))),
+    (("sticky", subscription("t", "u")), ("range", subscription("t", "u"))),
+]
+INSTANCES = ["i", "j"]
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Clients that do as they like; their tokens are remembered until the answer is there."""
+
+    members = Bundle("members")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver(max_size=4)
+        self.joins: dict[int, str | None] = {}
+        self.syncs: dict[int, tuple[str, int]] = {}
+        self.instances: dict[str, str] = {}
+        """Member id to the static instance it ever stood for."""
+        self.generations: list[int] = [0]
+        self.rosters: dict[int, set[str]] = {}
+        """Generation to its members as the leader was told of them, static ones by instance."""
+
+    @rule(target=members, protocols=st.sampled_from(PROTOCOLS), version=st.sampled_from([3, 4, 9]))
+    def join_new(self, protocols: tuple[tuple[str, bytes], ...], version: int) -> object:
+        token = self.driver.join(protocols=protocols, version=version)
+        self.joins[token] = None
+        answer = self.driver.answers.get(token)
+        if isinstance(answer, JoinResult) and answer.error is ErrorCode.member_id_required:
+            return answer.member_id
+        return next(reversed(self.driver.group.membership.members), "nobody")
+
+    @rule(target=members, instance_id=st.sampled_from(INSTANCES), protocols=st.sampled_from(PROTOCOLS))
+    def join_static(self, instance_id: str, protocols: tuple[tuple[str, bytes], ...]) -> object:
+        self.joins[self.driver.join(instance_id=instance_id, protocols=protocols)] = None
+        member_id = self.driver.group.membership.static.get(instance_id)
+        if member_id is None:
+            return multiple()
+        self.instances[member_id] = instance_id
+        return member_id
+
+    @rule(member_id=members, protocols=st.sampled_from(PROTOCOLS))
+    def rejoin(self, member_id: str, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        member = self.driver.group.membership.members.get(member_id)
+        instance_id = None if member is None else member.instance_id
+        self.joins[self.driver.join(member_id, instance_id=instance_id, protocols=protocols)] = member_id
+
+    @rule(member_id=members, stale=st.booleans())
+    def sync(self, member_id: str, stale: bool) -> None:
+        group = self.driver.group
+        generation = group.generation - stale
+        member = group.membership.members.get(member_id)
+        instance_id = None if member is None else member.instance_id
+        assignments = {}
+        if member_id == group.membership.leader_id:
+            assignments = {other: f"{generation}:{other}".encode() for other in group.membership.members}
+        token = self.driver.sync(member_id, assignments, generation=generation, instance_id=instance_id)
+        self.syncs[token] = (member_id, generation)
+
+    @rule(member_id=members)
+    def heartbeat(self, member_id: str) -> None:
+        self.driver.heartbeat(member_id)
+
+    @rule(member_id=members, generation=st.integers(-1, 3))
+    def commit(self, member_id: str, generation: int) -> None:
+        error = self.driver.commit(member_id, generation=generation)
+        if error is ErrorCode.none and generation >= 0:
+            assert member_id in self.driver.group.membership.members
+            assert generation == self.driver.group.generation
+
+    @rule(member_id=members)
+    def leave(self, member_id: str) -> None:
+        if self.driver.leave(member_id) is ErrorCode.none:
+            assert member_id not in self.driver.group.membership.members
+
+    @rule(instance_id=st.sampled_from(INSTANCES))
+    def leave_static(self, instance_id: str) -> None:
+        self.driver.leave("", instance_id=instance_id)
+
+    @rule()
+    def everybody_behaves(self) -> None:
+        """All rejoin as they are asked to, and ask for their assignment."""
+        if self.driver.held_appends is not None:
+            return
+        for member in list(self.driver.group.membership.members.values()):
+            if self.driver.group.state is GroupState.PREPARING_REBALANCE and member.awaiting_join is None:
+                self.joins[self.driver.join(member.member_id, instance_id=member.instance_id)] = member.member_id
+        self.driver.advance(3000)
+        for member in list(self.driver.group.membership.members.values()):
+            self.sync(member.member_id, stale=False)
+
+    @rule(ms=st.sampled_from([1, 3000, SESSION_MS, 60_000, 300_000]))
+    def wait(self, ms: int) -> None:
+        self.driver.advance(ms)
+
+    @rule(error=st.sampled_from([ErrorCode.none, ErrorCode.not_coordinator]))
+    def appends_from_now_on(self, error: ErrorCode) -> None:
+        self.driver.append_error = error
+
+    @rule()
+    def appends_take_time(self) -> None:
+        if self.driver.held_appends is None:
+            self.driver.held_appends = deque()
+
+    @rule(error=st.sampled_from([ErrorCode.none, ErrorCode.not_coordinator]))
+    def append_done(self, error: ErrorCode) -> None:
+        if self.driver.held_appends:
+            self.driver.finish_append(error)
+
+    @invariant()
+    def generations_never_go_back(self) -> None:
+        generation = self.driver.group.generation
+        assert generation >= self.generations[-1]
+        self.generations.append(generation)
+
+    @invariant()
+    def an_assignment_belongs_to_one_member_of_its_generation(self) -> None:
+        for token, (member_id, generation) in list(self.syncs.items()):
+            if token not in self.driver.answers:
+                continue
+            answer = self.driver.sync_answer(token)
+            del self.syncs[token]
+            if answer.error is not ErrorCode.none or not answer.assignment:
+                continue
+            told, _, owner = answer.assignment.decode().partition(":")
+            if int(told) == generation and owner != member_id:
+                # Only a static member inherits, from its own earlier id.
+                assert self.instances[owner] == self.instances[member_id]
+
+    @invariant()
+    def all_joins_of_a_generation_agree(self) -> None:
+        for token in [token for token in self.joins if token in self.driver.answers]:
+            answer = self.driver.join_answer(token)
+            del self.joins[token]
+            if answer.error is ErrorCode.none:
+                assert answer.generation <= self.driver.group.generation
+                assert answer.protocol_name in ("range", "sticky")
+                assert (answer.leader == answer.member_id) == bool(answer.members)
+                roster = {instance_id or member_id for member_id, instance_id, _ in answer.members}
+                assert not roster or self.rosters.setdefault(answer.generation, roster) == roster
+
+    @invariant()
+    def everything_parked_is_known_to_the_group(self) -> None:
+        waiting = {m.awaiting_join for m in self.driver.group.membership.members.values()}
+        assert {token for token in self.joins if self.driver.is_parked(token)} <= waiting
+        waiting = {m.awaiting_sync for m in self.driver.group.membership.members.values()}
+        assert {token for token in self.syncs if self.driver.is_parked(token)} <= waiting
+
+    def teardown(self) -> None:
+        """However it went, a group whose clients are all gone becomes empty."""
+        self.driver.append_error = ErrorCode.none
+        while self.driver.held_appends:
+            self.driver.finish_append()
+        self.driver.held_appends = None
+        self.driver.advance(3_600_000)
+        assert self.driver.group.state is GroupState.EMPTY
+        assert not self.driver.timers
+        assert not any(self.driver.is_parked(token) for token in (*self.joins, *self.syncs))
+
+
+GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAnyOrder = GroupMachine.TestCase

@@ -1,0 +1,29 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.coordinator.partitioner import java_hash, partition_for
+from headrace.coordinator.records import GroupKey, OffsetKey, decode_key
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "consumer_offsets" / "records.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -(2**31)), ("é", 233), ("😀", 1772899)],
+)
+def test_names_hash_as_in_java(text: str, expected: int) -> None:
+    assert java_hash(text) == expected
+
+
+def test_the_smallest_hash_goes_to_partition_0() -> None:
+    assert partition_for("polygenelubricants", 50) == 0
+
+
+def test_groups_live_where_kafka_puts_them() -> None:
+    for line in GOLDEN.read_text().splitlines():
+        captured = json.loads(line)
+        key = decode_key(bytes.fromhex(captured["key"]))
+        assert isinstance(key, OffsetKey | GroupKey)
+        assert partition_for(key.group_id, 50) == captured["partition"]

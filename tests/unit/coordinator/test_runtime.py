@@ -1,0 +1,379 @@
+"""The coordinator as its APIs see it: shards, the log under them, and time."""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.coordinator.records import CommittedOffset, GroupKey, GroupMetadata, OffsetKey, encode
+from headrace.coordinator.requests import Join, Leaver, Sync
+from headrace.coordinator.runtime import GroupCoordinator
+from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.shard import OffsetToCommit
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from headrace.wire.records import RecordData, build_batch
+from tests.unit.coordinator.driver import subscription
+from tests.unit.coordinator.fake_loop import FakeLoop, Reply
+from tests.unit.coordinator.memory_log import MemoryLog
+
+SETTINGS = GroupSettings(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
+
+
+class World:
+    """A coordinator of one shard."""
+
+    def __init__(self, log: MemoryLog | None = None, settings: GroupSettings = SETTINGS) -> None:
+        self.loop = FakeLoop()
+        self.log = log or MemoryLog()
+        self.coordinator = GroupCoordinator(settings, self.loop.as_loop())
+        self.coordinator.elected(0, self.log)
+        self.loop.advance(0)
+        self._ids = 0
+
+    def join(self, member_id: str = "", *, group_id: str = "g", instance_id: str | None = None, **kwargs: Any) -> Any:
+        reply = Reply()
+        self._ids += 1
+        options: dict[str, Any] = {
+            "protocol_type": "consumer",
+            "protocols": (("range", subscription("t")),),
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "requires_known_member_id": True,
+            **kwargs,
+        }
+        request = Join(
+            reply_to=reply,
+            member_id=member_id,
+            new_member_id=f"m{self._ids}",
+            instance_id=instance_id,
+            client_id="app",
+            client_host="/127.0.0.1",
+            supports_skipping_assignment=True,
+            reason="a test",
+            **options,
+        )
+        self.coordinator.join(group_id, request)
+        return reply
+
+    def sync(self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None) -> Any:
+        reply = Reply()
+        request = Sync(
+            reply_to=reply,
+            member_id=member_id,
+            instance_id=None,
+            generation=generation,
+            protocol_type=None,
+            protocol_name=None,
+            assignments=assignments or {},
+        )
+        self.coordinator.sync("g", request)
+        return reply
+
+    def member(self) -> str:
+        """The only member of a stable group."""
+        member_id: str = self.join().result.member_id
+        joined = self.join(member_id)
+        self.loop.advance(0)
+        self.sync(member_id, joined.result.generation, {member_id: b"mine"})
+        return member_id
+
+    def commit(self, offset: int = 5, *, group_id: str = "g", member_id: str = "", generation: int = -1) -> None:
+        offsets = [OffsetToCommit("t", 0, offset, -1, "")]
+        assert self.coordinator.commit_offsets(group_id, member_id, None, generation, offsets) == [ErrorCode.none]
+
+    def offset(self, group_id: str = "g") -> int | None:
+        committed = self.coordinator.committed_offsets(group_id).get("t", {}).get(0)
+        return None if committed is None else committed.offset
+
+    def restarted(self) -> "World":
+        """Another coordinator on what this one wrote."""
+        return World(MemoryLog(list(self.log.stored)))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    for group in world.coordinator.groups():
+        group.check()
+
+
+def code_of(raised: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return raised.value.code
+
+
+def test_a_group_and_its_offsets_survive_a_restart(world: World) -> None:
+    member_id = world.member()
+    world.commit(7, member_id=member_id, generation=1)
+    again = world.restarted()
+    assert again.offset() == 7
+    assert again.coordinator.heartbeat("g", member_id, None, 1) is ErrorCode.none
+    assert again.sync(member_id, 1).result.assignment == b"mine"
+
+
+def test_a_member_that_does_not_come_back_after_a_restart_times_out(world: World) -> None:
+    world.member()
+    again = world.restarted()
+    again.loop.advance(10)
+    assert again.coordinator.group("g").state == "Empty"
+
+
+def test_a_new_group_is_in_the_log_before_its_first_member(world: World) -> None:
+    world.join()
+    assert [key for key, _ in world.log.records()] == [GroupKey("g")]
+    assert world.restarted().coordinator.group("g").state == "Empty"
+
+
+def test_a_group_that_cannot_be_stored_does_not_exist(world: World) -> None:
+    world.log.error = KafkaError(ErrorCode.not_enough_replicas)
+    with pytest.raises(KafkaError) as raised:
+        world.join()
+    assert code_of(raised) is ErrorCode.coordinator_not_available
+    assert not list(world.coordinator.groups())
+
+
+def test_a_commit_that_cannot_be_stored_changes_nothing(world: World) -> None:
+    world.commit(1)
+    world.log.error = KafkaError(ErrorCode.kafka_storage_error)
+    with pytest.raises(KafkaError) as raised:
+        world.commit(2)
+    assert code_of(raised) is ErrorCode.not_coordinator
+    assert world.offset() == 1
+
+
+def test_an_assignment_that_cannot_be_stored_fails_the_sync(world: World) -> None:
+    member_id = world.join().result.member_id
+    world.join(member_id)
+    world.loop.advance(0)
+    world.log.error = KafkaError(ErrorCode.message_too_large)
+    assert world.sync(member_id, 1, {}).result.error is ErrorCode.unknown_server_error
+
+
+def test_a_commit_is_one_batch(world: World) -> None:
+    offsets = [OffsetToCommit("t", partition, 1, -1, "") for partition in range(20)]
+    world.coordinator.commit_offsets("g", "", None, -1, offsets)
+    assert len(world.log.stored) == 1
+    assert len(world.log.records()) == 20
+
+
+def test_a_commit_keeps_its_member_alive(world: World) -> None:
+    member_id = world.member()
+    for offset in range(4):
+        world.loop.advance(9)
+        world.commit(offset, member_id=member_id, generation=1)
+    world.loop.advance(10)
+    assert world.coordinator.group("g").state == "Empty"
+
+
+def test_a_generation_of_a_group_that_is_not_there_is_refused(world: World) -> None:
+    with pytest.raises(KafkaError) as raised:
+        world.commit(generation=3)
+    assert code_of(raised) is ErrorCode.group_id_not_found
+
+
+@pytest.mark.parametrize("session_timeout_ms", [5999, 1_800_001])
+def test_a_session_timeout_outside_the_limits_is_refused(world: World, session_timeout_ms: int) -> None:
+    with pytest.raises(KafkaError, match=r"group\.min\.session\.timeout\.ms") as raised:
+        world.join(session_timeout_ms=session_timeout_ms)
+    assert code_of(raised) is ErrorCode.invalid_session_timeout
+
+
+def test_a_group_needs_a_name_to_be_joined(world: World) -> None:
+    with pytest.raises(KafkaError) as raised:
+        world.join(group_id="")
+    assert code_of(raised) is ErrorCode.invalid_group_id
+
+
+def test_a_member_of_a_group_that_is_not_there_is_unknown(world: World) -> None:
+    with pytest.raises(KafkaError) as raised:
+        world.join("stranger")
+    assert code_of(raised) is ErrorCode.unknown_member_id
+    with pytest.raises(KafkaError) as raised:
+        world.coordinator.leave("g", [Leaver(member_id="m", instance_id=None, reason="")])
+    assert code_of(raised) is ErrorCode.unknown_member_id
+
+
+def test_groups_of_other_brokers_are_elsewhere() -> None:
+    world = World(settings=GroupSettings(offsets_topic_num_partitions=50))
+    with pytest.raises(KafkaError) as raised:
+        world.join()
+    assert code_of(raised) is ErrorCode.not_coordinator
+
+
+def test_a_shard_that_moves_away_tells_those_who_wait(world: World) -> None:
+    world.member()
+    waiting = world.join(world.join().result.member_id)
+    assert not waiting.done()
+    world.coordinator.resigned(0)
+    assert waiting.result.error is ErrorCode.not_coordinator
+    with pytest.raises(KafkaError) as raised:
+        world.offset()
+    assert code_of(raised) is ErrorCode.not_coordinator
+
+
+def test_a_coordinator_that_stops_answers_all_and_leaves_no_timer(world: World) -> None:
+    member_id = world.join().result.member_id
+    waiting = world.join(member_id)
+    world.coordinator.close()
+    assert waiting.result.error is ErrorCode.not_coordinator
+    assert world.loop.scheduled == 0
+
+
+def test_a_second_election_of_the_same_partition_changes_nothing(world: World) -> None:
+    world.commit(3)
+    world.coordinator.elected(0, MemoryLog())
+    assert world.offset() == 3
+
+
+def test_a_deleted_group_is_gone_after_a_restart(world: World) -> None:
+    world.commit()
+    world.coordinator.delete_group("g")
+    again = world.restarted()
+    assert again.offset() is None
+    assert not list(again.coordinator.groups())
+
+
+def test_deleted_offsets_are_gone_after_a_restart(world: World) -> None:
+    world.commit()
+    assert world.coordinator.delete_offsets("g", [("t", 0)]) == [ErrorCode.none]
+    assert world.restarted().offset() is None
+
+
+def test_offsets_of_a_deleted_topic_are_gone_after_a_restart(world: World) -> None:
+    world.commit()
+    world.coordinator.topics_deleted(frozenset({"t"}))
+    assert world.offset() is None
+    assert world.restarted().offset() is None
+
+
+def test_expired_groups_are_removed_at_the_next_look(world: World) -> None:
+    member_id = world.member()
+    world.coordinator.leave("g", [Leaver(member_id=member_id, instance_id=None, reason="")])
+    world.loop.advance(SETTINGS.offsets_retention_check_interval_ms / 1000)
+    assert not list(world.coordinator.groups())
+    assert world.log.records()[-1] == (GroupKey("g"), None)
+
+
+def test_looking_for_expired_offsets_goes_on_when_the_log_fails(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.join()
+    world.loop.advance(10)
+    world.log.error = KafkaError(ErrorCode.kafka_storage_error)
+    world.loop.advance(600)
+    assert "stay for now" in caplog.text
+    world.log.error = None
+    world.loop.advance(600)
+    assert not list(world.coordinator.groups())
+
+
+def test_a_pending_member_times_out_on_the_clock(world: World) -> None:
+    member_id = world.join().result.member_id
+    world.loop.advance(10)
+    assert world.join(member_id).result.error is ErrorCode.unknown_member_id
+
+
+def test_the_timeline_is_logged_with_client_and_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        member_id = world.member()
+        world.coordinator.leave("g", [Leaver(member_id=member_id, instance_id=None, reason="closing")])
+    text = caplog.text
+    assert f"Group g generation 0: member {member_id} (client id app, host /127.0.0.1) joined: a test" in text
+    assert "left: closing" in text
+    assert "Group g generation 2 is empty" in text
+
+
+def test_a_fenced_heartbeat_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.join(instance_id="i")
+    world.join(instance_id="i")
+    with caplog.at_level(logging.INFO), pytest.raises(KafkaError):
+        world.coordinator.heartbeat("g", "m1", "i", 0)
+    assert "Heartbeat of member m1 was fenced" in caplog.text
+
+
+# Loading
+
+
+def offset_batch(offset: int, *, producer_id: int = -1, attributes: int = 0) -> bytes:
+    key, value = encode(OffsetKey("g", "t", 0), CommittedOffset(offset, -1, "", 0))
+    return build_batch([RecordData(key, value, 0)], producer_id=producer_id, attributes=attributes)
+
+
+def marker(producer_id: int, *, commit: bool) -> bytes:
+    key = b"\x00\x00\x00" + (b"\x01" if commit else b"\x00")
+    return build_batch(
+        [RecordData(key, b"\x00\x00\x00\x00\x00\x00", 0)],
+        producer_id=producer_id,
+        attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+    )
+
+
+@pytest.mark.parametrize(("commit", "expected"), [(True, 9), (False, None)])
+def test_transactional_offsets_in_a_log_that_kafka_wrote_are_understood(commit: bool, expected: int | None) -> None:
+    batch = offset_batch(9, producer_id=4, attributes=TRANSACTIONAL_FLAG)
+    assert World(MemoryLog([batch, marker(4, commit=commit)])).offset() == expected
+
+
+def test_an_open_transaction_makes_the_offset_unstable() -> None:
+    world = World(MemoryLog([offset_batch(9, producer_id=4, attributes=TRANSACTIONAL_FLAG)]))
+    assert world.coordinator.is_unstable("g", "t", 0)
+    assert not world.coordinator.is_unstable("g", "t", 1)
+
+
+def test_a_record_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    torn = build_batch([RecordData(b"\x00\x01\x00\x09torn", b"", 0), RecordData(None, b"no key", 0)])
+    assert World(MemoryLog([torn, offset_batch(9)])).offset() == 9
+    assert "passed over" in caplog.text
+
+
+def test_records_of_newer_protocols_are_passed_over() -> None:
+    newer = build_batch([RecordData(b"\x00\x03\x00\x01g", b"\x00\x00", 0)])
+    world = World(MemoryLog([newer]))
+    assert not list(world.coordinator.groups())
+
+
+def test_a_shard_with_a_corrupt_batch_is_not_served(caplog: pytest.LogCaptureFixture) -> None:
+    corrupt = bytearray(offset_batch(9))
+    corrupt[57:61] = (99).to_bytes(4, "big")
+    world = World(MemoryLog([bytes(corrupt)]))
+    with pytest.raises(KafkaError) as raised:
+        world.offset()
+    assert code_of(raised) is ErrorCode.not_coordinator
+    assert "cannot be loaded" in caplog.text
+
+
+def test_requests_wait_while_a_long_log_is_read(world: World) -> None:
+    batches = []
+    for group in range(300):
+        log = MemoryLog()
+        other = World(log)
+        for partition in range(3):
+            other.coordinator.commit_offsets(
+                f"g{group}", "", None, -1, [OffsetToCommit("t", p, partition, -1, "") for p in range(20)]
+            )
+        batches += log.stored
+    coordinator = GroupCoordinator(SETTINGS, world.loop.as_loop())
+    coordinator.elected(0, MemoryLog(batches))
+    with pytest.raises(KafkaError) as raised:
+        coordinator.committed_offsets("g0")
+    assert code_of(raised) is ErrorCode.coordinator_load_in_progress
+    with pytest.raises(KafkaError) as raised:
+        list(coordinator.groups())
+    assert code_of(raised) is ErrorCode.coordinator_load_in_progress
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        world.loop.step()
+        try:
+            assert len(coordinator.committed_offsets("g299")["t"]) == 20
+            break
+        except KafkaError:
+            continue
+    assert len(list(coordinator.groups())) == 300
+
+
+def test_what_is_written_is_what_kafka_writes(world: World) -> None:
+    member_id = world.member()
+    world.commit(7, member_id=member_id, generation=1)
+    kinds = [(type(key), type(value)) for key, value in world.log.records()]
+    assert kinds == [(GroupKey, GroupMetadata), (GroupKey, GroupMetadata), (OffsetKey, CommittedOffset)]

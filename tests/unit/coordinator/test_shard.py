@@ -1,0 +1,205 @@
+"""What a shard decides to write, and what it makes of what was written."""
+
+import pytest
+
+from headrace.coordinator.records import CommittedOffset, GroupKey, GroupMetadata, MemberMetadata, OffsetKey
+from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.shard import Decision, GroupShard, OffsetToCommit
+from headrace.errors import ErrorCode, KafkaError
+from tests.unit.coordinator.driver import subscription
+
+DAY_MS = 86_400_000
+RETENTION_MS = 7 * DAY_MS
+NOW = 100 * DAY_MS
+
+
+class World:
+    def __init__(self) -> None:
+        self.shard = GroupShard(GroupSettings())
+        self.now = NOW
+        self._end = 0
+
+    def apply(self, decision: Decision, producer_id: int = -1) -> None:
+        for key, value in decision:
+            if isinstance(value, CommittedOffset):
+                value = value._replace(record_offset=self._end)
+            self._end += 1
+            self.shard.replay(key, value, now_ms=self.now, producer_id=producer_id)
+
+    def commit(self, topic: str = "t", partition: int = 0, offset: int = 1, *, producer_id: int = -1) -> None:
+        _, decision = self.shard.decide_commit("g", [OffsetToCommit(topic, partition, offset, -1, "")], self.now)
+        self.apply(decision, producer_id)
+
+    def expire(self) -> set[object]:
+        decision = self.shard.decide_expiry(self.now)
+        self.apply(decision)
+        return {key for key, _ in decision}
+
+    def offset(self, topic: str = "t", partition: int = 0) -> int | None:
+        committed = self.shard.offsets.get("g", topic, partition)
+        return None if committed is None else committed.offset
+
+    def group(self, *members: MemberMetadata, protocol_type: str = "consumer", timestamp: int = NOW) -> None:
+        leader = members[0].member_id if members else None
+        protocol = "range" if members else None
+        self.apply([(GroupKey("g"), GroupMetadata(protocol_type, 1, protocol, leader, timestamp, members))])
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def member(*topics: str) -> MemberMetadata:
+    return MemberMetadata("m", None, "c", "/h", 1000, 1000, subscription(*topics), b"")
+
+
+def test_a_simple_consumer_makes_its_group_by_committing(world: World) -> None:
+    world.commit(offset=5)
+    assert world.offset() == 5
+    assert world.shard.group("g").protocol_type is None
+
+
+def test_the_latest_commit_counts(world: World) -> None:
+    world.commit(offset=5)
+    world.commit(offset=3)
+    assert world.offset() == 3
+
+
+def test_metadata_over_the_limit_is_refused_alone(world: World) -> None:
+    errors, decision = world.shard.decide_commit(
+        "g", [OffsetToCommit("t", 0, 1, -1, "x" * 4097), OffsetToCommit("t", 1, 1, -1, "x" * 4096)], NOW
+    )
+    assert errors == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
+    assert [key for key, _ in decision] == [OffsetKey("g", "t", 1)]
+
+
+def test_a_simple_groups_offset_expires_by_its_own_age(world: World) -> None:
+    world.commit("t", 0)
+    world.now += DAY_MS
+    world.commit("t", 1)
+    world.now = NOW + RETENTION_MS - 1
+    assert world.expire() == set()
+    world.now = NOW + RETENTION_MS
+    assert world.expire() == {OffsetKey("g", "t", 0)}
+    world.now += DAY_MS
+    assert world.expire() == {OffsetKey("g", "t", 1), GroupKey("g")}
+    assert "g" not in world.shard.groups
+
+
+def test_an_empty_groups_offsets_expire_by_the_time_it_became_empty(world: World) -> None:
+    world.commit()
+    world.group(timestamp=NOW + DAY_MS)
+    world.now = NOW + RETENTION_MS
+    assert world.expire() == set()
+    world.now += DAY_MS
+    assert world.expire() == {OffsetKey("g", "t", 0), GroupKey("g")}
+
+
+def test_an_active_group_keeps_the_offsets_of_its_topics(world: World) -> None:
+    world.commit("t")
+    world.commit("left")
+    world.group(member("t"))
+    world.now += RETENTION_MS
+    assert world.expire() == {OffsetKey("g", "left", 0)}
+
+
+@pytest.mark.parametrize("protocol_type", ["connect", "consumer"])
+def test_an_active_group_of_unknown_subscription_keeps_everything(world: World, protocol_type: str) -> None:
+    world.commit()
+    world.group(member()._replace(subscription=b"?"), protocol_type=protocol_type)
+    world.now += RETENTION_MS * 2
+    assert world.expire() == set()
+
+
+def test_a_retention_time_of_the_client_counts_instead(world: World) -> None:
+    world.apply([(OffsetKey("g", "t", 0), CommittedOffset(1, -1, "", NOW, expire_timestamp=NOW + DAY_MS))])
+    world.now += DAY_MS
+    assert world.expire() == {OffsetKey("g", "t", 0), GroupKey("g")}
+
+
+def test_a_group_without_offsets_expires_at_once_when_empty(world: World) -> None:
+    world.group()
+    assert world.expire() == {GroupKey("g")}
+
+
+def test_deleting_a_group_removes_its_offsets(world: World) -> None:
+    world.commit("t", 0)
+    world.commit("u", 3)
+    world.apply(world.shard.decide_delete("g"))
+    assert world.offset() is None
+    assert not world.shard.groups
+    assert not world.shard.offsets.of_group("g")
+
+
+def test_a_group_with_members_cannot_be_deleted(world: World) -> None:
+    world.group(member("t"))
+    with pytest.raises(KafkaError) as raised:
+        world.shard.decide_delete("g")
+    assert raised.value.code is ErrorCode.non_empty_group
+
+
+def test_a_group_that_is_not_there_cannot_be_deleted(world: World) -> None:
+    with pytest.raises(KafkaError) as raised:
+        world.shard.decide_delete("g")
+    assert raised.value.code is ErrorCode.group_id_not_found
+
+
+def test_offsets_in_use_cannot_be_deleted(world: World) -> None:
+    for topic in ("t", "u"):
+        world.commit(topic)
+    world.group(member("t"))
+    errors, decision = world.shard.decide_delete_offsets("g", [("t", 0), ("u", 0), ("v", 0)])
+    assert errors == [ErrorCode.group_subscribed_to_topic, ErrorCode.none, ErrorCode.none]
+    assert decision == [(OffsetKey("g", "u", 0), None)]
+
+
+def test_offsets_of_other_protocols_cannot_be_deleted_from_under_members(world: World) -> None:
+    world.group(member("t"), protocol_type="connect")
+    with pytest.raises(KafkaError) as raised:
+        world.shard.decide_delete_offsets("g", [("t", 0)])
+    assert raised.value.code is ErrorCode.non_empty_group
+
+
+def test_offsets_go_with_their_topic(world: World) -> None:
+    for topic in ("t", "u"):
+        world.commit(topic)
+    world.apply(world.shard.decide_topics_deleted(frozenset({"t", "other"})))
+    assert (world.offset("t"), world.offset("u")) == (None, 1)
+
+
+def test_offsets_of_a_transaction_count_once_it_commits(world: World) -> None:
+    world.commit(offset=1)
+    world.commit(offset=2, producer_id=7)
+    assert world.offset() == 1
+    assert world.shard.offsets.has_pending(OffsetKey("g", "t", 0))
+    world.shard.offsets.end_transaction(7, committed=True)
+    assert world.offset() == 2
+    assert not world.shard.offsets.has_pending(OffsetKey("g", "t", 0))
+
+
+def test_offsets_of_an_aborted_transaction_never_count(world: World) -> None:
+    world.commit(offset=2, producer_id=7)
+    world.shard.offsets.end_transaction(7, committed=False)
+    assert world.offset() is None
+
+
+def test_a_plain_commit_behind_a_transactional_one_wins(world: World) -> None:
+    world.commit(offset=2, producer_id=7)
+    world.commit(offset=3)
+    world.shard.offsets.end_transaction(7, committed=True)
+    assert world.offset() == 3
+
+
+def test_an_open_transaction_keeps_offset_and_group(world: World) -> None:
+    world.commit(offset=1)
+    world.commit(offset=2, producer_id=7)
+    world.now += RETENTION_MS
+    assert world.expire() == set()
+
+
+def test_deleting_a_group_undoes_what_transactions_would_commit(world: World) -> None:
+    world.commit(offset=2, producer_id=7)
+    world.apply(world.shard.decide_delete("g"))
+    world.shard.offsets.end_transaction(7, committed=True)
+    assert world.offset() is None

@@ -1,0 +1,68 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.coordinator.timers import Timers
+
+
+def test_timers_fire_in_order_of_their_deadlines() -> None:
+    timers: Timers[str] = Timers()
+    timers.schedule("late", 2)
+    timers.schedule("early", 1)
+    assert timers.expired(0.5) == []
+    assert timers.expired(2) == ["early", "late"]
+    assert timers.expired(9) == []
+
+
+def test_a_deadline_can_move_either_way() -> None:
+    timers: Timers[str] = Timers()
+    timers.schedule("a", 1)
+    timers.schedule("a", 5)
+    assert timers.expired(4) == []
+    timers.schedule("a", 4.5)
+    assert timers.expired(4.5) == ["a"]
+    assert timers.expired(9) == []
+
+
+def test_a_cancelled_timer_never_fires() -> None:
+    timers: Timers[str] = Timers()
+    timers.schedule("a", 1)
+    timers.cancel("a")
+    timers.cancel("never there")
+    assert timers.expired(9) == []
+
+
+def test_cancelled_timers_do_not_pile_up() -> None:
+    timers: Timers[int] = Timers()
+    for key in range(10_000):
+        timers.schedule(key, key)
+        timers.cancel(key)
+    assert len(timers._heap) < 200
+
+
+actions = st.lists(
+    st.tuples(st.sampled_from(["schedule", "cancel", "look"]), st.integers(0, 4), st.integers(0, 20)), max_size=60
+)
+
+
+@given(actions)
+def test_a_timer_fires_once_at_its_last_deadline(steps: list[tuple[str, int, int]]) -> None:
+    timers: Timers[int] = Timers()
+    model: dict[int, int] = {}
+    now = 0
+    for action, key, amount in steps:
+        if action == "schedule":
+            timers.schedule(key, now + amount)
+            model[key] = now + amount
+        elif action == "cancel":
+            timers.cancel(key)
+            model.pop(key, None)
+        else:
+            now += amount
+            due = {key for key, deadline in model.items() if deadline <= now}
+            assert set(timers.expired(now)) == due
+            for each in due:
+                del model[each]
+        if model:
+            look = timers.next_look
+            assert look is not None
+            assert look <= min(model.values())
