@@ -1,7 +1,6 @@
 """Asks handlers as a client would: request and answer go through their schemas in the version asked for."""
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ async def ask(
     request, _ = schema(api_key, version).read_request(bytes(out), 0)
     client = ClientInfo(listener=listener, host="192.0.2.9", port=7, local_address=("192.0.2.1", 19092))
     reply = routes[api_key](RequestContext(int(api_key), version, 1, "me", client, 0.0), request)
-    if asyncio.iscoroutine(reply):
+    if isinstance(reply, Awaitable):
         reply = await reply
     assert not isinstance(reply, RawReply)
     answer = bytearray()
