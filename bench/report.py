@@ -79,7 +79,7 @@ def machine() -> str:
 def _figure(value: float, unit: str) -> str:
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
     if value >= 10_000:
-        return f"{value / 1000:,.0f} K{unit}" if unit.endswith("/s") else f"{value:,.0f} {unit}"
+        return f"{value / 1000:,.0f} K {unit}" if unit.endswith("/s") else f"{value:,.0f} {unit}"
     return f"{value:,.{max(digits, 3 if unit in ('ms', 's') and value < 1 else digits)}f} {unit}"
 
 

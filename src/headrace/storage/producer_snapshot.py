@@ -9,10 +9,9 @@ from pathlib import Path
 from struct import Struct, error
 from typing import Final
 
-from crc32c import crc32c
-
 from headrace.storage.atomic_file import replace_file
 from headrace.storage.segment_files import SNAPSHOT_SUFFIX, offset_of, segment_file
+from headrace.wire.checksum import crc32c
 
 _VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")

@@ -7,9 +7,8 @@ however many records follow. Layout: https://kafka.apache.org/documentation/#rec
 import struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from headrace.types import Buffer
+from headrace.wire.checksum import crc32c
 
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12

@@ -1,0 +1,29 @@
+"""CRC-32C, computed by the processor.
+
+The package `crc32c` looks its own version up when it is imported, which takes longer than everything else in `wire`
+together; so its compiled module is loaded without the package around it.
+"""
+
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+from headrace.types import Buffer
+
+
+def _compiled() -> Callable[[Buffer], int]:
+    package = PathFinder.find_spec("crc32c")
+    if package is not None:
+        spec = PathFinder.find_spec("_crc32c", package.submodule_search_locations)
+        if spec is not None and spec.loader is not None:
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            compiled: Callable[[Buffer], int] = module.crc32c
+            return compiled
+    from crc32c import crc32c  # laid out in another way than it is today
+
+    return crc32c
+
+
+crc32c: Callable[[Buffer], int] = _compiled()
+"""The checksum of a buffer."""
