@@ -54,7 +54,8 @@ class Broker(ABC):
         """What to execute."""
 
     def environment(self) -> dict[str, str]:
-        return dict(os.environ)
+        """Ours, with byte code kept as it is where a package is installed."""
+        return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
     def start(self) -> float:
         """Start it; seconds from exec to the first answered ApiVersions. Raises RuntimeError with its log."""

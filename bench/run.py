@@ -59,6 +59,11 @@ class Run:
         return self.samples
 
     def _starts(self) -> None:
+        for kind in self._kinds:
+            # Files are read from the disk, and byte code may be compiled, at the first start; it is not counted.
+            with self._broker(kind) as broker:
+                self._say(f"warming up: {broker.name}, start")
+                broker.start()
         for number in range(1, self._scale.starts + 1):
             for kind in self._in_turn(number):
                 with self._broker(kind) as broker:

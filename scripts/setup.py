@@ -103,12 +103,15 @@ def python_packages() -> None:
     )
     run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", uv_lock, hint=hint)
     try:
-        run(VENV / "bin" / "uv", "pip", "sync", "--python", PYTHON, "--require-hashes", LOCK, hint=hint)
+        sync = ("pip", "sync", "--compile-bytecode", "--python", PYTHON, "--require-hashes", LOCK)
+        run(VENV / "bin" / "uv", *sync, hint=hint)
     except MissingError:
         # pip reads settings (mirrors, certificates) that uv does not.
         run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCK, hint=hint)
     editable = ("--no-deps", "--no-build-isolation", "-e", ROOT)
     run(VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, *editable, hint="Could not install Headrace.")
+    # A broker starts in a third of a second only with its byte code there, which PYTHONDONTWRITEBYTECODE would leave out.
+    run(PYTHON, "-m", "compileall", "-q", ROOT / "src", hint="Could not compile Headrace's own modules.")
 
 
 def locked(package: str) -> str:
