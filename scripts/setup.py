@@ -110,7 +110,7 @@ def python_packages() -> None:
         run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCK, hint=hint)
     editable = ("--no-deps", "--no-build-isolation", "-e", ROOT)
     run(VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, *editable, hint="Could not install Headrace.")
-    # A broker starts in a third of a second only with its byte code there, which PYTHONDONTWRITEBYTECODE would leave out.
+    # A broker starts fast only with its byte code there; PYTHONDONTWRITEBYTECODE would leave it out.
     run(PYTHON, "-m", "compileall", "-q", ROOT / "src", hint="Could not compile Headrace's own modules.")
 
 
