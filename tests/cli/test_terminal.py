@@ -1,0 +1,86 @@
+"""What a person sees: commands whose standard streams are a terminal of 80 columns."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+
+from tests.cli.conftest import Headrace
+
+
+def _seen(environment: Mapping[str, str], *words: str, typed: str = "", status: int = 0) -> list[str]:
+    """The lines on the terminal at the end, without colours and without what was typed."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    attributes = termios.tcgetattr(theirs)
+    attributes[3] &= ~termios.ECHO
+    termios.tcsetattr(theirs, termios.TCSANOW, attributes)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace", *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**environment, "TERM": "xterm-256color"},
+    )
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    seen = b""
+    while chunk := _read(ours):
+        seen += chunk
+    os.close(ours)
+    assert process.wait(timeout=30) == status, seen
+    return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode().splitlines()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux says so when the other end is closed
+        return b""
+
+
+def test_a_table_is_aligned_and_numbers_are_grouped(
+    headrace: Headrace, topic: str, environment: Mapping[str, str]
+) -> None:
+    headrace("produce", topic, "-p", "1", stdin="x\n" * 1500)
+    lines = [line.rstrip() for line in _seen(environment, "topics", "describe", topic)]
+    assert f"Topic        {topic}" in lines
+    assert "Records      1,500" in lines
+    [header] = [line for line in lines if line.startswith("Partition   ")]
+    [last] = [line for line in lines if re.match(r" +1 ", line)]
+    assert last.index("1,500") + len("1,500") == header.index("Latest") + len("Latest")
+    assert len(last) == len(header) <= 80
+
+
+def test_deleting_asks_first(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
+    refused = _seen(environment, "topics", "delete", topic, typed="n\n", status=1)
+    assert refused[0].startswith(f"Delete {topic} at ")
+    assert topic in headrace("topics", "list").stdout
+    agreed = _seen(environment, "topics", "delete", topic, typed="y\n")
+    assert agreed[-1].endswith(f"[y/N]: Deleted topic {topic}")
+    assert topic not in headrace("topics", "list").stdout
+
+
+def test_someone_who_types_records_is_told_how(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
+    seen = _seen(environment, "produce", topic, typed="hello\n\x04")
+    assert seen[0] == "Type a record a line; Ctrl-D ends."
+    assert seen[1].startswith(f"1 record (5 B) to {topic}, partition ")
+    assert headrace("consume", topic, "--until-end").stdout == "hello\n"
+
+
+def test_records_cannot_take_over_the_terminal(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
+    headrace("produce", topic, stdin="\x1b[2Jgone\x07\n")
+    assert _seen(environment, "consume", topic, "--until-end")[0] == "\\x1b[2Jgone\\x07"
+    assert headrace("consume", topic, "--until-end").stdout == "\x1b[2Jgone\x07\n"
+
+
+def test_what_went_wrong_is_broken_between_words(topic: str, environment: Mapping[str, str]) -> None:
+    lines = _seen(environment, "topics", "list", "--bootstrap", "127.0.0.1:1", status=1)
+    assert lines[0] == "Error: nobody listens at 127.0.0.1:1"
+    assert " ".join(line.strip() for line in lines[1:]).endswith("with --bootstrap or HEADRACE_BOOTSTRAP.")
+    assert all(len(line) <= 80 for line in lines)

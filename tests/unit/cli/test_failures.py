@@ -1,0 +1,42 @@
+import pytest
+from confluent_kafka import KafkaError
+
+from headrace.cli.failures import missing_topic, refused
+from headrace.cli.sending import Sent
+
+KNOWN = ["access-log", "access-log.rejected", "orders"]
+
+
+def test_a_missing_topic_comes_with_the_names_that_are_close() -> None:
+    error = missing_topic("acess-log", "b:1", KNOWN)
+    assert error.what == "there is no topic 'acess-log' at b:1"
+    assert error.hint == "Did you mean 'access-log' or 'access-log.rejected'? `headrace topics list` shows all."
+
+
+def test_where_no_name_is_close_the_way_to_create_it_is_shown() -> None:
+    assert "`headrace topics create payments`" in str(missing_topic("payments", "b:1", KNOWN).hint)
+
+
+def test_what_a_broker_refuses_is_told_with_the_name_of_the_error() -> None:
+    error = refused(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR), "b:1", "creating topic 't'")
+    assert error.what.startswith("creating topic 't': ")
+    assert error.what.endswith("(INVALID_REPLICATION_FACTOR)")
+    assert error.hint == "There cannot be more replicas than brokers."
+
+
+@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])
+def test_silence_is_told_as_silence(code: int) -> None:
+    assert refused(KafkaError(code), "b:1", "asking").what == "asking: no answer from b:1"
+
+
+@pytest.mark.parametrize(
+    ("sent", "summary"),
+    [
+        (Sent("t", 1, 5, 0.2, {2: 41}), "1 record (5 B) to t, partition 2 offset 41"),
+        (Sent("t", 1, 5, 0.2), "1 record (5 B) to t in 0.20 s"),
+        (Sent("t", 50_000, 2048, 2.0, {0: 1, 1: 2}), "50,000 records (2.0 KB) to t in 2.0 s: 25,000 records/s"),
+        (Sent("t"), "0 records (0 B) to t in 0.00 s"),
+    ],
+)
+def test_the_last_line_of_producing(sent: Sent, summary: str) -> None:
+    assert sent.summary() == summary
