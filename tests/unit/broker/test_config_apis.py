@@ -157,7 +157,7 @@ async def test_only_what_was_set_for_all_brokers_is_the_clusters_default(routes:
 async def test_a_resource_that_is_not_there_is_refused(kind: int, name: str, code: ErrorCode, routes: Routes) -> None:
     assert (await describe(routes, kind, name)).error_code == code
     if (kind, name) != (TOPIC, ""):
-        assert (await change(routes, kind, name, ("a", SET, "b")))[0] == code
+        assert (await change(routes, kind, name, ("retention.ms", SET, "5")))[0] == code
 
 
 @every_version(INCREMENTAL)

@@ -165,7 +165,7 @@ class ConfigApis:
                     changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
                     loggers.alter(changes, validate_only=request.validate_only)
                 else:
-                    self._check_resource(resource.resource_type, resource.resource_name)
+                    self._check_resource(resource.resource_type, resource.resource_name, change)
                     accepted.append((_resource(resource), change))
             except KafkaError as error:
                 problems.append(error)
@@ -180,11 +180,12 @@ class ConfigApis:
             for resource, problem in zip(request.resources, problems, strict=True)
         ]
 
-    def _check_resource(self, resource_type: int, name: str) -> None:
+    def _check_resource(self, resource_type: int, name: str, change: Alteration) -> None:
         if resource_type == TOPIC:
             _check_named(name, "Topic name")
             topic_names.validate(name)
             if name not in self._controller.image.topics:
+                change({})  # as with Kafka, a setting that no topic could have is the first thing to say
                 raise KafkaError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
         elif resource_type == BROKER:
             if name:
