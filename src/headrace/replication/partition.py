@@ -27,6 +27,17 @@ _PLACED_SIZE: Final = 16
 ALL_REPLICAS: Final = -1
 
 
+class RecordsRefusedError(KafkaError):
+    """Some records of a batch break a rule of the topic, so the whole batch is refused (KIP-467).
+
+    `records` has the place in the batch and the reason of each.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, records: list[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.records = records
+
+
 class AppendResult(NamedTuple):
     """Where a batch stands; `log_append_time` in ms, -1 where the producer's own timestamps count."""
 
@@ -102,7 +113,7 @@ class Partition:
         if header.producer_id >= 0:
             earlier = self.producers.check(header)
             if earlier is not None:
-                return AppendResult(earlier.first_offset, earlier.last_offset, -1, log.log_start_offset)
+                return AppendResult(earlier.first_offset, earlier.last_offset, earlier.timestamp, log.log_start_offset)
         if config.compacts and not internal:
             self._check_keys(header, records)
         batch: Buffer = records
@@ -114,7 +125,7 @@ class Partition:
             batch = with_log_append_time(header, batch, 0, now_ms)
             header = parse_header(batch)
         else:
-            self._check_timestamps(header, now_ms)
+            self._check_timestamps(header, batch, now_ms)
         base_offset = log.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         placed = _PLACED.pack(base_offset, header.batch_length, self.leader_epoch)
@@ -228,24 +239,27 @@ class Partition:
         return batch, parse_header(batch)
 
     def _check_keys(self, header: BatchHeader, records: bytes) -> None:
-        for number, record in enumerate(records_of(header, uncompressed_body(header, records, 0))):
-            if record.key is None:
-                raise KafkaError(
-                    ErrorCode.invalid_record,
-                    f"record {number} has no key; {self.topic_partition.topic} is compacted and keeps records by key",
-                )
+        body = uncompressed_body(header, records, 0)
+        keyless = [place for place, record in enumerate(records_of(header, body)) if record.key is None]
+        if keyless:
+            why = f"{self.topic_partition.topic} is compacted and keeps records by key: every record needs one"
+            raise RecordsRefusedError(
+                ErrorCode.invalid_record, why, [(place, "the record has no key") for place in keyless]
+            )
 
-    def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
+    def _check_timestamps(self, header: BatchHeader, records: Buffer, now_ms: int) -> None:
         config = self.log.config
-        if header.max_timestamp > now_ms + config.message_timestamp_after_max_ms:
-            raise KafkaError(
-                ErrorCode.invalid_timestamp,
-                f"timestamp {header.max_timestamp} is more than message.timestamp.after.max.ms="
-                f"{config.message_timestamp_after_max_ms} ahead of the broker's clock",
-            )
-        if 0 <= header.base_timestamp < now_ms - config.message_timestamp_before_max_ms:
-            raise KafkaError(
-                ErrorCode.invalid_timestamp,
-                f"timestamp {header.base_timestamp} is more than message.timestamp.before.max.ms="
-                f"{config.message_timestamp_before_max_ms} behind the broker's clock",
-            )
+        earliest = now_ms - config.message_timestamp_before_max_ms
+        latest = now_ms + config.message_timestamp_after_max_ms
+        if header.max_timestamp <= latest and not 0 <= header.base_timestamp < earliest:
+            return
+        rule = (
+            f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} and"
+            f" message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} allow {earliest} to {latest}"
+        )
+        wrong = [
+            (place, f"the timestamp is {record.timestamp}; {rule}")
+            for place, record in enumerate(records_of(header, uncompressed_body(header, records, 0)))
+            if record.timestamp >= 0 and not earliest <= record.timestamp <= latest
+        ]
+        raise RecordsRefusedError(ErrorCode.invalid_timestamp, f"timestamps are out of range; {rule}", wrong)

@@ -50,6 +50,22 @@ def put_unsigned_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def put_count(out: bytearray, count: int, *, flexible: bool) -> None:
+    """Append the length of an array."""
+    if flexible:
+        put_unsigned_varint(out, count + 1)
+    else:
+        out += _INT32.pack(count)
+
+
+def put_string(out: bytearray, text: str, *, flexible: bool) -> None:
+    """Append `text` with its length."""
+    if flexible:
+        _write_compact_bytes(out, text)
+    else:
+        _write_legacy_string(out, text)
+
+
 def compile_encoder(cls: Any) -> Encoder:
     """A function that appends a message of schema class `cls` to a buffer."""
     flexible: bool = cls.__flexible__

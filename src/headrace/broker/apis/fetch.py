@@ -19,13 +19,12 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.log_file import FileSlice
 from headrace.wire.apis import ApiKey
-from headrace.wire.encoder import put_unsigned_varint
+from headrace.wire.encoder import put_count, put_string, put_unsigned_varint
 
 _FLEXIBLE: Final = 12
 _TOPIC_IDS: Final = 13
 _READ_COMMITTED: Final = 1
 
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqq")
 """Index, error, high watermark, last stable offset, log start offset (from version 5 on)."""
@@ -95,6 +94,8 @@ class FetchApi:
             partition.check_leader_epoch(wanted.current_leader_epoch)
             if wanted.last_fetched_epoch >= 0:
                 epoch, end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
+                if epoch < 0:
+                    raise KafkaError(ErrorCode.offset_out_of_range)
                 if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
                     return wanted, ErrorCode.none, partition, None, (epoch, end)
             part = partition.read(
@@ -267,10 +268,13 @@ def _encode(told: list[Answered], session_id: int, version: int, *, read_committ
     by_topic: dict[str | UUID, list[Answered]] = {}
     for answered in told:
         by_topic.setdefault(answered[0].topic, []).append(answered)
-    _put_count(out, len(by_topic), flexible=flexible)
+    put_count(out, len(by_topic), flexible=flexible)
     for topic, partitions in by_topic.items():
-        _put_topic(out, topic, flexible=flexible)
-        _put_count(out, len(partitions), flexible=flexible)
+        if isinstance(topic, UUID):
+            out += topic.bytes
+        else:
+            put_string(out, topic, flexible=flexible)
+        put_count(out, len(partitions), flexible=flexible)
         for answered in partitions:
             part = answered[3]
             _put_partition(out, answered, version, read_committed=read_committed)
@@ -291,19 +295,20 @@ def _encode(told: list[Answered], session_id: int, version: int, *, read_committ
 def _put_partition(out: bytearray, answered: Answered, version: int, *, read_committed: bool) -> None:
     wanted, error, partition, part, _ = answered
     size = 0 if part is None else part.size
-    if partition is None:
+    if partition is None or error is not ErrorCode.none:
         offsets = (-1, -1, -1)
     else:
         offsets = (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset)
     fixed = _PARTITION.pack(wanted.index, error.value, *offsets)
     out += fixed if version >= 5 else fixed[:-8]
-    # Aborted transactions: an empty list for read_committed, null otherwise.
+    # Aborted transactions: an empty list for read_committed and for what is not here, null otherwise.
+    has_list = read_committed or partition is None
     if version >= _FLEXIBLE:
-        out += b"\x01" if read_committed else b"\x00"
+        out += b"\x01" if has_list else b"\x00"
         out += b"\xff\xff\xff\xff"
         put_unsigned_varint(out, size + 1)
     else:
-        out += b"\x00\x00\x00\x00" if read_committed else b"\xff\xff\xff\xff"
+        out += b"\x00\x00\x00\x00" if has_list else b"\xff\xff\xff\xff"
         if version >= 11:
             out += b"\xff\xff\xff\xff"
         out += _INT32.pack(size)
@@ -315,22 +320,3 @@ def _put_tags(out: bytearray, diverging: tuple[int, int] | None) -> None:
     else:
         # One tagged field, number 0, 13 bytes: the epoch, its end offset, no tags of its own (KIP-595).
         out += _DIVERGING.pack(1, 0, 13, *diverging, 0)
-
-
-def _put_count(out: bytearray, count: int, *, flexible: bool) -> None:
-    if flexible:
-        put_unsigned_varint(out, count + 1)
-    else:
-        out += _INT32.pack(count)
-
-
-def _put_topic(out: bytearray, topic: str | UUID, *, flexible: bool) -> None:
-    if isinstance(topic, UUID):
-        out += topic.bytes
-        return
-    name = topic.encode()
-    if flexible:
-        put_unsigned_varint(out, len(name) + 1)
-    else:
-        out += _INT16.pack(len(name))
-    out += name

@@ -6,19 +6,19 @@ Layout of the answer: https://kafka.apache.org/protocol#The_Messages_Produce
 import logging
 import struct
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.broker.connection import InvalidRequestError
 from headrace.broker.context import NO_REPLY, Handler, RawReply, Reply, RequestContext
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.partition import ALL_REPLICAS
+from headrace.replication.partition import ALL_REPLICAS, Partition, RecordsRefusedError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.wire.apis import ApiKey
 from headrace.wire.compression import Codec
-from headrace.wire.encoder import put_unsigned_varint
+from headrace.wire.encoder import put_count, put_string
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +27,26 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 _FLEXIBLE: Final = 9
 _TOPIC_IDS: Final = 13
 _ZSTD: Final = 7
+_LOG_START_OFFSET: Final = 5
+_RECORD_ERRORS: Final = 8
 _ATTRIBUTES: Final = struct.Struct(">h")
 _ATTRIBUTES_POSITION: Final = 21
 _INT32 = struct.Struct(">i")
-_INT16 = struct.Struct(">h")
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_FLEXIBLE = struct.Struct(">ihqqqBBB")
-_PARTITION_V4 = struct.Struct(">ihqq")
+_PARTITION_V3 = struct.Struct(">ihqq")
+
+
+class _Outcome(NamedTuple):
+    """What became of one partition's batch; times in ms, offsets and times -1 where there are none."""
+
+    partition: int
+    error: int
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
 
 
 class ProduceApi:
@@ -75,19 +88,18 @@ class ProduceApi:
         if acks == 0:
             for _, partitions in results:
                 for partition in partitions:
-                    if partition[1]:
+                    if partition.error:
                         # As Kafka: without an answer, the end of the connection is the only sign of failure.
-                        raise InvalidRequestError(
-                            f"Produce of client id {context.client_id!r} with acks=0 failed: {partition[5]}"
-                        )
+                        raise InvalidRequestError(f"a Produce with acks=0 failed: {partition.message}")
             return NO_REPLY
         return RawReply((_encode(results, version),))
 
     def _append(
         self, context: RequestContext, name: str | None, data: Any, acks: int, version: int, now_ms: int
-    ) -> tuple[int, int, int, int, int, str | None]:
+    ) -> _Outcome:
         index = data.index
         records = data.records
+        partition: Partition | None = None
         try:
             if name is None:
                 raise KafkaError(ErrorCode.unknown_topic_id)
@@ -97,7 +109,8 @@ class ProduceApi:
                 records = b""
             if version < _ZSTD and len(records) > _ATTRIBUTES_POSITION + 2:
                 _refuse_zstd(records)
-            result = self._replicas.get(name, index).append_as_leader(records, now_ms=now_ms, acks=acks)
+            partition = self._replicas.get(name, index)
+            result = partition.append_as_leader(records, now_ms=now_ms, acks=acks)
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 log.warning(
@@ -108,20 +121,17 @@ class ProduceApi:
                     context.client_host,
                     error,
                 )
-            return _failed(index, error)
-        return index, 0, result.base_offset, result.log_append_time, result.log_start_offset, None
+            return _failed(index, error, -1 if partition is None else partition.log_start_offset)
+        return _Outcome(index, 0, result.base_offset, result.log_append_time, result.log_start_offset)
 
     @staticmethod
     def _name_bytes(topic: Any, version: int) -> bytes:
         if version >= _TOPIC_IDS:
             topic_id: UUID | None = topic.topic_id
             return bytes(16) if topic_id is None else topic_id.bytes
-        name: bytes = topic.name.encode()
-        if version < _FLEXIBLE:
-            return _INT16.pack(len(name)) + name
-        prefix = bytearray()
-        put_unsigned_varint(prefix, len(name) + 1)
-        return bytes(prefix) + name
+        name = bytearray()
+        put_string(name, topic.name, flexible=version >= _FLEXIBLE)
+        return bytes(name)
 
 
 def _refuse_zstd(records: bytes) -> None:
@@ -135,45 +145,47 @@ _INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 o
 _NO_TRANSACTIONS = KafkaError(ErrorCode.invalid_txn_state, "no transaction is open; InitProducerId begins none here")
 
 
-def _failed(index: int, error: KafkaError) -> tuple[int, int, int, int, int, str | None]:
-    return index, error.code.value, -1, -1, -1, str(error)
+def _failed(index: int, error: KafkaError, log_start_offset: int = -1) -> _Outcome:
+    records = error.records if isinstance(error, RecordsRefusedError) else ()
+    return _Outcome(index, error.code.value, -1, -1, log_start_offset, str(error), records)
 
 
-def _encode(
-    results: list[tuple[bytes, list[tuple[int, int, int, int, int, str | None]]]], version: int
-) -> bytes | bytearray:
+def _encode(results: list[tuple[bytes, list[_Outcome]]], version: int) -> bytearray:
+    flexible = version >= _FLEXIBLE
     out = bytearray()
-    if version < _FLEXIBLE:
-        out += _INT32.pack(len(results))
-        for name, partitions in results:
-            out += name
-            out += _INT32.pack(len(partitions))
-            for index, error, offset, append_time, start, message in partitions:
-                if version < 5:
-                    out += _PARTITION_V4.pack(index, error, offset, append_time)
-                    continue
-                out += _PARTITION.pack(index, error, offset, append_time, start)
-                if version == 8:
-                    out += _INT32.pack(0)
-                    text = message.encode() if message is not None else None
-                    out += _INT16.pack(-1) if text is None else _INT16.pack(len(text)) + text
-        out += _INT32.pack(0)
-        return out
-    put_unsigned_varint(out, len(results) + 1)
-    for name, partitions in results:
+    put_count(out, len(results), flexible=flexible)
+    for name, outcomes in results:
         out += name
-        put_unsigned_varint(out, len(partitions) + 1)
-        for index, error, offset, append_time, start, message in partitions:
-            if message is None:
+        put_count(out, len(outcomes), flexible=flexible)
+        for index, error, offset, append_time, start, message, record_errors in outcomes:
+            if flexible and message is None:
                 # no record errors (1), no message (0), no tags (0)
                 out += _PARTITION_FLEXIBLE.pack(index, error, offset, append_time, start, 1, 0, 0)
+            elif version < _LOG_START_OFFSET:
+                out += _PARTITION_V3.pack(index, error, offset, append_time)
             else:
                 out += _PARTITION.pack(index, error, offset, append_time, start)
-                text = message.encode()
-                out.append(1)
-                put_unsigned_varint(out, len(text) + 1)
-                out += text
-                out.append(0)
-        out.append(0)
-    out += b"\x00\x00\x00\x00\x00"
+                if version >= _RECORD_ERRORS:
+                    _put_errors(out, record_errors, message, flexible=flexible)
+        if flexible:
+            out.append(0)
+    # not throttled, and no tags
+    out += b"\x00\x00\x00\x00\x00" if flexible else b"\x00\x00\x00\x00"
     return out
+
+
+def _put_errors(
+    out: bytearray, record_errors: Sequence[tuple[int, str]], message: str | None, *, flexible: bool
+) -> None:
+    put_count(out, len(record_errors), flexible=flexible)
+    for place, reason in record_errors:
+        out += _INT32.pack(place)
+        put_string(out, reason, flexible=flexible)
+        if flexible:
+            out.append(0)
+    if message is None:
+        out += b"\x00" if flexible else b"\xff\xff"
+    else:
+        put_string(out, message, flexible=flexible)
+    if flexible:
+        out.append(0)
