@@ -4,9 +4,8 @@ from collections import deque
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headrace.coordinator.effects import JoinResult
 from headrace.coordinator.states import GroupState
 from headrace.errors import ErrorCode
 from tests.unit.coordinator.driver import SESSION_MS, Driver, subscription
@@ -17,12 +16,11 @@ PROTOCOLS = [
     (("sticky", subscription("t", "u")), ("range", subscription("t", "u"))),
 ]
 INSTANCES = ["i", "j"]
+picks = st.integers(0, 7)
 
 
 class GroupMachine(RuleBasedStateMachine):
     """Clients that do as they like; their tokens are remembered until the answer is there."""
-
-    members = Bundle("members")
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,35 +30,39 @@ class GroupMachine(RuleBasedStateMachine):
         self.instances: dict[str, str] = {}
         """Member id to the static instance it ever stood for."""
         self.generations: list[int] = [0]
+        self.gone: list[str] = []
         self.rosters: dict[int, set[str]] = {}
         """Generation to its members as the leader was told of them, static ones by instance."""
 
-    @rule(target=members, protocols=st.sampled_from(PROTOCOLS), version=st.sampled_from([3, 4, 9]))
-    def join_new(self, protocols: tuple[tuple[str, bytes], ...], version: int) -> object:
-        token = self.driver.join(protocols=protocols, version=version)
-        self.joins[token] = None
-        answer = self.driver.answers.get(token)
-        if isinstance(answer, JoinResult) and answer.error is ErrorCode.member_id_required:
-            return answer.member_id
-        return next(reversed(self.driver.group.membership.members), "nobody")
+    def pick(self, index: int) -> str:
+        """One of the group's members, of those that were given an id, or of those that are gone."""
+        membership = self.driver.group.membership
+        candidates = [*membership.members, *membership.pending_joins, *self.gone[-2:], "stranger"]
+        return candidates[index % len(candidates)]
 
-    @rule(target=members, instance_id=st.sampled_from(INSTANCES), protocols=st.sampled_from(PROTOCOLS))
-    def join_static(self, instance_id: str, protocols: tuple[tuple[str, bytes], ...]) -> object:
+    @rule(protocols=st.sampled_from(PROTOCOLS), version=st.sampled_from([3, 4, 9]))
+    def join_new(self, protocols: tuple[tuple[str, bytes], ...], version: int) -> None:
+        self.joins[self.driver.join(protocols=protocols, version=version)] = None
+
+    @rule(instance_id=st.sampled_from(INSTANCES), protocols=st.sampled_from(PROTOCOLS))
+    def join_static(self, instance_id: str, protocols: tuple[tuple[str, bytes], ...]) -> None:
         self.joins[self.driver.join(instance_id=instance_id, protocols=protocols)] = None
         member_id = self.driver.group.membership.static.get(instance_id)
-        if member_id is None:
-            return multiple()
-        self.instances[member_id] = instance_id
-        return member_id
+        if member_id is not None:
+            self.instances[member_id] = instance_id
 
-    @rule(member_id=members, protocols=st.sampled_from(PROTOCOLS))
-    def rejoin(self, member_id: str, protocols: tuple[tuple[str, bytes], ...]) -> None:
+    @rule(index=picks, protocols=st.sampled_from(PROTOCOLS))
+    def rejoin(self, index: int, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        member_id = self.pick(index)
         member = self.driver.group.membership.members.get(member_id)
         instance_id = None if member is None else member.instance_id
         self.joins[self.driver.join(member_id, instance_id=instance_id, protocols=protocols)] = member_id
 
-    @rule(member_id=members, stale=st.booleans())
-    def sync(self, member_id: str, stale: bool) -> None:
+    @rule(index=picks, stale=st.booleans())
+    def sync(self, index: int, stale: bool) -> None:
+        self._sync(self.pick(index), stale=stale)
+
+    def _sync(self, member_id: str, *, stale: bool) -> None:
         group = self.driver.group
         generation = group.generation - stale
         member = group.membership.members.get(member_id)
@@ -71,19 +73,22 @@ class GroupMachine(RuleBasedStateMachine):
         token = self.driver.sync(member_id, assignments, generation=generation, instance_id=instance_id)
         self.syncs[token] = (member_id, generation)
 
-    @rule(member_id=members)
-    def heartbeat(self, member_id: str) -> None:
-        self.driver.heartbeat(member_id)
+    @rule(index=picks)
+    def heartbeat(self, index: int) -> None:
+        self.driver.heartbeat(self.pick(index))
 
-    @rule(member_id=members, generation=st.integers(-1, 3))
-    def commit(self, member_id: str, generation: int) -> None:
+    @rule(index=picks, generation=st.integers(-1, 3))
+    def commit(self, index: int, generation: int) -> None:
+        member_id = self.pick(index)
         error = self.driver.commit(member_id, generation=generation)
         if error is ErrorCode.none and generation >= 0:
             assert member_id in self.driver.group.membership.members
             assert generation == self.driver.group.generation
 
-    @rule(member_id=members)
-    def leave(self, member_id: str) -> None:
+    @rule(index=picks)
+    def leave(self, index: int) -> None:
+        member_id = self.pick(index)
+        self.gone.append(member_id)
         if self.driver.leave(member_id) is ErrorCode.none:
             assert member_id not in self.driver.group.membership.members
 
@@ -101,7 +106,7 @@ class GroupMachine(RuleBasedStateMachine):
                 self.joins[self.driver.join(member.member_id, instance_id=member.instance_id)] = member.member_id
         self.driver.advance(3000)
         for member in list(self.driver.group.membership.members.values()):
-            self.sync(member.member_id, stale=False)
+            self._sync(member.member_id, stale=False)
 
     @rule(ms=st.sampled_from([1, 3000, SESSION_MS, 60_000, 300_000]))
     def wait(self, ms: int) -> None:

@@ -1,7 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: names, topic ids and existence here, the offsets in the coordinator."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
@@ -121,7 +121,7 @@ class OffsetApis:
             return answer
         if request.topics is None:
             # By id, topics that are gone have no name in the answer: they are left out.
-            wanted = [
+            wanted: list[tuple[dict[str, Any], str | None, Sequence[int]]] = [
                 ({"name": name, "topic_id": topic_id}, name, list(partitions))
                 for name, partitions in committed.items()
                 if (topic_id := self._topics.topic_id(name)) is not None or not by_id
@@ -132,22 +132,31 @@ class OffsetApis:
                 for topic in request.topics
             ]
         answer["topics"] = [
-            {**label, "partitions": list(self._fetch_partitions(group_id, name, partitions, require_stable))}
+            {
+                **label,
+                "partitions": [
+                    self._fetch_partition(
+                        group_id, name, index, label.get("topic_id") if by_id else None, require_stable
+                    )
+                    for index in partitions
+                ],
+            }
             for label, name, partitions in wanted
         ]
         return answer
 
-    def _fetch_partitions(
-        self, group_id: str, topic: str | None, partitions: list[int], require_stable: bool
-    ) -> Iterator[Fields]:
-        for index in partitions:
-            if topic is None:
-                yield _no_offset(index, ErrorCode.unknown_topic_id)
-            elif require_stable and self._coordinator.is_unstable(group_id, topic, index):
-                yield _no_offset(index, ErrorCode.unstable_offset_commit)
-            else:
-                offset = self._coordinator.committed_offsets(group_id).get(topic, {}).get(index)
-                yield _no_offset(index) if offset is None else _offset(index, offset)
+    def _fetch_partition(
+        self, group_id: str, topic: str | None, index: int, topic_id: UUID | None, require_stable: bool
+    ) -> Fields:
+        if topic is None:
+            return _no_offset(index, ErrorCode.unknown_topic_id)
+        if require_stable and self._coordinator.is_unstable(group_id, topic, index):
+            return _no_offset(index, ErrorCode.unstable_offset_commit)
+        offset = self._coordinator.committed_offsets(group_id).get(topic, {}).get(index)
+        if offset is None or (topic_id is not None and offset.topic_id not in (b"", topic_id.bytes)):
+            # Never committed, or committed to an earlier topic of the same name.
+            return _no_offset(index)
+        return _offset(index, offset)
 
     def delete(self, _: RequestContext, request: Request) -> Fields:
         """Deletes offsets that no member of the group is using (KIP-496)."""

@@ -1,0 +1,170 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete in every version."""
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from headrace.coordinator.records import CommittedOffset, OffsetKey
+from headrace.errors import ErrorCode
+from headrace.wire.apis import ApiKey
+from tests.unit.broker.asking import every_version
+from tests.unit.broker.group_world import TOPIC_ID, GroupWorld
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[GroupWorld]:
+    world = GroupWorld()
+    yield world
+    world.coordinator.close()
+
+
+def errors(answer: Any) -> list[ErrorCode]:
+    return [partition.error_code for topic in answer.topics for partition in topic.partitions]
+
+
+def offsets(answer: Any) -> list[tuple[int, str]]:
+    return [(p.committed_offset, p.metadata) for topic in answer.topics for p in topic.partitions]
+
+
+@every_version(ApiKey.OFFSET_COMMIT)
+async def test_what_is_committed_can_be_fetched(version: int, world: GroupWorld) -> None:
+    answer = await world.commit(version, (0, 5, "note"), (1, 6, None), (3, 1, ""), (-1, 1, ""))
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert errors(answer) == [ErrorCode.none, ErrorCode.none, unknown, unknown]
+    assert offsets(await world.fetch(8)) == [(5, "note"), (6, "")]
+    if version >= 10:
+        assert answer.topics[0].topic_id == TOPIC_ID
+    committed = world.coordinator.committed_offsets("g")["t"][0]
+    assert committed.leader_epoch == (4 if version >= 6 else -1)
+    assert committed.topic_id == TOPIC_ID.bytes
+
+
+@every_version(ApiKey.OFFSET_FETCH)
+async def test_offsets_are_fetched(version: int, world: GroupWorld) -> None:
+    await world.commit(8, (0, 5, "note"))
+    answer = await world.fetch(version)
+    assert offsets(answer) == [(5, "note"), (-1, "")]
+    assert errors(answer) == [ErrorCode.none, ErrorCode.none]
+    if version >= 2:
+        assert answer.error_code is ErrorCode.none
+    if version >= 5:
+        assert [p.committed_leader_epoch for p in answer.topics[0].partitions] == [4, -1]
+    if version >= 10:
+        assert answer.topics[0].topic_id == TOPIC_ID
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+async def test_all_offsets_of_a_group_are_fetched(version: int, world: GroupWorld) -> None:
+    await world.commit(8, (0, 5, ""), (2, 7, ""))
+    answer = await world.fetch(version, None)
+    assert {p.partition_index: p.committed_offset for p in answer.topics[0].partitions} == {0: 5, 2: 7}
+    assert (await world.fetch(version, None, group_id="nobody")).topics == ()
+
+
+async def test_several_groups_are_fetched_at_once(world: GroupWorld) -> None:
+    await world.commit(8, (0, 5, ""))
+    await world.commit(8, (0, 6, ""), group_id="h")
+    topics = [{"name": "t", "partition_indexes": [0]}]
+    answer = await world.ask(
+        ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": name, "topics": topics} for name in ("g", "h", "nobody")]
+    )
+    assert [(group.group_id, offsets(group)[0][0]) for group in answer.groups] == [("g", 5), ("h", 6), ("nobody", -1)]
+
+
+async def test_topics_that_are_not_there_cannot_be_committed(world: GroupWorld) -> None:
+    partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
+    by_name = await world.commit(8, topics=[{"name": "u", "partitions": partitions}])
+    by_id = await world.commit(10, topics=[{"topic_id": uuid.UUID(int=9), "partitions": partitions}])
+    assert errors(by_name) == [ErrorCode.unknown_topic_or_partition]
+    assert errors(by_id) == [ErrorCode.unknown_topic_id]
+    assert not world.log.stored
+
+
+async def test_an_unknown_topic_id_is_told_when_fetching(world: GroupWorld) -> None:
+    answer = await world.fetch(10, [{"topic_id": uuid.UUID(int=9), "partition_indexes": [0]}])
+    assert errors(answer) == [ErrorCode.unknown_topic_id]
+
+
+async def test_offsets_of_an_earlier_topic_of_the_name_do_not_count(world: GroupWorld) -> None:
+    await world.commit(10, (0, 5, ""))
+    world.topics["t"] = (uuid.UUID(int=8), 3)
+    answer = await world.fetch(10, [{"topic_id": uuid.UUID(int=8), "partition_indexes": [0]}])
+    assert offsets(answer) == [(-1, "")]
+    assert offsets(await world.fetch(9)) == [(5, ""), (-1, "")]
+
+
+async def test_topics_that_are_gone_are_left_out_of_all_offsets_by_id(world: GroupWorld) -> None:
+    await world.commit(10, (0, 5, ""))
+    del world.topics["t"]
+    assert (await world.fetch(10, None)).topics == ()
+    assert len((await world.fetch(9, None)).topics) == 1
+
+
+@every_version(ApiKey.OFFSET_COMMIT)
+async def test_members_commit_with_their_generation(version: int, world: GroupWorld) -> None:
+    member_id = await world.member()
+
+    async def commit(**fields: Any) -> list[ErrorCode]:
+        who = {"member_id": member_id, "generation_id_or_member_epoch": 1, **fields}
+        return errors(await world.commit(version, (0, 5, ""), **who))
+
+    assert await commit() == [ErrorCode.none]
+    assert await commit(generation_id_or_member_epoch=2) == [ErrorCode.illegal_generation]
+    assert await commit(member_id="stranger") == [ErrorCode.unknown_member_id]
+    missing = ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation
+    assert await commit(group_id="nobody") == [missing]
+
+
+async def test_metadata_over_the_limit_is_refused_alone(world: GroupWorld) -> None:
+    answer = await world.commit(8, (0, 5, "x" * 4097), (1, 6, "x" * 4096))
+    assert errors(answer) == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+async def test_a_retention_time_of_the_client_is_kept(version: int, world: GroupWorld) -> None:
+    await world.commit(version, (0, 5, ""), retention_time=60_000)
+    committed = world.coordinator.committed_offsets("g")["t"][0]
+    assert abs(committed.expire_timestamp - committed.commit_timestamp - 60_000) < 5_000
+
+
+async def test_a_commit_of_nothing_is_answered(world: GroupWorld) -> None:
+    assert (await world.commit(9, topics=[])).topics == ()
+
+
+async def test_an_offset_that_a_transaction_is_changing_is_unstable(world: GroupWorld) -> None:
+    await world.commit(8, (0, 5, ""))
+    shard = world.coordinator._shards.of("g")
+    shard.state.replay(OffsetKey("g", "t", 0), CommittedOffset(6, -1, "", 0), now_ms=0, producer_id=1)
+    assert errors(await world.fetch(8, require_stable=True)) == [ErrorCode.unstable_offset_commit, ErrorCode.none]
+    assert offsets(await world.fetch(8, require_stable=False))[0] == (5, "")
+
+
+async def test_offsets_nobody_uses_are_deleted(world: GroupWorld) -> None:
+    await world.commit(8, (0, 5, ""), (1, 6, ""))
+    topics = [
+        {"name": "t", "partitions": [{"partition_index": 0}, {"partition_index": 9}]},
+        {"name": "u", "partitions": [{"partition_index": 0}]},
+    ]
+    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id="g", topics=topics)
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert (answer.error_code, errors(answer)) == (ErrorCode.none, [ErrorCode.none, unknown, unknown])
+    assert offsets(await world.fetch(8)) == [(-1, ""), (6, "")]
+
+
+async def test_offsets_in_use_are_not_deleted(world: GroupWorld) -> None:
+    await world.member()
+    topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id="g", topics=topics)
+    assert errors(answer) == [ErrorCode.group_subscribed_to_topic]
+
+
+@pytest.mark.parametrize(
+    ("group_id", "error"), [("", ErrorCode.invalid_group_id), ("nobody", ErrorCode.group_id_not_found)]
+)
+async def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(
+    group_id: str, error: ErrorCode, world: GroupWorld
+) -> None:
+    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id=group_id, topics=[])
+    assert answer.error_code is error
