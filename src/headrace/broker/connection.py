@@ -7,6 +7,7 @@ client. Reading also stops while answers wait for a client that does not take th
 
 import asyncio
 import logging
+import mmap
 import os
 import socket
 import struct
@@ -97,7 +98,7 @@ class Connection:
         self._memory = memory
         self._max_frame = max_frame
         self._on_closed = on_closed
-        self._buffer: bytearray | None = None
+        self._buffer: bytearray | mmap.mmap | None = None
         self._view: memoryview = _scratch_view[:0]
         self._filled = 0
         self._needed = _SIZE.size
@@ -221,7 +222,8 @@ class Connection:
             self._pause_reading()
 
     def _set_buffer(self, capacity: int, content: memoryview | bytes) -> None:
-        self._buffer = bytearray(capacity)
+        # A large one only costs memory as it fills: a client may announce a hundred megabytes and send ten bytes.
+        self._buffer = bytearray(capacity) if capacity <= SCRATCH_SIZE else mmap.mmap(-1, capacity)
         self._view = memoryview(self._buffer)
         self._view[: len(content)] = content
         self._filled = len(content)
@@ -229,7 +231,7 @@ class Connection:
     def memory_granted(self) -> None:
         """The memory for the request that was begun is reserved; read on."""
         self._waits_for_memory = False
-        self._set_buffer(self._reserved, bytes(self._view))
+        self._set_buffer(self._reserved, self._view)
         self._frame_started_at = self._loop.time()
         self._resume_reading()
 

@@ -65,6 +65,8 @@ class Dispatcher:
             reply = self._handlers[context.api_key](context, request)
         except KafkaError as error:
             reply = error_reply(context, request, error)
+        except InvalidRequestError:
+            raise
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
             reply = self._unexpected(context, request, error)
         if isinstance(reply, Awaitable):
@@ -78,6 +80,8 @@ class Dispatcher:
             reply = await answer
         except KafkaError as error:
             reply = error_reply(context, request, error)
+        except InvalidRequestError:
+            raise
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
             reply = self._unexpected(context, request, error)
         return _encode(context, api_schema, reply)

@@ -18,6 +18,7 @@ SWEEP_SECONDS: Final = 5.0
 DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
 """Bytes for requests in progress where `queued.max.request.bytes` sets no limit."""
 _ACCEPTS_PER_TURN: Final = 64
+_BACKLOG: Final = "socket.listen.backlog.size"
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -43,7 +44,7 @@ class Server:
         Raises ConfigError when an address is in use or not this machine's.
         """
         for listener in self._config.parsed_listeners:
-            self._sockets.append((_bind(listener, self._config.socket_listen_backlog_size), listener.name))
+            self._sockets.append((_bind(listener, self._backlog()), listener.name))
         return [
             Listener(name, listener.host or "0.0.0.0", sock.getsockname()[1])
             for (sock, name), listener in zip(self._sockets, self._config.parsed_listeners, strict=True)
@@ -54,6 +55,10 @@ class Server:
         for sock, listener in self._sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock, listener)
         self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)
+
+    def _backlog(self) -> int:
+        # Kafka's 50 overflow under a rush of clients, each of which then waits a second for its next attempt.
+        return self._config.socket_listen_backlog_size if self._config.is_set(_BACKLOG) else socket.SOMAXCONN
 
     @property
     def connection_count(self) -> int:
