@@ -7,10 +7,9 @@ the listener. It knows neither logs nor sockets.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -24,7 +23,7 @@ from headrace.cluster.image import (
     MetadataImage,
     TopicImage,
 )
-from headrace.cluster.loading import create_persistent_nodes, load_image
+from headrace.cluster.loading import load_image, missing_nodes
 from headrace.cluster.store import (
     BadVersion,
     Create,
@@ -99,13 +98,15 @@ class Controller:
         """Tell `listener` of every change from now on."""
         self._listeners.append(listener)
 
-    async def start(self, cluster_id: str | None = None) -> None:
+    async def start(self, cluster_id: str | None = None, found: Sequence[FoundPartition] = ()) -> None:
         """Read the tree, making it where it is new, take the controller's office, and put run-time settings in force.
 
-        `cluster_id` is what the data directory says; raises ClusterIdMismatch where the tree has another.
+        `cluster_id` is what the data directory says; raises ClusterIdMismatch where the tree has another. `found` is
+        what lies in this broker's log directories. A new tree takes it up as topics with default settings, so that
+        directories that Kafka wrote, or whose metadata file was lost, are served. In an old tree a partition that no
+        topic has is what a deletion left behind.
         """
-        await create_persistent_nodes(self._store)
-        known = await self._cluster_id(cluster_id)
+        known = await self._found_cluster(cluster_id, found)
         if cluster_id is not None and known != cluster_id:
             raise ClusterIdMismatch(
                 f"The data directory belongs to cluster {cluster_id}, but the metadata store to cluster {known}. "
@@ -134,17 +135,6 @@ class Controller:
             image = self.image.with_brokers((*self.image.brokers.values(), broker))
             topics, operations = elect(image)
             await self._commit(Change(operations, image.with_topics(topics)))
-
-    async def adopt(self, found: Iterable[FoundPartition]) -> list[str]:
-        """Take up topics whose partitions lie in this broker's log directories but that the tree does not know.
-
-        So a directory that Kafka wrote, or whose metadata file was lost, is served as it is, under default settings.
-        Before register(), which gives the partitions their next leader epochs. Returns the topics' names.
-        """
-        async with self._lock:
-            adopted, change = topic_changes.adopt_topics(self.image, found, self._config)
-            await self._commit(change)
-            return adopted
 
     def partitions_of(self, broker_id: int) -> list[PartitionChange]:
         """Every partition with a replica on that broker."""
@@ -283,16 +273,23 @@ class Controller:
         """Leave the cluster: this broker's ephemeral nodes go."""
         await self._store.close()
 
-    async def _cluster_id(self, suggested: str | None) -> str:
-        try:
+    async def _found_cluster(self, suggested: str | None, found: Sequence[FoundPartition]) -> str:
+        """The id of the cluster, which this broker founds, with the topics it brings, where it is the first."""
+        while True:
+            missing = await missing_nodes(self._store)
+            if await self._store.exists(znodes.CLUSTER_ID) is None:
+                cluster_id = suggested or znodes.encode_id(uuid.uuid4())
+                missing.append(Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)))
+                adopted, change = topic_changes.adopt_topics(self.image, found, self._config)
+                missing.extend(change.operations)
+                if adopted:
+                    log.warning("Topics found in the log directories get default settings: %s", ", ".join(adopted))
+            try:
+                if missing:
+                    await self._store.multi(missing)
+            except NodeExists:
+                continue  # another broker was faster
             return znodes.decode_cluster_id((await self._store.get(znodes.CLUSTER_ID)).data)
-        except NoNode:
-            cluster_id = suggested or base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        try:
-            await self._store.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id))
-        except NodeExists:
-            return znodes.decode_cluster_id((await self._store.get(znodes.CLUSTER_ID)).data)
-        return cluster_id
 
     async def _take_office(self) -> int:
         """Become the controller, under an epoch higher than any before."""

@@ -1,4 +1,4 @@
-"""Reads the metadata tree into an image, and makes the nodes that every tree has."""
+"""Reads the metadata tree into an image, and says which nodes every tree has."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from headrace.cluster.image import (
     PartitionImage,
     TopicImage,
 )
-from headrace.cluster.store import Create, MetadataStore, Node
+from headrace.cluster.store import Create, MetadataStore, Node, Operation
 
 _CONFIG_KINDS = (TOPIC_CONFIG, BROKER_CONFIG, GROUP_CONFIG, CLIENT_METRICS_CONFIG)
 
 
-async def create_persistent_nodes(store: MetadataStore) -> None:
-    """Create those of the tree's fixed nodes that are missing."""
-    missing = [Create(path) for path in znodes.PERSISTENT if await store.exists(path) is None]
-    if missing:
-        await store.multi(missing)
+async def missing_nodes(store: MetadataStore) -> list[Operation]:
+    """What creates those of the tree's fixed nodes that are missing."""
+    nodes = await store.get_many(znodes.PERSISTENT)
+    return [Create(path) for path, node in zip(znodes.PERSISTENT, nodes, strict=True) if node is None]
 
 
 async def load_image(store: MetadataStore) -> MetadataImage:

@@ -196,11 +196,21 @@ async def test_a_change_that_cannot_be_written_is_refused_and_not_made(
 
 async def test_topics_found_on_disk_are_led_under_an_epoch_above_their_own(store: MetadataStore) -> None:
     controller = Controller(store, BrokerConfig(), now_ms=lambda: 0)
-    await controller.start()
-    assert await controller.adopt([FoundPartition("t", 0, None, 6)]) == ["t"]
+    await controller.start("abc", [FoundPartition("t", 0, None, 6)])
     await controller.register(broker())
     assert [change.leader_epoch for change in controller.partitions_of(0)] == [7]
     assert controller.partitions_of(1) == []
+
+
+async def test_what_a_deletion_left_on_disk_does_not_come_back(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    await started(store)
+    await store.close()
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    controller = Controller(store, BrokerConfig(), now_ms=lambda: 0)
+    await controller.start(found=[FoundPartition("t", 0, None, 6)])
+    assert not controller.image.topics
+    await store.close()
 
 
 async def test_a_topic_without_an_id_gets_one_that_stays(tmp_path: Path) -> None:
