@@ -27,6 +27,7 @@ CONTROL_FLAG: Final = 0x20
 DELETE_HORIZON_FLAG: Final = 0x40
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_new_tuple = tuple.__new__
 _OFFSET_LENGTH_EPOCH_MAGIC = struct.Struct(">qiib")
 _CRC = struct.Struct(">I")
 _CRC_POSITION: Final = 17
@@ -99,7 +100,8 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
     Raises struct.error when fewer than 61 bytes are left. Nothing is validated: for a batch of an older magic
     only `base_offset`, `batch_length` and `magic` mean anything.
     """
-    return BatchHeader._make(_HEADER.unpack_from(data, position))
+    # past the class's own constructor, which takes half a microsecond to do the same
+    return _new_tuple(BatchHeader, _HEADER.unpack_from(data, position))
 
 
 def peek(data: Buffer, position: int = 0) -> tuple[int, int, int]:
