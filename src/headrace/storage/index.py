@@ -30,7 +30,7 @@ class CorruptIndexError(Exception):
 class _Index:
     """Entries of two ascending integers, in a file and a tail behind it."""
 
-    __slots__ = ("_last", "_stored", "_tail", "base_offset", "path")
+    __slots__ = ("_last", "_stored", "_tail", "base_offset", "count", "path")
     _entry: ClassVar[Struct]
 
     def __init__(self, path: Path, base_offset: int, *, size: int) -> None:
@@ -40,6 +40,7 @@ class _Index:
         self.path = path
         self.base_offset = base_offset
         self._stored = size // self._entry.size
+        self.count = self._stored
         self._tail = bytearray()
         self._last: tuple[int, int] | None = None
         if self._stored:
@@ -48,16 +49,13 @@ class _Index:
             if not ascending or min(self._last) < 0:
                 raise CorruptIndexError(f"{path} ends with {self._last}, which does not come after {first}")
 
-    def __len__(self) -> int:
-        return self._stored + len(self._tail) // self._entry.size
-
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Every entry as it is stored."""
         yield from self._read(0, self._stored)
         yield from self._entry.iter_unpack(bytes(self._tail))
 
     def full(self, max_bytes: int) -> bool:
-        return (len(self) + 1) * self._entry.size > max_bytes
+        return (self.count + 1) * self._entry.size > max_bytes
 
     @property
     def tail_is_long(self) -> bool:
@@ -75,7 +73,7 @@ class _Index:
                 raise OSError(f"{self.path} took only a part of {len(self._tail)} bytes: the disk is full")
         finally:
             os.close(descriptor)
-        self._stored = len(self)
+        self._stored = self.count
         self._tail.clear()
 
     def clear(self) -> None:
@@ -85,6 +83,7 @@ class _Index:
     def _add(self, first: int, second: int) -> None:
         self._tail += self._entry.pack(first, second)
         self._last = (first, second)
+        self.count += 1
 
     def _read(self, slot: int, count: int) -> list[tuple[int, int]]:
         if not count:
@@ -137,6 +136,7 @@ class _Index:
         else:
             self._tail.clear()
             self._stored = count
+        self.count = count
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.ftruncate(descriptor, self._stored * self._entry.size)
@@ -200,7 +200,7 @@ class TimeIndex(_Index):
 
     def full(self, max_bytes: int) -> bool:
         """One slot stays free for the entry that closing a segment adds."""
-        return (len(self) + 2) * self._entry.size > max_bytes
+        return (self.count + 2) * self._entry.size > max_bytes
 
     def lookup(self, timestamp: int) -> int:
         """The last offset of a batch before which every record is older than `timestamp`."""

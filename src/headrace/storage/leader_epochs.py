@@ -30,29 +30,25 @@ class HasLogEnd(Protocol):
 
 
 class LeaderEpochs:
-    """The epochs of one log, ascending in epoch and in start offset.
+    """The epochs of one log, ascending in epoch and in start offset; `latest` is -1 without one.
 
     A new epoch is written without an fsync, so that appending under a new leader does not wait for the disk; the log
     calls `sync` before it moves its recovery point past the epoch's first record. What a power failure loses before
     that, recovery reads from the batches again.
     """
 
-    __slots__ = ("_dirty", "_entries", "_log", "path")
+    __slots__ = ("_dirty", "_entries", "_log", "latest", "path")
 
     def __init__(self, path: Path, entries: list[EpochEntry], log_end: HasLogEnd) -> None:
         self.path = path
         self._entries = entries
+        self.latest = entries[-1].epoch if entries else UNDEFINED
         self._log = log_end
         self._dirty = False
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
         return tuple(self._entries)
-
-    @property
-    def latest(self) -> int:
-        """The newest epoch that has records; -1 without one."""
-        return self._entries[-1].epoch if self._entries else UNDEFINED
 
     def epoch_for(self, offset: int) -> int:
         """The epoch under which `offset` was written; -1 when unknown."""
@@ -111,6 +107,7 @@ class LeaderEpochs:
     def _replace(self, entries: list[EpochEntry]) -> None:
         write_lines(self.path, (f"{entry.epoch} {entry.start_offset}" for entry in entries), sync=False)
         self._entries = entries
+        self.latest = entries[-1].epoch if entries else UNDEFINED
         self._dirty = True
 
 

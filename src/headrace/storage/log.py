@@ -21,7 +21,7 @@ from headrace.storage.leader_epochs import UNDEFINED, EpochEntry, LeaderEpochs, 
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_file import FileSlice
 from headrace.storage.producer_snapshot import remove_stray_snapshots
-from headrace.storage.recovery import Loading, OnBatch, load_segments
+from headrace.storage.recovery import Loading, load_segments
 from headrace.storage.retention import expired_segments
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SNAPSHOT_SUFFIX, segment_file
@@ -82,12 +82,13 @@ class Log:
         clean_shutdown: bool,
         log_start_offset: int,
         now_ms: int,
-        on_batch: OnBatch | None = None,
+        kernel_survived: bool = False,
     ) -> "Log":
         """Open the log in `directory`, an existing directory, and recover it after an unclean shutdown.
 
-        Recovery reads the segments from the one with `recovery_point` on, cuts off a torn tail and tells `on_batch`
-        each header it read, in order. Raises KafkaError(kafka_storage_error) when the disk fails.
+        Recovery reads the segments from the one with `recovery_point` on and cuts off a torn tail. With
+        `kernel_survived`, which says that the machine has not restarted since the log was written, it reads only what
+        the indexes do not cover. Raises KafkaError(kafka_storage_error) when the disk fails.
         """
         epochs_path = directory / LEADER_EPOCHS_FILE
         try:
@@ -105,7 +106,7 @@ class Log:
                     recovery_point=recovery_point,
                     clean_shutdown=clean_shutdown,
                     log_start_offset=log_start_offset,
-                    on_batch=on_batch,
+                    kernel_survived=kernel_survived,
                 ),
                 self.leader_epochs,
             )

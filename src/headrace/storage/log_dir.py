@@ -24,6 +24,8 @@ from headrace.types import TopicPartition
 
 LOCK_FILE: Final = ".lock"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+BOOT_FILE: Final = ".headrace_boot"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,8 @@ class LogDir:
     """A directory that this process holds the lock of.
 
     `clean_shutdown` tells whether the last owner closed every log in it; the mark is gone once the directory is open,
-    so that a crash from here on is seen as one.
+    so that a crash from here on is seen as one. `kernel_survived` tells whether the machine has been up since the last
+    owner opened the directory: then all that it wrote is there, even if it was killed.
     """
 
     _locked_here: ClassVar[set[Path]] = set()
@@ -45,6 +48,7 @@ class LogDir:
         "_recovery_point_file",
         "clean_shutdown",
         "high_watermarks",
+        "kernel_survived",
         "log_start_offsets",
         "path",
         "properties",
@@ -64,6 +68,7 @@ class LogDir:
             mark = self.path / CLEAN_SHUTDOWN_FILE
             self.clean_shutdown = mark.exists()
             mark.unlink(missing_ok=True)
+            self.kernel_survived = self._note_boot()
             self._recovery_point_file = OffsetCheckpoint(self.path / RECOVERY_POINT_FILE)
             self._log_start_file = OffsetCheckpoint(self.path / LOG_START_OFFSET_FILE)
             self._high_watermark_file = OffsetCheckpoint(self.path / HIGH_WATERMARK_FILE)
@@ -93,6 +98,18 @@ class LogDir:
             raise
         self._locked_here.add(self.path)
         return descriptor
+
+    def _note_boot(self) -> bool:
+        """Whether the directory was last opened in this life of the machine; on Linux only, where that is told."""
+        try:
+            boot = _BOOT_ID.read_bytes()
+        except OSError:
+            return False
+        note = self.path / BOOT_FILE
+        survived = note.exists() and note.read_bytes() == boot
+        if not survived:
+            replace_file(note, boot)
+        return survived
 
     def identify(self, *, version: int, cluster_id: str, broker_id: int) -> None:
         """Write `meta.properties`, or check what it says.

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -15,7 +15,6 @@ from headrace.storage.log_dir import LogDir
 from headrace.storage.meta_properties import id_to_text, new_id
 from headrace.storage.partition_dir import DELETE_SUFFIX, delete_name, parse_name
 from headrace.storage.partition_metadata import read_topic_id, write_topic_id
-from headrace.storage.recovery import OnBatch
 from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -113,9 +112,7 @@ class LogDirs:
         """
         return read_topic_id(self._found[topic_partition][1])
 
-    def load(
-        self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int, on_batch: OnBatch | None = None
-    ) -> Log:
+    def load(self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
         """Open the log of a partition that has a directory, and recover it where the last shutdown was not clean.
 
         Several may be loaded at once, in threads. Raises KafkaError(kafka_storage_error).
@@ -129,27 +126,10 @@ class LogDirs:
             clean_shutdown=directory.clean_shutdown,
             log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
             now_ms=now_ms,
-            on_batch=on_batch,
+            kernel_survived=directory.kernel_survived,
         )
         self.logs[topic_partition] = loaded
         return loaded
-
-    def load_all(
-        self,
-        config_of: Callable[[TopicPartition], LogConfig],
-        *,
-        now_ms: int,
-        on_batch_of: Callable[[TopicPartition], OnBatch | None] = lambda _: None,
-    ) -> Mapping[TopicPartition, Log]:
-        """Load every partition that has a directory; one that fails is logged and left out."""
-        for topic_partition in self._found:
-            try:
-                self.load(
-                    topic_partition, config_of(topic_partition), now_ms=now_ms, on_batch=on_batch_of(topic_partition)
-                )
-            except KafkaError as error:
-                log.error("%s is offline: %s", topic_partition, error)
-        return self.logs
 
     def high_watermark(self, topic_partition: TopicPartition) -> int:
         """What was checkpointed last; 0 for a partition that was not."""

@@ -45,7 +45,8 @@ class LogFile:
         All or nothing: raises OSError (a full disk, for one) with the file back at `position` bytes.
         """
         try:
-            written = os.writev(self._descriptor, buffers[:_MAX_BUFFERS])
+            few = buffers if len(buffers) <= _MAX_BUFFERS else buffers[:_MAX_BUFFERS]
+            written = os.writev(self._descriptor, few)
             if written != size:
                 self._write_rest(buffers, written, size)
         except OSError:

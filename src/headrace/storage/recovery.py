@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,8 +36,6 @@ _NO_LIMIT: Final = 2**63
 
 log = logging.getLogger(__name__)
 
-OnBatch = Callable[[BatchHeader], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
@@ -48,8 +46,8 @@ class Loading:
     now_ms: int
     recovery_point: int
     clean_shutdown: bool
+    kernel_survived: bool
     log_start_offset: int
-    on_batch: OnBatch | None
 
 
 def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment], int]:
@@ -60,12 +58,18 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
     finish_interrupted_swaps(loading.directory)
     segments, damaged = _open_segments(loading)
     unflushed = [] if loading.clean_shutdown else _from_offset(segments, loading.recovery_point)
+    if unflushed and loading.kernel_survived:
+        # what was written is there, in the order it was written: only the end can be torn, and the last index entries
+        # may be missing
+        last = unflushed[-1]
+        resumed = last.base_offset in damaged or resume(last, loading.config, epochs)
+        unflushed = [] if resumed else [last]
     for place, segment in enumerate(segments):
         if segment not in unflushed and segment.base_offset not in damaged:
             continue
         limit = segments[place + 1].base_offset if place + 1 < len(segments) else _NO_LIMIT
-        on_batch = loading.on_batch if segment in unflushed else None
-        if rebuild(segment, loading.config, epochs, on_batch, limit):
+        log.info("%s: checking %d bytes and rebuilding the indexes", segment.path, segment.size)
+        if rebuild(segment, loading.config, epochs, limit):
             _remove(segments[place + 1 :], "follows a torn segment")
             del segments[place + 1 :]
             break
@@ -84,7 +88,7 @@ def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
         return segment.read_end()
     except (KafkaError, CorruptIndexError) as error:
         log.warning("%s does not end as a clean shutdown leaves it (%s); rebuilding it", segment.path, error)
-        rebuild(segment, loading.config, epochs, loading.on_batch, _NO_LIMIT)
+        rebuild(segment, loading.config, epochs, _NO_LIMIT)
         return segment.read_end()
 
 
@@ -126,7 +130,7 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
             if segment.index.last and segment.index.last[1] >= size:
                 raise CorruptIndexError(f"{segment.index.path} points behind the end of its log file")
         except CorruptIndexError as error:
-            log.warning("%s; rebuilding the indexes", error)
+            log.log(logging.WARNING if loading.clean_shutdown else logging.INFO, "%s", error)
             damaged.add(base_offset)
             segment = Segment(
                 loading.directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=loading.now_ms
@@ -135,14 +139,28 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
     return segments, damaged
 
 
-def rebuild(segment: Segment, config: LogConfig, epochs: LeaderEpochs, on_batch: OnBatch | None, limit: int) -> int:
-    """Read the whole segment, cut it behind its last valid batch and write its indexes anew.
+def resume(segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
+    """Read the last segment from its last index entry on, and complete its indexes; False if the entry leads nowhere.
+
+    Good for a log whose process died and whose kernel did not. Raises OSError.
+    """
+    start = segment.index.last[1] if segment.index.last else 0
+    if start and next(valid_batches(segment, _NO_LIMIT, start), None) is None:
+        return False
+    rebuild(segment, config, epochs, _NO_LIMIT, start)
+    return True
+
+
+def rebuild(segment: Segment, config: LogConfig, epochs: LeaderEpochs, limit: int, start: int = 0) -> int:
+    """Read the segment from the batch at `start` on, cut it behind its last valid batch and write its indexes anew.
 
     `limit` is the next segment's base offset. Returns how many bytes were cut. Raises OSError.
     """
-    segment.clear_indexes()
-    end = 0
-    for position, header in valid_batches(segment, limit):
+    if not start:
+        segment.clear_indexes()
+    end = start
+    end_offset = segment.base_offset
+    for position, header in valid_batches(segment, limit, start):
         segment.index_append(
             header.size,
             position,
@@ -155,25 +173,25 @@ def rebuild(segment: Segment, config: LogConfig, epochs: LeaderEpochs, on_batch:
             segment.write_indexes()
         if header.partition_leader_epoch > epochs.latest:
             epochs.assign(header.partition_leader_epoch, header.base_offset)
-        if on_batch is not None:
-            on_batch(header)
         end = position + header.size
+        end_offset = header.next_offset
     torn = segment.size - end
     if torn:
         log.warning("%s: no valid batch at byte %d; cutting off %d bytes", segment.path, end, torn)
         segment.cut(end)
+        segment.txn_index.truncate(end_offset)
     segment.seal()
     return torn
 
 
-def valid_batches(segment: Segment, limit: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch up to the first that is torn, damaged or out of order.
+def valid_batches(segment: Segment, limit: int, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch from `position` on, up to the first that is torn, damaged or out of order.
 
     Raises KafkaError(unsupported_for_message_format) where a sound batch is of an older format.
     """
     descriptor = segment.file.fileno()
-    buffer = bytearray(min(_SCAN_BYTES, max(segment.size, HEADER_SIZE)))
-    position, start, filled = 0, 0, 0
+    buffer = bytearray(min(_SCAN_BYTES, max(segment.size - position, HEADER_SIZE)))
+    start, filled = position, 0
     next_offset = segment.base_offset
     limit = min(limit, segment.base_offset + MAX_RELATIVE_OFFSET + 1)
     while position + HEADER_SIZE <= segment.size:

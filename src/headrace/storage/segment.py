@@ -237,10 +237,9 @@ class Segment:
         return min(offset, header.base_offset)
 
     def clear_indexes(self) -> None:
-        """Make the indexes empty, for a rebuild."""
+        """Make the two indexes empty, for a rebuild."""
         self.index.clear()
         self.time_index.clear()
-        self.txn_index.clear()
         self.max_timestamp, self.offset_of_max_timestamp = self.time_index.last
         self._first_timestamp = None
         self._bytes_since_index = 0
@@ -251,9 +250,13 @@ class Segment:
         self.size = size
 
     def write_indexes(self) -> None:
-        """Bring the index files up to date. Raises OSError."""
-        self.index.write_tail()
+        """Bring the index files up to date. Raises OSError.
+
+        The time index goes first: a process that dies between the two must not leave an offset index that leads behind
+        timestamps which the time index does not know.
+        """
         self.time_index.write_tail()
+        self.index.write_tail()
 
     def seal(self) -> None:
         """Finish the files, as the segment is rolled or closed. Raises OSError."""

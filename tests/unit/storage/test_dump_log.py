@@ -73,7 +73,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def entries(log: Log) -> tuple[int, int]:
-    return sum(len(each.index) for each in log.segments), sum(len(each.time_index) for each in log.segments)
+    return sum(each.index.count for each in log.segments), sum(each.time_index.count for each in log.segments)
 
 
 def dumped_entries(text: str) -> tuple[int, int]:

@@ -152,7 +152,7 @@ class TestRolling:
         for place in range(12):
             append(log, timestamp=NOW + place)
         assert len(log.segments) > 1
-        assert all(len(each.time_index) == 4 for each in log.segments[:-1])
+        assert all(each.time_index.count == 4 for each in log.segments[:-1])
 
     def test_an_offset_too_far_from_the_base_rolls_the_segment(self, log: Log) -> None:
         append(log)

@@ -34,7 +34,8 @@ def create(dirs: LogDirs, *partitions: TopicPartition) -> None:
 
 def reopen(*paths: Path) -> LogDirs:
     dirs = open_dirs(*paths)
-    dirs.load_all(lambda _: CONFIG, now_ms=NOW)
+    for each in dirs.partitions():
+        dirs.load(each, CONFIG, now_ms=NOW)
     return dirs
 
 
@@ -210,16 +211,36 @@ def test_damaged_checkpoints_cost_a_recovery_and_nothing_else(tmp_path: Path) ->
     dirs.close({})
 
 
-def test_a_log_that_cannot_be_opened_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     create(dirs, partition(0), partition(1))
     dirs.close({})
-    broken = tmp_path / "t-0" / "00000000000000000000.log"
+    broken = tmp_path / "t-0" / "00000000000000000000.index"
     broken.unlink()
     broken.mkdir()
-    dirs = reopen(tmp_path)
-    assert set(dirs.logs) == {partition(1)}
+    dirs = open_dirs(tmp_path)
+    dirs.load(partition(1), CONFIG, now_ms=NOW)
+    with pytest.raises(KafkaError, match=f"cannot open t-0 in {tmp_path}/t-0: Is a directory") as raised:
+        dirs.load(partition(0), CONFIG, now_ms=NOW)
+    assert raised.value.code == ErrorCode.kafka_storage_error
     dirs.close({})
+
+
+def test_the_restart_of_the_machine_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot = tmp_path / "boot_id"
+    boot.write_text("first")
+    monkeypatch.setattr("headrace.storage.log_dir._BOOT_ID", boot)
+    seen = []
+    for life in ("first", "first", "second"):
+        boot.write_text(life)
+        dirs = open_dirs(tmp_path / "data")
+        seen.append(dirs._directories[0].kernel_survived)
+        dirs.close({})
+    boot.unlink()
+    dirs = open_dirs(tmp_path / "data")
+    seen.append(dirs._directories[0].kernel_survived)
+    dirs.close({})
+    assert seen == [False, True, False, False]
 
 
 class TestDeleting:

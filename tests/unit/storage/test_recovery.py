@@ -12,7 +12,6 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.leader_epochs import FILE_NAME, EpochEntry
 from headrace.storage.log import Log
 from headrace.storage.producer_snapshot import snapshots, write_snapshot
-from headrace.wire.batch import BatchHeader
 from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all
 
 
@@ -30,21 +29,76 @@ def filled(directory: Path, batches: int = 40) -> Log:
 
 def test_a_clean_restart_reads_no_batch_again(directory: Path) -> None:
     filled(directory).close()
-    told: list[BatchHeader] = []
-    log = open_log(directory, clean=True, on_batch=told.append)
-    assert told == []
+    log = open_log(directory, clean=True)
     assert (log.log_end_offset, log.recovery_point) == (80, 80)
     assert offsets(read_all(log)) == list(range(80))
 
 
-def test_an_unclean_restart_tells_every_batch_behind_the_recovery_point(directory: Path) -> None:
+def checked(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Names of the log files that were read in full."""
+    messages = [each.getMessage() for each in caplog.records]
+    return [Path(text.split(":")[0]).name for text in messages if "checking" in text]
+
+
+def test_an_unclean_restart_reads_the_segments_from_the_recovery_point_on(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = filled(directory)
+    names = [each.path.name for each in log.segments]
     start = log.segments[1].base_offset
-    told: list[BatchHeader] = []
-    log = open_log(directory, recovery_point=start + 3, on_batch=told.append)
-    assert [each.base_offset for each in told] == list(range(start, 80, 2))
+    with caplog.at_level(logging.INFO):
+        log = open_log(directory, recovery_point=start + 3)
+    assert checked(caplog) == names[1:]
     assert log.log_end_offset == 80
     assert log.recovery_point == start + 3
+
+
+class TestDeathOfTheProcessAlone:
+    """The kernel lived on and has every byte that was written: only what the indexes do not cover is read."""
+
+    def test_no_segment_is_read_in_full(self, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+        filled(directory)
+        with caplog.at_level(logging.INFO):
+            log = open_log(directory, kernel_survived=True)
+        assert checked(caplog) == []
+        assert offsets(read_all(log)) == list(range(80))
+
+    def test_indexes_are_completed_to_what_a_full_recovery_gives(self, directory: Path) -> None:
+        config = replace(SMALL, segment_bytes=1 << 20, index_interval_bytes=0, segment_index_bytes=1 << 20)
+        log = open_log(directory, config)
+        for place in range(700):
+            append(log, timestamp=NOW + place * 7 % 1000)
+        on_disk = log.active_segment.index.path.stat().st_size
+        assert 0 < on_disk < 700 * 8
+        resumed = open_log(directory, config, kernel_survived=True)
+        content, end = index_content(resumed), resumed.max_timestamp()
+        resumed.close()
+        full = open_log(directory, config)
+        assert index_content(full) == content
+        assert full.max_timestamp() == end == log.max_timestamp()
+
+    def test_a_tail_torn_at_any_byte_is_cut_off(self, directory: Path) -> None:
+        log = filled(directory, 12)
+        path, size = log.active_segment.path, log.active_segment.size
+        content = path.read_bytes()
+        last = append(log, 3).size
+        whole = path.read_bytes()
+        for torn in range(1, last):
+            path.write_bytes(whole[: size + torn])
+            assert open_log(directory, kernel_survived=True).log_end_offset == 24
+            assert path.read_bytes() == content
+
+    def test_an_index_that_leads_nowhere_is_rebuilt(self, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+        log = filled(directory, 9)
+        log.close()
+        path = next(directory.glob("*.index"))
+        entries = path.read_bytes()
+        path.write_bytes(entries[:-1] + bytes([entries[-1] ^ 1]))
+        with caplog.at_level(logging.INFO):
+            log = open_log(directory, kernel_survived=True)
+        assert checked(caplog) == ["00000000000000000000.log"]
+        assert offsets(read_all(log)) == list(range(18))
+        assert path.read_bytes() == entries
 
 
 def test_a_tail_torn_at_any_byte_of_the_last_batch_is_cut_off(directory: Path) -> None:
