@@ -6,7 +6,7 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from headrace.broker.apis.config_entries import topic_entries
+from headrace.broker.apis.config_entries import Entry, topic_entries
 from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import TopicImage
@@ -39,7 +39,8 @@ class TopicApis:
         repeated = _repeated(topic.name for topic in request.topics)
         wanted = {topic.name: _new_topic(topic) for topic in request.topics if topic.name not in repeated}
         results = await self._controller.create_topics(tuple(wanted.values()), validate_only=request.validate_only)
-        topics = [self._created(new, result) for new, result in zip(wanted.values(), results, strict=True)]
+        defaults = topic_entries(self._config, {})
+        topics = [self._created(new, result, defaults) for new, result in zip(wanted.values(), results, strict=True)]
         topics.extend(_failed(name, KafkaError(ErrorCode.invalid_request, _DUPLICATE)) for name in repeated)
         return {"topics": topics}
 
@@ -72,7 +73,7 @@ class TopicApis:
         results.extend(_failed(name, KafkaError(ErrorCode.invalid_request, _DUPLICATE)) for name in repeated)
         return {"results": results}
 
-    def _created(self, new: NewTopic, result: TopicImage | KafkaError) -> dict[str, Any]:
+    def _created(self, new: NewTopic, result: TopicImage | KafkaError, defaults: list[Entry]) -> dict[str, Any]:
         if isinstance(result, KafkaError):
             return _failed(new.name, result)
         overrides = {key: value for key, value in new.configs.items() if value is not None}
@@ -81,7 +82,7 @@ class TopicApis:
             "topic_id": result.topic_id,
             "num_partitions": len(result.partitions),
             "replication_factor": len(result.partitions[0].replicas),
-            "configs": topic_entries(self._config, overrides),
+            "configs": topic_entries(self._config, overrides) if overrides else defaults,
         }
 
     def _deletable(
