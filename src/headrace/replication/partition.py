@@ -15,7 +15,7 @@ from headrace.storage.log import Log
 from headrace.storage.log_file import FileSlice
 from headrace.storage.producer_snapshot import write_snapshot
 from headrace.types import Buffer, TopicPartition
-from headrace.wire.batch import BatchHeader, parse_header, with_log_append_time
+from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader, parse_header, with_log_append_time
 from headrace.wire.compression import Codec, codec_named
 from headrace.wire.records import recompress, records_of, uncompressed_body
 from headrace.wire.validation import validate_produced
@@ -106,7 +106,7 @@ class Partition:
                 f" min.insync.replicas asks for {config.min_insync_replicas}",
             )
         header = validate_produced(records, config.max_message_bytes)
-        if header.is_transactional and not internal:
+        if header.attributes & TRANSACTIONAL_FLAG and not internal:
             raise KafkaError(
                 ErrorCode.transactional_id_authorization_failed, "a transactional batch needs a transactional id"
             )

@@ -123,7 +123,8 @@ class ReplicaManager:
     def close(self) -> None:
         """Close every log and mark the shutdown as clean."""
         for partition in self._partitions.values():
-            if partition.log_end_offset and (len(partition.producers) or snapshots(partition.log.directory)):
+            # without producers too: a start that finds no snapshot reads the headers of the whole log
+            if partition.log_end_offset:
                 partition.write_producer_snapshot(partition.log_end_offset)
         self.log_dirs.close(self._high_watermarks())
         self._partitions.clear()

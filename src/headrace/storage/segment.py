@@ -179,17 +179,21 @@ class Segment:
         """
         file = self.file
         data, start = b"", 0
+        read_bytes = _WALK_BYTES
         while position + HEADER_SIZE <= self.size:
             at = position - start
             if at + HEADER_SIZE > len(data):
-                data, start, at = file.pread(_WALK_BYTES, position), position, 0
+                data, start, at = file.pread(read_bytes, position), position, 0
                 if len(data) < HEADER_SIZE:
                     break
             header = parse_header(data, at)
             if header.magic != MAGIC_V2 or header.batch_length < MIN_BATCH_LENGTH:
                 raise self._no_batch(position, header)
             yield position, header
-            position += header.size
+            size = header.size
+            # past large batches there is nothing to be gained by reading more than the header
+            read_bytes = HEADER_SIZE if size > _WALK_BYTES // 2 else _WALK_BYTES
+            position += size
         if position != self.size:
             raise KafkaError(ErrorCode.corrupt_message, f"{self.path} ends within a batch, at byte {self.size}")
 
