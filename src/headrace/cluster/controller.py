@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -98,13 +98,13 @@ class Controller:
         """Tell `listener` of every change from now on."""
         self._listeners.append(listener)
 
-    async def start(self, cluster_id: str | None = None, found: Sequence[FoundPartition] = ()) -> None:
+    async def start(self, cluster_id: str | None = None, found: Callable[[], Iterable[FoundPartition]] = tuple) -> None:
         """Read the tree, making it where it is new, take the controller's office, and put run-time settings in force.
 
-        `cluster_id` is what the data directory says; raises ClusterIdMismatch where the tree has another. `found` is
-        what lies in this broker's log directories. A new tree takes it up as topics with default settings, so that
-        directories that Kafka wrote, or whose metadata file was lost, are served. In an old tree a partition that no
-        topic has is what a deletion left behind.
+        `cluster_id` is what the data directory says; raises ClusterIdMismatch where the tree has another. `found`
+        tells what lies in this broker's log directories. A new tree takes it up as topics with default settings, so
+        that directories that Kafka wrote, or whose metadata file was lost, are served. An old tree does not ask: a
+        partition that none of its topics has is what a deletion left behind.
         """
         known = await self._found_cluster(cluster_id, found)
         if cluster_id is not None and known != cluster_id:
@@ -273,14 +273,14 @@ class Controller:
         """Leave the cluster: this broker's ephemeral nodes go."""
         await self._store.close()
 
-    async def _found_cluster(self, suggested: str | None, found: Sequence[FoundPartition]) -> str:
+    async def _found_cluster(self, suggested: str | None, found: Callable[[], Iterable[FoundPartition]]) -> str:
         """The id of the cluster, which this broker founds, with the topics it brings, where it is the first."""
         while True:
             missing = await missing_nodes(self._store)
             if await self._store.exists(znodes.CLUSTER_ID) is None:
                 cluster_id = suggested or znodes.encode_id(uuid.uuid4())
                 missing.append(Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)))
-                adopted, change = topic_changes.adopt_topics(self.image, found, self._config)
+                adopted, change = topic_changes.adopt_topics(self.image, found(), self._config)
                 missing.extend(change.operations)
                 if adopted:
                     log.warning("Topics found in the log directories get default settings: %s", ", ".join(adopted))

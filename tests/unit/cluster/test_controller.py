@@ -196,7 +196,7 @@ async def test_a_change_that_cannot_be_written_is_refused_and_not_made(
 
 async def test_topics_found_on_disk_are_led_under_an_epoch_above_their_own(store: MetadataStore) -> None:
     controller = Controller(store, BrokerConfig(), now_ms=lambda: 0)
-    await controller.start("abc", [FoundPartition("t", 0, None, 6)])
+    await controller.start("abc", lambda: [FoundPartition("t", 0, None, 6)])
     await controller.register(broker())
     assert [change.leader_epoch for change in controller.partitions_of(0)] == [7]
     assert controller.partitions_of(1) == []
@@ -208,7 +208,7 @@ async def test_what_a_deletion_left_on_disk_does_not_come_back(tmp_path: Path) -
     await store.close()
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     controller = Controller(store, BrokerConfig(), now_ms=lambda: 0)
-    await controller.start(found=[FoundPartition("t", 0, None, 6)])
+    await controller.start(found=lambda: [FoundPartition("t", 0, None, 6)])
     assert not controller.image.topics
     await store.close()
 
