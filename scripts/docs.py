@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headrace.config.coordinator import COORDINATOR_SETTINGS
 from headrace.config.definition import BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT, Setting
+from headrace.config.inapplicable import explained
 from headrace.config.log import LOG_SETTINGS
 from headrace.config.replication import REPLICATION_SETTINGS
 from headrace.config.security import SECURITY_SETTINGS
@@ -40,7 +41,7 @@ def settings(group: dict[str, Setting], extra_head: str, extra: Callable[[Settin
             code(setting.format(setting.default)),
             setting.check.allowed if setting.check else "",
             extra(setting),
-            setting.documentation,
+            explained(setting),
         ]
         for setting in group.values()
         if not setting.hidden

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.config.definition import Setting
+
 REASONS: Final[tuple[tuple[str, str], ...]] = (
     ("controller.", "Headrace has no Raft quorum; brokers coordinate through their metadata store"),
     ("process.roles", "every Headrace broker can be the controller"),
@@ -138,12 +140,13 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("cordoned.log.dirs", "every log directory takes new partitions in this version"),
     ("delete.records.purgatory.", "waiting requests are removed as they end"),
     ("fetch.purgatory.", "waiting requests are removed as they end"),
-    ("follower.replication.throttled.rate", _ONE_BROKER),
+    ("follower.replication.throttled.", _ONE_BROKER),
     ("group.consumer.", _CONSUMER_PROTOCOL),
     ("group.coordinator.", _ONE_THREAD),
     ("inter.broker.listener.name", _ONE_BROKER),
     ("leader.imbalance.", _ONE_BROKER),
-    ("leader.replication.throttled.rate", _ONE_BROKER),
+    ("leader.replication.throttled.", _ONE_BROKER),
+    ("local.retention.", "there is no tiered storage"),
     ("log.cleaner.backoff.ms", _COMPACTION),
     ("log.cleaner.dedupe.buffer.size", _COMPACTION),
     ("log.cleaner.enable", _COMPACTION),
@@ -167,6 +170,7 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("producer.purgatory.", "waiting requests are removed as they end"),
     ("queued.max.requests", "queued.max.request.bytes alone bounds the requests in work"),
     ("quota.", _QUOTAS),
+    ("remote.log.", "there is no tiered storage"),
     ("replica.", _ONE_BROKER),
     ("replication.quota.", _QUOTAS),
     ("request.timeout.ms", _ONE_BROKER),
@@ -189,6 +193,12 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
 def why_idle(name: str) -> str | None:
     """Why the setting of the table named `name` is not in force, or None where it is."""
     return next((reason for prefix, reason in _IDLE if name.startswith(prefix)), None)
+
+
+def explained(setting: Setting) -> str:
+    """What the setting means, and that it has no effect where it has none."""
+    reason = why_idle(setting.name)
+    return f"{setting.documentation} Without effect here: {reason}." if reason else setting.documentation
 
 
 def why_inapplicable(key: str) -> str | None:

@@ -38,6 +38,9 @@ def test_a_setting_is_said_to_be_without_effect_exactly_when_nothing_reads_it() 
     for name, setting in BROKER_SETTINGS.items():
         is_read = name in of_topics or re.search(rf'config\.{setting.attribute}\b|"{re.escape(name)}"', code)
         assert bool(is_read) == (why_idle(name) is None), name
+    for name, setting in TOPIC_SETTINGS.items():
+        if not setting.hidden and name != "remote.storage.enable":
+            assert (setting.attribute in LogConfig.__slots__) == (why_idle(name) is None), name
 
 
 def test_no_key_is_both_a_setting_and_inapplicable() -> None:

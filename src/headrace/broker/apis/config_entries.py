@@ -12,7 +12,7 @@ from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, Confi
 from headrace.config.broker import DEFAULT_SOURCE, DYNAMIC_DEFAULT_SOURCE, TOPIC_SOURCE, Origin, find_setting
 from headrace.config.definition import READ_ONLY
 from headrace.config.group import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
-from headrace.config.inapplicable import why_idle
+from headrace.config.inapplicable import explained
 from headrace.config.topic import inherited
 
 CLIENT_METRICS_SOURCE: Final = 7
@@ -111,13 +111,8 @@ def _entry(setting: Setting, name: str, text: str | None, origins: list[Origin],
             {"name": origin.name, "value": None if hide else origin.text, "source": origin.source} for origin in origins
         ],
         "config_type": setting.type,
-        "documentation": _documentation(setting),
+        "documentation": explained(setting),
     }
-
-
-def _documentation(setting: Setting) -> str:
-    reason = why_idle(setting.name) if setting.name in BROKER_SETTINGS else None
-    return f"{setting.documentation} Without effect here: {reason}." if reason else setting.documentation
 
 
 def _broker_value(broker: BrokerConfig, setting: Setting, name: str, origins: list[Origin]) -> str | None:
