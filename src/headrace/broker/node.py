@@ -205,6 +205,7 @@ class Node:
             self._tell_coordinator(TopicPartition(change.topic, change.partition))
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
+        self.coordinator.topics_deleted(frozenset({topic.name}))
         if topic.name == offsets_topic.NAME:
             for index in range(len(topic.partitions)):
                 self.coordinator.resigned(index)

@@ -5,6 +5,7 @@ offset keys 1 with values 4 (1 when the client set a retention time), group keys
 """
 
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
@@ -97,6 +98,7 @@ def encode(key: OffsetKey | GroupKey, value: CommittedOffset | GroupMetadata | N
     return encoded_key, encode_offset(value) if isinstance(value, CommittedOffset) else encode_group(value)
 
 
+@lru_cache(maxsize=16_384)
 def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return _INT16.pack(_OFFSET_KEY_VERSION) + _string(group_id) + _string(topic) + _INT32.pack(partition)
 

@@ -133,7 +133,7 @@ class Shards:
             offset = self.append(shard, batch)
             for key, value in batch:
                 if isinstance(value, CommittedOffset):
-                    value = value._replace(record_offset=offset)
+                    value = CommittedOffset(*value[:-1], record_offset=offset)
                 shard.state.replay(key, value, now_ms=now_ms)
                 offset += 1
 
