@@ -7,11 +7,11 @@ The APIs offered are exactly those in the table of handlers; ApiVersions is read
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.broker.connection import InvalidRequestError, Parts
-from headrace.broker.context import NO_REPLY, ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.broker.context import ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.broker.error_replies import error_reply
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log_file import FileSlice
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 _HEADER = struct.Struct(">hhih")
 _SIZE_CORRELATION = struct.Struct(">ii")
 _SIZE_FIELD: Final = 4
+_CORRELATION_ID_FIELD: Final = 4
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
 """Lowest versions named to clients that are not served, as Kafka does: older librdkafka sends everything
@@ -69,7 +70,7 @@ class Dispatcher:
             raise
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
             reply = self._unexpected(context, request, error)
-        if isinstance(reply, Awaitable):
+        if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
             return self._later(context, api_schema, request, reply)
         return _encode(context, api_schema, reply)
 
@@ -158,22 +159,27 @@ class Dispatcher:
 
 
 def _encode(context: RequestContext, api_schema: Schema, reply: Reply) -> Parts:
+    if isinstance(reply, RawReply):
+        return _frame(context, api_schema, reply.parts)
     out = bytearray(8)
     if api_schema.has_flexible_response_header:
         out.append(0)
-    if isinstance(reply, RawReply):
-        if reply is NO_REPLY:
-            return []
-        size = len(out) - _SIZE_FIELD + sum(map(_part_size, reply.parts))
-        _SIZE_CORRELATION.pack_into(out, 0, size, context.correlation_id)
-        first = reply.parts[0]
-        if isinstance(first, bytes | bytearray):
-            out += first
-            return [out, *reply.parts[1:]]
-        return [out, *reply.parts]
     api_schema.encode_response(out, reply)
     _SIZE_CORRELATION.pack_into(out, 0, len(out) - _SIZE_FIELD, context.correlation_id)
     return [out]
+
+
+def _frame(context: RequestContext, api_schema: Schema, parts: Sequence[bytes | bytearray | FileSlice]) -> Parts:
+    """The parts of a body that is encoded already, behind their header; nothing where there is no answer."""
+    if not parts:
+        return []
+    tags = b"\x00" if api_schema.has_flexible_response_header else b""
+    size = _CORRELATION_ID_FIELD + len(tags) + sum(map(_part_size, parts))
+    head = _SIZE_CORRELATION.pack(size, context.correlation_id) + tags
+    first = parts[0]
+    if isinstance(first, FileSlice):
+        return [head, *parts]
+    return [head + first, *parts[1:]]
 
 
 def _part_size(part: bytes | bytearray | FileSlice) -> int:
