@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.unit.coordinator.driver import subscription
 from tests.unit.coordinator.fake_loop import FakeLoop, Reply
 from tests.unit.coordinator.memory_log import MemoryLog
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "consumer_offsets"
 SETTINGS = GroupSettings(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
 
 
@@ -313,6 +315,19 @@ def marker(producer_id: int, *, commit: bool) -> bytes:
 def test_transactional_offsets_in_a_log_that_kafka_wrote_are_understood(commit: bool, expected: int | None) -> None:
     batch = offset_batch(9, producer_id=4, attributes=TRANSACTIONAL_FLAG)
     assert World(MemoryLog([batch, marker(4, commit=commit)])).offset() == expected
+
+
+def test_a_partition_that_kafka_wrote_is_read() -> None:
+    world = World(MemoryLog([(GOLDEN / "partition.bin").read_bytes()]))
+    (group,) = world.coordinator.groups()
+    assert (group.group_id, group.state, group.generation, group.protocol_type) == (
+        "hrgroups-txn-21",
+        "Empty",
+        2,
+        "consumer",
+    )
+    committed = world.coordinator.committed_offsets("hrgroups-txn-21")["hrgroups-txn-t"]
+    assert {partition: offset.offset for partition, offset in committed.items()} == {0: 10, 1: 20}
 
 
 def test_an_open_transaction_makes_the_offset_unstable() -> None:
