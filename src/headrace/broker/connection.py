@@ -26,7 +26,9 @@ Parts = list[Part]
 
 SCRATCH_SIZE: Final = 1024 * 1024
 MAX_UNSENT_BYTES: Final = 1024 * 1024
-"""Bytes of answers in memory (file regions are not) over which no further request of a client is taken."""
+"""Bytes of answers in memory (file regions are not) that are collected before they are sent."""
+MAX_FRAMES_PER_TURN: Final = 256
+"""Requests of one client that are answered before the others have their turn."""
 KEPT_BUFFER: Final = 4 * 1024 * 1024
 MAX_BUFFERS_PER_SEND: Final = 64
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
@@ -72,6 +74,7 @@ class Connection:
         "_unsent",
         "_view",
         "_waits_for_memory",
+        "_waits_for_turn",
         "client",
         "is_closed",
         "last_active_at",
@@ -104,6 +107,7 @@ class Connection:
         self._needed = _SIZE.size
         self._reserved = 0
         self._waits_for_memory = False
+        self._waits_for_turn = False
         self._frame_started_at = 0.0
         self._out: deque[Part] = deque()
         self._unsent = 0
@@ -133,6 +137,10 @@ class Connection:
             self._loop.remove_reader(self._fd)
 
     def _on_readable(self) -> None:
+        if self._out:
+            # The client has more to ask but does not take its answers.
+            self._pause_reading()
+            return
         try:
             if self._buffer is None:
                 received = self._socket.recv_into(_scratch)
@@ -156,7 +164,7 @@ class Connection:
 
     def _take_frames(self, view: memoryview, end: int) -> None:
         """Answer the whole frames in `view[:end]` and keep what is left for later."""
-        position = 0
+        position = taken = 0
         needed = _SIZE.size
         try:
             while end - position >= _SIZE.size:
@@ -173,7 +181,12 @@ class Connection:
                 position = stop
                 if type(answer) is list:
                     self._queue(answer)
-                    if self._unsent > MAX_UNSENT_BYTES:
+                    taken += 1
+                    if len(self._out) >= MAX_BUFFERS_PER_SEND or self._unsent > MAX_UNSENT_BYTES:
+                        self._flush()
+                        if self._out or self.is_closed:
+                            break
+                    if taken == MAX_FRAMES_PER_TURN:
                         break
                 else:
                     self._await_answer(answer)  # type: ignore[arg-type]
@@ -182,13 +195,18 @@ class Connection:
             self._flush()
             self.close(str(error))
             return
-        self._keep_rest(view, position, end, needed)
+        if not self.is_closed:
+            self._keep_rest(view, position, end, needed)
         if self._out:
             self._flush()
         if self.is_closed:
             return
-        if self._pending is not None or self._unsent > MAX_UNSENT_BYTES:
+        if self._pending is not None:
             self._pause_reading()
+        elif not self._out and self._has_more():
+            self._waits_for_turn = True
+            self._pause_reading()
+            self._loop.call_soon(self._take_turn)
 
     def _keep_rest(self, view: memoryview, position: int, end: int, needed: int) -> None:
         rest = end - position
@@ -269,14 +287,27 @@ class Connection:
         """Take what the client has sent in the meantime, then read."""
         if self._is_busy():
             return
-        if self._buffer is not None and self._filled >= self._needed:
+        if self._has_more():
             self._take_frames(self._view, self._filled)
             if self._is_busy():
                 return
         self._resume_reading()
 
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        self._go_on()
+
+    def _has_more(self) -> bool:
+        return self._buffer is not None and self._filled >= self._needed
+
     def _is_busy(self) -> bool:
-        return self.is_closed or self._pending is not None or self._waits_for_memory or self._unsent > MAX_UNSENT_BYTES
+        return (
+            self.is_closed
+            or self._pending is not None
+            or self._waits_for_memory
+            or self._waits_for_turn
+            or bool(self._out)
+        )
 
     def _queue(self, parts: Parts) -> None:
         self._out.extend(parts)

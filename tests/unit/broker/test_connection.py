@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.broker import connection as connection_module
-from headrace.broker.connection import MAX_UNSENT_BYTES, Connection, InvalidRequestError, Parts
+from headrace.broker.connection import MAX_FRAMES_PER_TURN, MAX_UNSENT_BYTES, Connection, InvalidRequestError, Parts
 from headrace.broker.context import ClientInfo
 from headrace.broker.request_memory import RequestMemory
 from headrace.storage.log_file import FileSlice, LogFile
@@ -146,6 +146,33 @@ async def test_a_client_that_does_not_read_is_not_read_from(peer: Peer) -> None:
 
     assert len(await peer.receive(count * len(answer))) == count * len(answer)
     await sending
+
+
+async def test_a_client_that_asks_much_and_reads_late_gets_all_of_it(peer: Peer) -> None:
+    """Its requests fill the buffer they wait in; a full buffer is no end of the connection."""
+    answer = bytes(3_000)
+    peer.answer = lambda _: [answer]
+    count = 20_000
+
+    sending = asyncio.ensure_future(peer.send(frame(b"more") * count))
+    await peer.turns(200)
+
+    assert len(await peer.receive(count * len(answer))) == count * len(answer)
+    await sending
+
+
+async def test_a_client_with_many_requests_takes_turns_with_the_others(peer: Peer) -> None:
+    peer.answer = lambda _: []
+    count = 10 * MAX_FRAMES_PER_TURN
+    most_in_a_turn = seen = 0
+
+    sending = asyncio.ensure_future(peer.send(frame(b"") * count))
+    while len(peer.requests) < count:
+        await asyncio.sleep(0)
+        most_in_a_turn, seen = max(most_in_a_turn, len(peer.requests) - seen), len(peer.requests)
+    await sending
+
+    assert most_in_a_turn <= 2 * MAX_FRAMES_PER_TURN
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), MAX_FRAME + 1, 2**31 - 1])

@@ -1,0 +1,129 @@
+"""A broker, and a client that must go on working whatever another one does."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.clients.brokers import BrokerUnderTest, start_broker
+from tests.hostile.raw import Batch, RawConnection
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.waiting import wait_for
+
+PROMPTLY_S: Final = 5.0
+"""How long the bystander may wait for an answer on a busy machine."""
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest]:
+    """One broker for all of them: what one test leaves behind is the next one's trouble."""
+    broker = start_broker(tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def address(broker: BrokerUnderTest) -> tuple[str, int]:
+    host, _, port = broker.bootstrap.rpartition(":")
+    return host, int(port)
+
+
+@pytest.fixture
+def topic(address: tuple[str, int]) -> str:
+    """A topic with one partition."""
+    name = f"hostile-{uuid.uuid4().hex[:12]}"
+    with RawConnection(*address) as connection:
+        assert connection.create_topic(name) == 0
+    return name
+
+
+class Bystander:
+    """A well-behaved client with a topic of its own, connected before trouble begins."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._topic = f"bystander-{uuid.uuid4().hex[:12]}"
+        self._connection = RawConnection(*address)
+        assert self._connection.create_topic(self._topic) == 0
+        self._next_offset = 0
+
+    def works(self) -> None:
+        """Produce and fetch on the old connection, and find the topic on a new one, promptly."""
+        started = time.monotonic()
+        records = Batch(values=(b"still here",)).encode()
+        assert self._connection.produce(self._topic, records) == (0, self._next_offset)
+        error, fetched = self._connection.fetch(self._topic, self._next_offset)
+        assert error == 0
+        assert fetched.endswith(b"still here\x00")
+        self._next_offset += 1
+        with RawConnection(*self._address) as another:
+            assert another.auto_create_topic(self._topic) == 0
+        assert time.monotonic() - started < PROMPTLY_S
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def bystander(address: tuple[str, int]) -> Iterator[Bystander]:
+    """Works before the test, must work after it."""
+    bystander = Bystander(address)
+    bystander.works()
+    yield bystander
+    bystander.works()
+    bystander.close()
+
+
+class BrokerLog:
+    """What Headrace writes to its log from now on; of another broker nothing is asked."""
+
+    def __init__(self, broker: BrokerUnderTest) -> None:
+        self._broker = broker if isinstance(broker, BrokerProcess) else None
+        self._before = len(broker.log()) if isinstance(broker, BrokerProcess) else 0
+
+    def names(self, *wanted: str) -> None:
+        """One warning with all of `wanted`, and no traceback."""
+        if self._broker is None:
+            return
+        lines = wait_for(lambda: self._warnings(wanted), f"a log line with {wanted}", timeout_s=PROMPTLY_S)
+        assert len(lines) == 1, lines
+        self.has_no_traceback()
+
+    def has_no_traceback(self) -> None:
+        assert "Traceback" not in self._new()
+
+    def _warnings(self, wanted: tuple[str, ...]) -> list[str]:
+        return [
+            line for line in self._new().splitlines() if " WARNING " in line and all(part in line for part in wanted)
+        ]
+
+    def _new(self) -> str:
+        return "" if self._broker is None else self._broker.log()[self._before :]
+
+
+@pytest.fixture
+def log(broker: BrokerUnderTest) -> BrokerLog:
+    return BrokerLog(broker)
+
+
+class Memory:
+    """How much more of it Headrace holds than before; of another broker nothing is asked."""
+
+    def __init__(self, broker: BrokerUnderTest) -> None:
+        self._broker = broker if isinstance(broker, BrokerProcess) else None
+        self._before = broker.rss_bytes() if isinstance(broker, BrokerProcess) else 0
+
+    def has_grown_by_at_most(self, size: int) -> None:
+        if self._broker is not None:
+            grown = self._broker.rss_bytes() - self._before
+            assert grown <= size, f"{grown >> 20} MB more, {size >> 20} are allowed"
+
+
+@pytest.fixture
+def memory(broker: BrokerUnderTest) -> Memory:
+    return Memory(broker)

@@ -1,0 +1,123 @@
+"""Frames that are no requests: the connection ends as with Kafka, and the log says whose it was and why."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import pytest
+
+from tests.hostile.conftest import BrokerLog, Bystander
+from tests.hostile.raw import (
+    API_VERSIONS,
+    CLIENT_ID,
+    METADATA,
+    PRODUCE,
+    RawConnection,
+    array,
+    framed,
+    request,
+    string,
+)
+
+NO_TAGS = b"\x00"
+
+ENDED: Final = {
+    "negative size": (struct.pack(">i", -1), "a request of -1 bytes"),
+    "smallest size": (struct.pack(">i", -(2**31)), "a request of -2147483648 bytes"),
+    "size over socket.request.max.bytes": (struct.pack(">i", 104_857_601), "socket.request.max.bytes"),
+    "nothing in it": (struct.pack(">i", 0), "shorter than its header"),
+    "shorter than a header": (framed(b"abc"), "shorter than its header"),
+    "HTTP": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "socket.request.max.bytes"),
+    "TLS": (bytes.fromhex("16030100f8010000f40303") + bytes(300), "socket.request.max.bytes"),
+    "client id longer than the request": (framed(struct.pack(">hhih", 18, 0, 1, 500) + b"abc"), "client id"),
+    "unknown API": (framed(request(999, 0, b"")), "API 999"),
+    "negative API": (framed(request(-1, 0, b"")), "API -1"),
+    "API between brokers of old": (framed(request(4, 0, b"")), "API 4"),
+    "unknown version": (framed(request(METADATA, 99, NO_TAGS)), "version 99 of METADATA"),
+    "negative version": (framed(request(METADATA, -1, b"")), "version -1 of METADATA"),
+    "version that is no more": (framed(request(PRODUCE, 0, b"")), "version 0 of PRODUCE"),
+    "torn array": (framed(request(METADATA, 4, struct.pack(">i", 5) + string("x"))), "METADATA v4 cannot be read"),
+    "array of two thousand millions": (
+        framed(request(METADATA, 4, struct.pack(">i", 2**31 - 1) + string("x"))),
+        "METADATA v4 cannot be read",
+    ),
+    "records longer than the request": (
+        framed(
+            request(
+                PRODUCE,
+                8,
+                string(None)
+                + struct.pack(">hi", -1, 1000)
+                + array(string("t") + array(struct.pack(">ii", 0, 10**9) + b"abc")),
+            )
+        ),
+        "PRODUCE v8 cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_what_is_no_request_ends_the_connection(
+    name: str, address: tuple[str, int], bystander: Bystander, log: BrokerLog
+) -> None:
+    content, reason = ENDED[name]
+    with RawConnection(*address) as connection:
+        connection.send(content)
+        assert connection.is_closed_by_broker()
+        log.names("Closing connection", f"{address[0]}:{connection.local_port}", reason)
+    bystander.works()
+
+
+def test_the_log_names_the_client_id_that_an_earlier_request_gave(
+    address: tuple[str, int], topic: str, log: BrokerLog
+) -> None:
+    with RawConnection(*address) as connection:
+        connection.auto_create_topic(topic)
+        connection.send(struct.pack(">i", -1))
+        assert connection.is_closed_by_broker()
+        log.names("Closing connection", CLIENT_ID, f"{address[0]}:{connection.local_port}", "a request of -1 bytes")
+
+
+def test_a_client_that_goes_away_inside_a_request_is_forgotten(
+    address: tuple[str, int], bystander: Bystander, log: BrokerLog
+) -> None:
+    with RawConnection(*address) as connection:
+        connection.send(struct.pack(">i", 1000) + b"only the beginning")
+        port = connection.local_port
+    log.names("Closing connection", f"{address[0]}:{port}", "ended inside a request")
+    bystander.works()
+
+
+@pytest.mark.parametrize("version", [99, 32_767])
+def test_an_api_versions_from_the_future_is_answered_in_version_0(
+    version: int, address: tuple[str, int], bystander: Bystander
+) -> None:
+    """KIP-511: UNSUPPORTED_VERSION and the versions that there are, so that the client can ask again."""
+    with RawConnection(*address) as connection:
+        connection.send(framed(request(API_VERSIONS, version, NO_TAGS)))
+        answer = connection.receive()
+        error, count, api_key, lowest, highest = struct.unpack_from(">hihhh", answer, 4)
+        assert (error, count, api_key, lowest) == (35, 1, API_VERSIONS, 0)
+        assert highest >= 4
+        # and the same connection serves the question asked again
+        assert connection.call(API_VERSIONS, 0, b"")[:2] == b"\x00\x00"
+
+
+def test_a_nameless_software_is_refused(address: tuple[str, int]) -> None:
+    flexible_string = b"\x05-bad"
+    with RawConnection(*address) as connection:
+        connection.send(framed(request(API_VERSIONS, 3, NO_TAGS + flexible_string + b"\x021" + NO_TAGS)))
+        (error,) = struct.unpack_from(">h", connection.receive(), 4)
+    assert error == 42
+
+
+def test_a_client_id_that_is_not_utf_8_is_served(address: tuple[str, int]) -> None:
+    with RawConnection(*address) as connection:
+        connection.send(framed(struct.pack(">hhih", API_VERSIONS, 0, 1, 3) + b"\xff\xfe\xfd"))
+        assert connection.receive()[4:6] == b"\x00\x00"
+
+
+def test_bytes_behind_a_request_are_ignored(address: tuple[str, int]) -> None:
+    with RawConnection(*address) as connection:
+        assert connection.call(API_VERSIONS, 0, b"trailing bytes")[:2] == b"\x00\x00"

@@ -1,0 +1,154 @@
+"""Clients that are too many, too slow or too fast: memory stays bounded and the others are served."""
+
+from __future__ import annotations
+
+import resource
+import struct
+from contextlib import ExitStack
+
+import pytest
+
+from tests.hostile.conftest import BrokerLog, Bystander, Memory
+from tests.hostile.raw import (
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    Batch,
+    RawConnection,
+    array,
+    fetch_body,
+    framed,
+    produce_body,
+    request,
+    string,
+)
+
+MB = 1 << 20
+IDLE_CONNECTIONS = 5_000
+SPARE_DESCRIPTORS = 200
+
+
+def test_five_thousand_idle_connections(address: tuple[str, int], bystander: Bystander, memory: Memory) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = IDLE_CONNECTIONS + SPARE_DESCRIPTORS
+    if soft < wanted:
+        if hard != resource.RLIM_INFINITY and hard < wanted:
+            pytest.skip(f"ulimit -n allows {hard} descriptors; raise it to {wanted}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    with ExitStack() as crowd:
+        connections = [crowd.enter_context(RawConnection(*address)) for _ in range(IDLE_CONNECTIONS)]
+        bystander.works()
+        # idle, not dead: each of them would be served
+        for connection in connections[:: IDLE_CONNECTIONS // 10]:
+            assert connection.call(API_VERSIONS, 0, b"")[:2] == b"\x00\x00"
+        memory.has_grown_by_at_most(30 * MB)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_clients_that_send_one_byte_at_a_time(address: tuple[str, int], bystander: Bystander) -> None:
+    content = framed(request(API_VERSIONS, 0, b""))
+    with ExitStack() as crowd:
+        dawdlers = [crowd.enter_context(RawConnection(*address)) for _ in range(20)]
+        for position in range(len(content)):
+            for dawdler in dawdlers:
+                dawdler.send(content[position : position + 1])
+            if position % 5 == 0:
+                bystander.works()
+        for dawdler in dawdlers:
+            assert dawdler.receive()[4:6] == b"\x00\x00"
+
+
+def test_many_large_requests_that_never_end(address: tuple[str, int], bystander: Bystander, memory: Memory) -> None:
+    """Half a request each, together many times the memory that they announce."""
+    announced = 90 * MB
+    with ExitStack() as crowd:
+        hoarders = [crowd.enter_context(RawConnection(*address)) for _ in range(40)]
+        for hoarder in hoarders:
+            hoarder.socket.setblocking(False)
+            hoarder.socket.send(struct.pack(">i", announced))
+        sent = 0
+        for _ in range(60):
+            for hoarder in hoarders:
+                try:
+                    sent += hoarder.socket.send(bytes(MB))
+                except BlockingIOError:
+                    continue
+            if sent > 500 * MB:
+                break
+        bystander.works()
+        memory.has_grown_by_at_most(200 * MB)
+
+
+def test_a_client_that_never_reads_metadata(address: tuple[str, int], bystander: Bystander, memory: Memory) -> None:
+    """Answers that are made in memory."""
+    with RawConnection(*address, receive_buffer=4096) as glutton:
+        sent = send_until_blocked(glutton, framed(request(METADATA, 4, struct.pack(">i", -1) + b"\x00")) * 100)
+        bystander.works()
+        memory.has_grown_by_at_most(40 * MB)
+        assert sent < 200 * MB
+
+
+def test_a_client_that_never_reads_records(
+    address: tuple[str, int], topic: str, bystander: Bystander, memory: Memory
+) -> None:
+    """Answers that come from files."""
+    with RawConnection(*address) as connection:
+        for _ in range(20):
+            assert connection.produce(topic, Batch(values=(bytes(900_000),)).encode())[0] == 0
+    with ExitStack() as crowd:
+        gluttons = [crowd.enter_context(RawConnection(*address, receive_buffer=4096)) for _ in range(20)]
+        wanted = framed(request(FETCH, 4, fetch_body(topic, 0, max_bytes=50 * MB)))
+        for glutton in gluttons:
+            send_until_blocked(glutton, wanted * 100)
+        bystander.works()
+        memory.has_grown_by_at_most(60 * MB)
+
+
+def test_a_producer_that_never_waits(
+    address: tuple[str, int], topic: str, bystander: Bystander, memory: Memory
+) -> None:
+    """Faster than the disk: it is the producer who waits, and nothing that was acknowledged is missing."""
+    batch = Batch(values=(bytes(500_000),)).encode()
+    content = framed(request(PRODUCE, 8, produce_body(topic, batch)))
+    with RawConnection(*address) as connection:
+        for lot in range(20):
+            for _ in range(20):
+                connection.send(content)
+            if lot % 5 == 0:
+                bystander.works()
+        for expected in range(400):
+            answer = connection.receive()
+            partition, error, offset = struct.unpack_from(">ihq", answer, 4 + 4 + 2 + len(topic) + 4)
+            assert (partition, error, offset) == (0, 0, expected)
+    memory.has_grown_by_at_most(60 * MB)
+
+
+def test_a_client_that_asks_for_thousands_of_topics_creates_none(
+    address: tuple[str, int], bystander: Bystander, log: BrokerLog
+) -> None:
+    names = array(*(string(f"hostile none {number}") for number in range(20_000)))
+    with RawConnection(*address) as connection:
+        connection.call(METADATA, 4, names + b"\x01")
+    log.has_no_traceback()
+    bystander.works()
+
+
+def test_connections_that_come_and_go(address: tuple[str, int], bystander: Bystander, memory: Memory) -> None:
+    for _ in range(2_000):
+        RawConnection(*address).close()
+    bystander.works()
+    memory.has_grown_by_at_most(20 * MB)
+
+
+def send_until_blocked(connection: RawConnection, content: bytes) -> int:
+    """Send whole requests over and over until the broker takes no more; how many bytes it took."""
+    connection.socket.settimeout(0.5)
+    sent = 0
+    try:
+        while sent < 400 * MB:
+            connection.socket.sendall(content)
+            sent += len(content)
+    except TimeoutError:
+        pass
+    return sent
