@@ -63,6 +63,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "Addresses that clients are told to use, as NAME://host:port. Without it every client is told the address "
         "that it actually reached.",
         importance=HIGH,
+        synonyms=("listeners",),
     ),
     Setting(
         "listener.security.protocol.map",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.apis.config_entries import broker_entries
 from headrace.broker.apis.configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, ConfigApis
 from headrace.broker.context import Handler
 from headrace.cluster.controller import Controller
@@ -124,6 +125,15 @@ async def test_a_brokers_settings_say_where_they_come_from_and_whether_they_can_
     assert (entries["message.max.bytes"].config_source, entries["message.max.bytes"].read_only) == (5, False)
     assert (entries["ssl.key.password"].is_sensitive, entries["ssl.key.password"].config_type) == (True, 9)
     assert len((await describe(routes, BROKER, "0")).configs) > 150
+
+
+async def test_what_is_not_advertised_by_name_is_what_is_listened_on(routes: Routes) -> None:
+    assert await values(routes, BROKER, "0", "advertised.listeners") == {
+        "advertised.listeners": ("PLAINTEXT://127.0.0.1:9092", 5)
+    }
+    config = BrokerConfig({"listeners": "PLAINTEXT://:1"})
+    (entry,) = broker_entries(config, {}, ["advertised.listeners"])
+    assert (entry["value"], entry["config_source"]) == ("PLAINTEXT://:1", 4)
 
 
 async def test_secrets_are_not_told(routes: Routes) -> None:
