@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -63,8 +63,12 @@ class PartitionChange(NamedTuple):
 class ControllerListener(Protocol):
     """Who carries changes out on this broker. Called on the event loop after the change is durable."""
 
-    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
-        """These partitions are new or have another leader, epoch or replicas."""
+    def on_partitions(self, changes: Sequence[PartitionChange]) -> Awaitable[None] | None:
+        """These partitions are new or have another leader, epoch or replicas.
+
+        Where making their logs takes the disk some time, answer an awaitable: whoever asked for the change is answered
+        once it is done.
+        """
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
         """The topic is gone; so must its logs be."""
@@ -165,7 +169,7 @@ class Controller:
             created = [topic for topic in results if isinstance(topic, TopicImage)]
             if created and not validate_only:
                 await self._commit(Change(operations, image))
-                self._tell_partitions([c for topic in created for c in partition_changes(topic, 0, is_new=True)])
+                await self._tell_partitions([c for topic in created for c in partition_changes(topic, 0, is_new=True)])
             return results
 
     async def create_partitions(
@@ -189,7 +193,7 @@ class Controller:
                 results.append(None)
             if changes and not validate_only:
                 await self._commit(Change(operations, image))
-                self._tell_partitions(changes)
+                await self._tell_partitions(changes)
             return results
 
     async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:
@@ -317,10 +321,12 @@ class Controller:
                 raise KafkaError(ErrorCode.kafka_storage_error, f"The change cannot be written: {error}") from error
         self.image = change.image
 
-    def _tell_partitions(self, changes: Sequence[PartitionChange]) -> None:
+    async def _tell_partitions(self, changes: Sequence[PartitionChange]) -> None:
         mine = [change for change in changes if self._config.node_id in change.replicas]
         for listener in self._listeners:
-            listener.on_partitions(mine)
+            made = listener.on_partitions(mine)
+            if made is not None:
+                await made
 
     def _reconfigure_broker(self) -> None:
         changed = self._config.reconfigure(

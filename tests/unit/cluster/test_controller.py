@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,19 @@ async def test_a_created_topic_is_durable_visible_and_told(
     assert json.loads((await store.get("/brokers/topics/t/partitions/1/state")).data)["leader_epoch"] == 0
     assert json.loads((await store.get("/config/topics/t")).data)["config"] == {"retention.ms": "5"}
     assert recorder.partitions == [PartitionChange("t", topic.topic_id, n, 0, 0, (0,), (0,), True) for n in (0, 1)]
+
+
+async def test_a_topic_is_answered_once_its_logs_are_made(controller: Controller) -> None:
+    made: list[str] = []
+
+    class Slow(Recorder):
+        async def on_partitions(self, changes: Sequence[PartitionChange]) -> None:  # type: ignore[override]
+            await asyncio.sleep(0)
+            made.extend(change.topic for change in changes)
+
+    controller.attach(Slow())
+    await controller.create_topics([NewTopic("t")])
+    assert made == ["t"]
 
 
 async def test_of_several_topics_those_that_can_be_are_created(controller: Controller) -> None:
