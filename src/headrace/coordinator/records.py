@@ -8,6 +8,7 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
+from headrace.coordinator.record_reader import RecordReader, too_short
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.encoder import put_unsigned_varint
 
@@ -16,17 +17,18 @@ NO_LEADER_EPOCH: Final = -1
 
 _OFFSET_KEY_VERSION: Final = 1
 _GROUP_KEY_VERSION: Final = 2
-_FIRST_FLEXIBLE: Final = 4
-"""Of both values: lengths become varints and tagged fields may follow."""
 
 _NEWEST_VALUE: Final = 4
 
 _INT16 = struct.Struct(">h")
+_LENGTH = struct.Struct(">H")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _OFFSET_HEAD_V1 = struct.Struct(">hqh")
 _OFFSET_TAIL_V1 = struct.Struct(">qq")
 _OFFSET_HEAD_V4 = struct.Struct(">hqi")
+_COMMON_METADATA: Final = 15
+"""Where the metadata of a version 4 begins when its length takes one byte."""
 _NO_TAGS: Final = b"\x00"
 _ONE_TAG_TOPIC_ID: Final = b"\x01\x00\x10"
 """One tagged field, number 0, of 16 bytes."""
@@ -149,17 +151,31 @@ def decode_key(data: bytes) -> Key:
 
     Raises KafkaError(corrupt_message) for a key that ends early.
     """
-    reader = _Reader(data)
-    version = reader.version
-    if version < _GROUP_KEY_VERSION:
-        return OffsetKey(reader.string(), reader.string(), reader.int32())
-    if version == _GROUP_KEY_VERSION:
+    reader = RecordReader(data)
+    if reader.version < _GROUP_KEY_VERSION:
+        return _decode_offset_key(data)
+    if reader.version == _GROUP_KEY_VERSION:
         return GroupKey(reader.string())
-    return UnknownKey(version)
+    return UnknownKey(reader.version)
+
+
+def _decode_offset_key(data: bytes) -> OffsetKey:
+    # Loading reads hundreds of thousands of these: no reader, no copies.
+    try:
+        group_end = 4 + _LENGTH.unpack_from(data, 2)[0]
+        topic_start = group_end + 2
+        topic_end = topic_start + _LENGTH.unpack_from(data, group_end)[0]
+        (partition,) = _INT32.unpack_from(data, topic_end)
+    except struct.error as error:
+        raise too_short(data) from error
+    return OffsetKey(data[4:group_end].decode(), data[topic_start:topic_end].decode(), partition)
 
 
 def decode_offset(data: bytes, record_offset: int = -1) -> CommittedOffset:
     """Raises KafkaError(corrupt_message) for a value that ends early or has an unknown version."""
+    common = _decode_common_offset(data, record_offset)
+    if common is not None:
+        return common
     reader = _value_reader(data)
     version = reader.version
     offset = reader.int64()
@@ -169,6 +185,21 @@ def decode_offset(data: bytes, record_offset: int = -1) -> CommittedOffset:
     expire_timestamp = reader.int64() if version == 1 else NO_TIMESTAMP
     topic_id = reader.tagged_fields().get(_TOPIC_ID_TAG, b"")
     return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id, record_offset)
+
+
+def _decode_common_offset(data: bytes, record_offset: int) -> CommittedOffset | None:
+    """Version 4 with short metadata and no tag but the topic id, as nearly all are; None for any other."""
+    if data[:2] != b"\x00\x04" or len(data) < 24:
+        return None
+    metadata_end = _COMMON_METADATA + data[_COMMON_METADATA - 1] - 1
+    tags = metadata_end + 8
+    topic_id = data[tags + len(_ONE_TAG_TOPIC_ID) :]
+    if data[tags:] != _NO_TAGS and (len(topic_id) != 16 or data[tags:-16] != _ONE_TAG_TOPIC_ID):
+        return None
+    _, offset, leader_epoch = _OFFSET_HEAD_V4.unpack_from(data)
+    (commit_timestamp,) = _INT64.unpack_from(data, metadata_end)
+    metadata = data[_COMMON_METADATA:metadata_end].decode()
+    return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp, NO_TIMESTAMP, topic_id, record_offset)
 
 
 def decode_group(data: bytes) -> GroupMetadata:
@@ -184,7 +215,7 @@ def decode_group(data: bytes) -> GroupMetadata:
     return GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp, members)
 
 
-def _decode_member(reader: "_Reader") -> MemberMetadata:
+def _decode_member(reader: RecordReader) -> MemberMetadata:
     member_id = reader.string()
     instance_id = reader.nullable_string() if reader.version >= 3 else None
     client_id = reader.string()
@@ -221,76 +252,8 @@ def _bytes(value: bytes) -> bytes:
     return _INT32.pack(len(value)) + value
 
 
-class _Reader:
-    """Reads fields one after the other, in the plain or the flexible encoding that `version` asks for."""
-
-    __slots__ = ("_data", "_position", "version")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self.version: int = self._unpack(_INT16)
-
-    def int32(self) -> int:
-        return self._unpack(_INT32)
-
-    def int64(self) -> int:
-        return self._unpack(_INT64)
-
-    def string(self) -> str:
-        return self.nullable_string() or ""
-
-    def nullable_string(self) -> str | None:
-        size = self._length(_INT16)
-        return None if size < 0 else self._take(size).decode()
-
-    def bytes_(self) -> bytes:
-        return self._take(max(self._length(_INT32), 0))
-
-    def array_length(self) -> int:
-        return self._length(_INT32)
-
-    def tagged_fields(self) -> dict[int, bytes]:
-        """Tag to its bytes; none in the plain encoding."""
-        if self.version < _FIRST_FLEXIBLE:
-            return {}
-        return {self._uvarint(): self._take(self._uvarint()) for _ in range(self._uvarint())}
-
-    def _length(self, plain: struct.Struct) -> int:
-        return self._uvarint() - 1 if self.version >= _FIRST_FLEXIBLE else self._unpack(plain)
-
-    def _unpack(self, field: struct.Struct) -> int:
-        try:
-            value: int = field.unpack_from(self._data, self._position)[0]
-        except struct.error as error:
-            raise _too_short(self._data) from error
-        self._position += field.size
-        return value
-
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if end > len(self._data):
-            raise _too_short(self._data)
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken
-
-    def _uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-
-def _value_reader(data: bytes) -> _Reader:
-    reader = _Reader(data)
+def _value_reader(data: bytes) -> RecordReader:
+    reader = RecordReader(data)
     if not 0 <= reader.version <= _NEWEST_VALUE:
         raise KafkaError(ErrorCode.corrupt_message, f"a value of __consumer_offsets has version {reader.version}")
     return reader
-
-
-def _too_short(data: bytes) -> KafkaError:
-    return KafkaError(ErrorCode.corrupt_message, f"a record of __consumer_offsets ends early: {data[:64]!r}")

@@ -1,0 +1,81 @@
+"""Reads the fields of Kafka's versioned records: a plain encoding, and from version 4 on the flexible one of KIP-482."""
+
+import struct
+from typing import Final
+
+from headrace.errors import ErrorCode, KafkaError
+
+_FIRST_FLEXIBLE: Final = 4
+"""Of the values in `__consumer_offsets`: lengths become varints and tagged fields may follow."""
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+
+class RecordReader:
+    """Reads fields one after the other, in the plain or the flexible encoding that `version` asks for."""
+
+    __slots__ = ("_data", "_position", "version")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+        self.version: int = self._unpack(_INT16)
+
+    def int32(self) -> int:
+        return self._unpack(_INT32)
+
+    def int64(self) -> int:
+        return self._unpack(_INT64)
+
+    def string(self) -> str:
+        return self.nullable_string() or ""
+
+    def nullable_string(self) -> str | None:
+        size = self._length(_INT16)
+        return None if size < 0 else self._take(size).decode()
+
+    def bytes_(self) -> bytes:
+        return self._take(max(self._length(_INT32), 0))
+
+    def array_length(self) -> int:
+        return self._length(_INT32)
+
+    def tagged_fields(self) -> dict[int, bytes]:
+        """Tag to its bytes; none in the plain encoding."""
+        if self.version < _FIRST_FLEXIBLE:
+            return {}
+        return {self._uvarint(): self._take(self._uvarint()) for _ in range(self._uvarint())}
+
+    def _length(self, plain: struct.Struct) -> int:
+        return self._uvarint() - 1 if self.version >= _FIRST_FLEXIBLE else self._unpack(plain)
+
+    def _unpack(self, field: struct.Struct) -> int:
+        try:
+            value: int = field.unpack_from(self._data, self._position)[0]
+        except struct.error as error:
+            raise too_short(self._data) from error
+        self._position += field.size
+        return value
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._data):
+            raise too_short(self._data)
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken
+
+    def _uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+
+def too_short(data: bytes) -> KafkaError:
+    return KafkaError(ErrorCode.corrupt_message, f"a record of __consumer_offsets ends early: {data[:64]!r}")
