@@ -1,4 +1,4 @@
-"""Reads the fields of Kafka's versioned records: a plain encoding, and from version 4 on the flexible one of KIP-482."""
+"""Reads the fields of Kafka's versioned records: plain, and from version 4 on in the flexible encoding of KIP-482."""
 
 import struct
 from typing import Final
