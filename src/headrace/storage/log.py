@@ -346,8 +346,12 @@ class Log:
 
     def remove_deleted_files(self, now_ms: int) -> None:
         """Unlink the files of dropped segments whose delay is over."""
-        while self._deleted_files and self._deleted_files[0][0] <= now_ms:
-            _unlink(self._deleted_files.popleft()[1])
+        for _ in range(len(self._deleted_files)):
+            due, files = self._deleted_files.popleft()
+            if due > now_ms:
+                self._deleted_files.appendleft((due, files))
+                return
+            _unlink(files)
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
@@ -370,23 +374,30 @@ class Log:
             return
         truncations = self._truncations
         segments = self._segments.ordered
-        active = segments[-1]
         try:
             for segment, next_segment in zip_longest(segments, segments[1:]):
                 if segment.base_offset >= end:
                     break
                 if next_segment is not None and next_segment.base_offset <= self.recovery_point:
                     continue
-                segment.file.sync()
-                if segment is not active:
-                    sync_file(segment.index.path)
-                    sync_file(segment.time_index.path)
+                self._sync_segment(segment, active=segment is segments[-1])
             self.leader_epochs.sync()
             sync_directory(self.directory)
         except OSError as error:
             raise self._storage_error("flush", error) from error
         if truncations == self._truncations:
             self.recovery_point = max(self.recovery_point, end)
+
+    def _sync_segment(self, segment: Segment, *, active: bool) -> None:
+        try:
+            segment.file.sync()
+            if not active:
+                sync_file(segment.index.path)
+                sync_file(segment.time_index.path)
+        except FileNotFoundError:
+            if segment in self._segments.ordered:
+                raise
+            log.debug("%s was dropped while it was being flushed", segment.path)
 
     def flush_rolled(self) -> None:
         """Bring the segments that are not appended to any more to the disk. May run beside appends."""

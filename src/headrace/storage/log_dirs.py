@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 class LogDirs:
     """Owns the directories from `open` to `close`, and the logs that were loaded or created in between.
 
-    A directory that fails is in `offline` with the reason; its logs are not in `logs`.
+    A directory that fails is in `offline` with the reason; its logs are not in `logs`. What waits for the disk, and may
+    run in a thread beside the rest, says so.
     """
 
     def __init__(self, directories: Sequence[LogDir], cluster_id: str, offline: dict[Path, str]) -> None:
@@ -34,6 +36,8 @@ class LogDirs:
         self.logs: dict[TopicPartition, Log] = {}
         self._found: dict[TopicPartition, tuple[LogDir, Path]] = {}
         self._doomed: list[tuple[int | None, Path]] = []
+        self._checkpoints = Lock()
+        self._closed = False
 
     @classmethod
     def open(
@@ -149,7 +153,8 @@ class LogDirs:
         directory = min(self._directories, key=lambda each: count[each.path])
         path = directory.path / str(topic_partition)
         try:
-            directory.expect_new(topic_partition)
+            with self._checkpoints:
+                directory.expect_new(topic_partition)
             path.mkdir()
             write_topic_id(path, topic_id)
             sync_directory(directory.path)
@@ -166,14 +171,18 @@ class LogDirs:
         """
         directory, path = self._found[topic_partition]
         doomed = directory.path / delete_name(topic_partition)
+        deleted = self.logs.pop(topic_partition, None)
         try:
             path.rename(doomed)
             sync_directory(directory.path)
         except OSError as error:
+            if deleted is not None:
+                self.logs[topic_partition] = deleted
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename {path} to {doomed}: {error}") from error
-        directory.forget(topic_partition)
         del self._found[topic_partition]
-        deleted = self.logs.pop(topic_partition, None)
+        # with the lock: a writing of checkpoints that began before must not bring the offsets back
+        with self._checkpoints:
+            directory.forget(topic_partition)
         delay = LogConfig().file_delete_delay_ms
         if deleted is not None:
             deleted.move(doomed)
@@ -205,17 +214,27 @@ class LogDirs:
 
         Raises KafkaError(kafka_storage_error).
         """
-        for each in tuple(self.logs.values()):
-            each.flush_rolled()
+        failure = None
+        for topic_partition, each in tuple(self.logs.items()):
+            try:
+                each.flush_rolled()
+            except KafkaError as error:
+                # a log that is deleted meanwhile has its files under other names
+                if self.logs.get(topic_partition) is each:
+                    failure = error
+        if failure is not None:
+            raise failure
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write down recovery points, log start offsets and `high_watermarks` where they have changed.
 
-        Raises KafkaError(kafka_storage_error).
+        Waits for the disk: call it in a thread. Raises KafkaError(kafka_storage_error).
         """
         for directory in self._directories:
             try:
-                directory.write_checkpoints(self._logs_in(directory), high_watermarks)
+                with self._checkpoints:
+                    if not self._closed:
+                        directory.write_checkpoints(self._logs_in(directory), high_watermarks)
             except OSError as error:
                 raise KafkaError(
                     ErrorCode.kafka_storage_error, f"cannot write checkpoints in {directory.path}: {error}"
@@ -223,6 +242,8 @@ class LogDirs:
 
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Close every log, mark the directories where all went well as cleanly shut down, and unlock them."""
+        with self._checkpoints:
+            self._closed = True
         for directory in self._directories:
             try:
                 logs = self._logs_in(directory)

@@ -1,4 +1,7 @@
-"""The open file of one segment: writes at its end, reads anywhere, closes itself with its last reference."""
+"""The open file of one segment: writes at its end, reads anywhere, closes itself with its last reference.
+
+Every read and write names its position, so that threads can share the file.
+"""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +12,7 @@ from headrace.storage.atomic_file import fdatasync
 from headrace.types import Buffer
 
 _MAX_BUFFERS = 1024
-"""Linux and macOS refuse more in one writev (IOV_MAX)."""
+"""Linux and macOS refuse more in one call (IOV_MAX)."""
 
 
 class LogFile:
@@ -35,10 +38,6 @@ class LogFile:
         """Up to `size` bytes; fewer at the end of the file."""
         return os.pread(self._descriptor, size, position)
 
-    def seek(self, position: int) -> None:
-        """Where the next `append` writes."""
-        os.lseek(self._descriptor, position, os.SEEK_SET)
-
     def append(self, buffers: Sequence[Buffer], size: int, position: int) -> None:
         """Write `buffers`, `size` bytes together, behind the `position` bytes that are there.
 
@@ -46,25 +45,24 @@ class LogFile:
         """
         try:
             few = buffers if len(buffers) <= _MAX_BUFFERS else buffers[:_MAX_BUFFERS]
-            written = os.writev(self._descriptor, few)
+            written = os.pwritev(self._descriptor, few, position)
             if written != size:
-                self._write_rest(buffers, written, size)
+                self._write_rest(buffers, written, position)
         except OSError:
             self.truncate(position)
             raise
 
-    def _write_rest(self, buffers: Sequence[Buffer], written: int, size: int) -> None:
-        rest = memoryview(b"".join(buffers))[written:size]
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+    def _write_rest(self, buffers: Sequence[Buffer], written: int, position: int) -> None:
+        rest = memoryview(b"".join(buffers))
+        while written < len(rest):
+            written += os.pwrite(self._descriptor, rest[written:], position + written)
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes, where the next append goes."""
+        """Cut the file to `size` bytes."""
         os.ftruncate(self._descriptor, size)
-        os.lseek(self._descriptor, size, os.SEEK_SET)
 
     def preallocate(self, size: int) -> None:
-        """Reserve `size` bytes; appends go on where they were. Raises OSError."""
+        """Reserve `size` bytes. Raises OSError."""
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._descriptor, 0, size)
         else:

@@ -88,10 +88,8 @@ class Segment:
 
     @property
     def file(self) -> LogFile:
-        """The open file, which appends at `size`."""
         if self._file is None:
             self._file = LogFile.open(self.path)
-            self._file.seek(self.size)
         return self._file
 
     @property

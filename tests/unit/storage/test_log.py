@@ -195,16 +195,16 @@ class TestFailingDisk:
     def test_a_full_disk_leaves_the_log_whole(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         append(log, 2)
         size = log.size
-        real = os.writev
+        real = os.pwritev
 
-        def writev(descriptor: int, buffers: list[bytes]) -> int:
-            return real(descriptor, [buffers[0]])
+        def pwritev(descriptor: int, buffers: list[bytes], position: int) -> int:
+            return real(descriptor, [buffers[0]], position)
 
-        def write(descriptor: int, data: bytes) -> int:
+        def pwrite(descriptor: int, data: bytes, position: int) -> int:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(os, "writev", writev)
-        monkeypatch.setattr(os, "write", write)
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        monkeypatch.setattr(os, "pwrite", pwrite)
         with pytest.raises(KafkaError, match=r"cannot append .* No space left on device") as raised:
             append(log, 2)
         monkeypatch.undo()
@@ -215,8 +215,8 @@ class TestFailingDisk:
         assert offsets(read_all(log)) == [0, 1, 2, 3]
 
     def test_a_write_in_parts_is_completed(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = os.writev
-        monkeypatch.setattr(os, "writev", lambda descriptor, buffers: real(descriptor, [buffers[0][:5]]))
+        real = os.pwritev
+        monkeypatch.setattr(os, "pwritev", lambda file, buffers, position: real(file, [buffers[0][:5]], position))
         append(log, 2)
         assert offsets(read_all(log)) == [0, 1]
 

@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -12,7 +15,7 @@ from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 from headrace.storage.partition_dir import delete_name, parse_name
 from headrace.types import TopicPartition
-from tests.unit.storage.logs import NOW, append, offsets, read_all
+from tests.unit.storage.logs import NOW, SMALL, append, offsets, read_all
 
 TOPIC_ID = UUID(int=77)
 CONFIG = LogConfig()
@@ -149,6 +152,37 @@ class TestPlacing:
         total, usable = dirs.space(tmp_path)
         assert total >= usable > 0
         dirs.close({})
+
+
+def test_flushing_and_checkpointing_go_on_beside_appends_and_deletions(tmp_path: Path) -> None:
+    config = replace(SMALL, retention_bytes=20_000, file_delete_delay_ms=0)
+    dirs = open_dirs(tmp_path)
+    done = threading.Event()
+
+    def write_back() -> None:
+        while not done.is_set():
+            dirs.flush_rolled()
+            dirs.checkpoint(dict.fromkeys(tuple(dirs.logs), 1))
+            dirs.remove_deleted_files(NOW)
+
+    with ThreadPoolExecutor(2) as pool:
+        background = [pool.submit(write_back) for _ in range(2)]
+        for turn in range(6):
+            log = dirs.create(DASHES, TOPIC_ID, config, now_ms=NOW)
+            for _ in range(100):
+                append(log, 3)
+            log.apply_retention(NOW, log.log_end_offset)
+            log.truncate_to(280)
+            assert offsets(read_all(log)) == list(range(log.log_start_offset, 279))
+            if turn < 5:
+                dirs.delete(DASHES, now_ms=NOW)
+        done.set()
+        for each in background:
+            each.result()
+    crash(dirs)
+    dirs = reopen(tmp_path)
+    assert offsets(read_all(dirs.logs[DASHES]))[-1] == 278
+    dirs.close({})
 
 
 @pytest.mark.parametrize("clean", [True, False])
