@@ -163,6 +163,7 @@ class Node:
             group_max_size=config.group_max_size,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_retention_minutes=config.offsets_retention_minutes,
+            offsets_topic_compression_codec=config.offsets_topic_compression_codec,
             offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
             offsets_topic_num_partitions=config.offsets_topic_num_partitions
             if existing is None

@@ -15,3 +15,5 @@ class GroupSettings:
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
+    offsets_topic_compression_codec: int = 0
+    """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""

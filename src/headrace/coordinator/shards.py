@@ -18,6 +18,7 @@ from headrace.coordinator.settings import GroupSettings
 from headrace.coordinator.shard import Decision, GroupShard
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
+from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class Shards:
         self.partition_count = settings.offsets_topic_num_partitions
         """Partitions of `__consumer_offsets`: as it was created, whatever the setting says now."""
         self._settings = settings
+        self._codec = Codec(settings.offsets_topic_compression_codec)
         self._loop = loop
         self._on_loaded = on_loaded
         self._led: dict[int, LedShard] = {}
@@ -119,7 +121,8 @@ class Shards:
     def append(self, shard: LedShard, decision: Decision) -> int:
         """Write the decision as one batch; its base offset. Raises KafkaError as group members understand it."""
         now_ms = wall_ms()
-        batch = build_batch([RecordData(*encode(key, value), now_ms) for key, value in decision])
+        records = [RecordData(*encode(key, value), now_ms) for key, value in decision]
+        batch = build_batch(records, codec=self._codec)
         try:
             return shard.log.append(batch)
         except KafkaError as error:

@@ -14,7 +14,8 @@ from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
 from headrace.coordinator.shard import OffsetToCommit
 from headrace.errors import ErrorCode, KafkaError
-from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header
+from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.coordinator.driver import subscription
 from tests.unit.coordinator.fake_loop import FakeLoop, Reply
@@ -159,6 +160,13 @@ def test_a_commit_is_one_batch(world: World) -> None:
     world.coordinator.commit_offsets("g", "", None, -1, offsets)
     assert len(world.log.stored) == 1
     assert len(world.log.records()) == 20
+
+
+def test_records_are_compressed_as_the_setting_says() -> None:
+    world = World(settings=GroupSettings(offsets_topic_num_partitions=1, offsets_topic_compression_codec=Codec.ZSTD))
+    world.commit(7)
+    assert parse_header(world.log.stored[0]).codec == Codec.ZSTD
+    assert world.restarted().offset() == 7
 
 
 def test_a_commit_keeps_its_member_alive(world: World) -> None:
