@@ -162,6 +162,14 @@ class EmbeddedStore:
             if not done.rowcount:
                 raise NodeExists(path)
             return
+        if isinstance(operation, Set) and operation.version != ANY_VERSION:
+            done = self._database.execute(
+                "UPDATE node SET data = ?, version = version + 1 WHERE path = ? AND version = ?",
+                (operation.data, path, operation.version),
+            )
+            if done.rowcount:
+                versions[path] = operation.version + 1
+                return
         version = self._node(path).version
         if operation.version not in (ANY_VERSION, version):
             raise BadVersion(path)
