@@ -1,0 +1,50 @@
+"""The hand-packed frames are what the schemas read."""
+
+from bench import frames
+from headrace.wire.apis import ApiKey, schema
+from headrace.wire.records import iter_records
+from headrace.wire.validation import validate_produced
+
+HEADER_SIZE = 4 + 2 + 2 + 4 + 2 + len("bench")
+
+
+def test_a_produce_frame_holds_one_valid_batch_a_partition() -> None:
+    frame = frames.produce("a-topic", range(3), records=70, record_size=100)
+
+    request, size = schema(ApiKey.PRODUCE, 8).read_request(memoryview(frame).toreadonly(), HEADER_SIZE)
+
+    assert HEADER_SIZE + size == len(frame)
+    assert request.acks == 1
+    assert [topic.name for topic in request.topic_data] == ["a-topic"]
+    partitions = request.topic_data[0].partition_data
+    assert [partition.index for partition in partitions] == [0, 1, 2]
+    for partition in partitions:
+        assert validate_produced(partition.records, 1 << 20).record_count == 70
+        assert [len(record.value or b"") for record in iter_records(partition.records)] == [100] * 70
+
+
+def test_error_codes_of_an_answer_are_found() -> None:
+    answer = bytearray(4)
+    schema(ApiKey.PRODUCE, 8).encode_response(
+        answer,
+        {
+            "responses": [
+                {
+                    "name": "a-topic",
+                    "partition_responses": [
+                        {"index": 0, "error_code": 0, "record_errors": [], "base_offset": 7, "log_append_time": -1},
+                        {
+                            "index": 1,
+                            "error_code": 3,
+                            "record_errors": [],
+                            "base_offset": -1,
+                            "error_message": "what is that?",
+                        },
+                        {"index": 2, "error_code": 0, "record_errors": [], "base_offset": 8},
+                    ],
+                }
+            ]
+        },
+    )
+
+    assert frames.produce_errors(bytes(answer)) == [0, 3, 0]

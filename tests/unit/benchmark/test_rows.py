@@ -1,0 +1,65 @@
+"""How samples of both brokers become ratios and verdicts."""
+
+from bench import report
+from bench.rows import Outcome, outcomes
+
+
+def judged(key: str, headrace: list[float], kafka: list[float]) -> Outcome:
+    (outcome,) = outcomes({key: headrace}, {key: kafka})
+    return outcome
+
+
+def test_the_ratio_is_the_median_of_the_rounds_and_not_the_ratio_of_medians() -> None:
+    outcome = judged("produce-small.rate", [100.0, 10.0, 30.0], [50.0, 10.0, 10.0])
+
+    assert outcome.ratio == 2.0
+    assert outcome.headrace == 30.0
+    assert outcome.is_met
+
+
+def test_a_rate_below_that_of_kafka_misses_its_floor() -> None:
+    assert judged("produce-large.rate", [99.0], [100.0]).is_met is False
+
+
+def test_where_the_client_is_the_limit_almost_equal_is_equal() -> None:
+    assert judged("consume.rate", [96.0], [100.0]).is_met
+
+
+def test_a_cost_above_its_share_of_kafkas_misses_its_floor() -> None:
+    assert judged("produce-small.cpu", [0.51], [1.0]).is_met is False
+    assert judged("produce-small.cpu", [0.49], [1.0]).is_met
+
+
+def test_a_start_must_be_fast_by_itself_and_not_only_beside_kafka() -> None:
+    assert judged("start.seconds", [0.31], [2.0]).is_met is False
+    assert judged("start.seconds", [0.29], [2.0]).is_met
+
+
+def test_rows_without_a_floor_are_not_judged() -> None:
+    assert judged("consume.cpu", [9.0], [1.0]).is_met is None
+
+
+def test_what_kafka_did_not_measure_has_no_ratio() -> None:
+    (outcome,) = outcomes({"sync.p99": [0.1]}, {})
+
+    assert (outcome.kafka, outcome.ratio, outcome.is_met) == (None, None, None)
+
+
+def test_the_object_for_programs_has_every_row_with_its_samples() -> None:
+    headrace, kafka = {"sync.p99": [0.1, 0.2]}, {"sync.p99": [0.4, 0.4]}
+
+    shown = report.as_object(outcomes(headrace, kafka), headrace, kafka)
+
+    assert shown["rows"] == [
+        {
+            "key": "sync.p99",
+            "title": "p99",
+            "unit": "ms",
+            "headrace": 0.15000000000000002,
+            "kafka": 0.4,
+            "ratio": 0.375,
+            "floor": "<= 0.7",
+            "met": True,
+            "samples": {"headrace": [0.1, 0.2], "kafka": [0.4, 0.4]},
+        }
+    ]
