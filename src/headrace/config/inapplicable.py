@@ -165,7 +165,6 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("num.replica.fetchers", _ONE_BROKER),
     ("offsets.commit.timeout.ms", _ONE_BROKER),
     ("offsets.load.buffer.size", "committed offsets are read a megabyte at a time"),
-    ("offsets.topic.compression.codec", "committed offsets are stored plain"),
     ("principal.builder.class", _PLAINTEXT),
     ("producer.purgatory.", "waiting requests are removed as they end"),
     ("queued.max.requests", "queued.max.request.bytes alone bounds the requests in work"),
