@@ -1,4 +1,4 @@
-"""Fetch: the hot path out. An answer is headers encoded by hand and regions of log files.
+"""Fetch: the hot path out. An answer is headers encoded by hand and, unless they are small, regions of log files.
 
 A fetch that finds less than `min_bytes` waits for its partitions to grow, at most `max_wait`. Layout of the answer:
 https://kafka.apache.org/protocol#The_Messages_Fetch
@@ -21,6 +21,8 @@ from headrace.storage.log_file import FileSlice
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import put_count, put_string, put_unsigned_varint
 
+COPIED_BYTES: Final = 4096
+"""Regions up to this size are read and sent with what is round them: half the cost of `sendfile` between two sends."""
 _FLEXIBLE: Final = 12
 _TOPIC_IDS: Final = 13
 _READ_COMMITTED: Final = 1
@@ -278,7 +280,7 @@ def _encode(told: list[Answered], session_id: int, version: int, *, read_committ
         for answered in partitions:
             part = answered[3]
             _put_partition(out, answered, version, read_committed=read_committed)
-            if part is not None:
+            if part is not None and (part.size > COPIED_BYTES or not _copy(part, out)):
                 parts.append(out)
                 parts.append(part)
                 out = bytearray()
@@ -290,6 +292,15 @@ def _encode(told: list[Answered], session_id: int, version: int, *, read_committ
         out.append(0)
     parts.append(out)
     return RawReply(parts)
+
+
+def _copy(part: FileSlice, out: bytearray) -> bool:
+    """Append the region's bytes; False, and nothing, when the file is shorter than it was (the sender tells)."""
+    records = part.read()
+    if len(records) != part.size:
+        return False
+    out += records
+    return True
 
 
 def _put_partition(out: bytearray, answered: Answered, version: int, *, read_committed: bool) -> None:
