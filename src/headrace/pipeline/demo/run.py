@@ -22,7 +22,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.topics import ACCESS_LOG, TOP_PAGES, Topics
 
 _PARTITIONS: Final = 3
-_LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.25
 _RESTARTS: Final = 5
 _END_S: Final = 10.0
 # A log's records carry the times of its lines. However old they are, they are new here.
@@ -83,6 +83,7 @@ class Demo:
                 if not finishing and not shipping.is_alive() and self._failure is None:
                     self._driver.finish()
                     finishing = True
+                    state.doing = "everything is shipped; the queries work off the rest"
                 top_pages.read(state)
                 self._show(state)
                 time.sleep(_LOOK_S)
@@ -139,7 +140,7 @@ class Demo:
                 shipper.flush()
                 state.shipped = shipper.acknowledged
             except (PipelineError, KafkaException, OSError) as error:
-                self._failure = error
+                self._failure = error  # raised by `run`, which waits for more than this thread
 
         thread = threading.Thread(target=ship, name="shipper", daemon=True)
         thread.start()
@@ -149,7 +150,7 @@ class Demo:
 def _take(event: dict[str, Any], state: DemoState, data: Path) -> None:
     match event["event"]:
         case "ready":
-            state.doing = "running"
+            state.doing = "the queries run"
             for name in event["jobs"]:
                 state.jobs.setdefault(name, JobState())
         case "progress":

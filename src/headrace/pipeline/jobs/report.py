@@ -8,9 +8,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.jobs.access_log import CRAWLERS, EVENTS, HOW_MANY_TOP_PAGES, REJECTED, REQUEST_RATE
+from headrace.pipeline.jobs.access_log import CRAWLERS, EVENTS, REJECTED, REQUEST_RATE, TOP
+from headrace.pipeline.jobs.job import Transform
 from headrace.pipeline.jobs.place import Place
-from headrace.pipeline.transforms import lines, traffic
+from headrace.pipeline.jobs.sink import TIMESTAMP_FORMAT
 
 Rows: TypeAlias = list[dict[str, Any]]
 _SHOWN: Final = 5
@@ -18,36 +19,41 @@ _SHOWN: Final = 5
 
 def report(spark: SparkSession, place: Place) -> dict[str, Any]:
     """Everything as values that JSON has: times are ISO 8601 text in UTC, counts are integers."""
+    answer: dict[str, Any] = {"requests": 0, "clients": 0, "status": {}, "days": {}, "top_pages": []}
     events = _table(spark, place, EVENTS.table)
-    rejected = _table(spark, place, REJECTED.table)
-    answer: dict[str, Any] = {
-        "requests": 0,
-        "clients": 0,
-        "status": {},
-        "days": {},
-        "rejected": rejected.count() if rejected else 0,
-        "top_pages": [],
-        "reasons": _rows(rejected.groupBy("reason").count().orderBy(sf.desc("count"), "reason")) if rejected else [],
-        "busiest_minutes": [],
-        "crawlers": [],
-    }
-    if events is None:
-        return answer
-    events = events.select(*lines.EVENT_COLUMNS).persist()
-    try:
-        answer |= _rows(events.select(sf.count("*").alias("requests"), sf.countDistinct("client").alias("clients")))[0]
-        answer["status"] = _counts(events.groupBy(sf.col("status").alias("of")))
-        answer["days"] = _counts(events.groupBy(sf.to_date("event_time").alias("of")))
-        answer["top_pages"] = _rows(traffic.top(traffic.page_totals(events), HOW_MANY_TOP_PAGES).drop("rank"))
-    finally:
-        events.unpersist()
-    rate = _table(spark, place, REQUEST_RATE.table)
-    if rate is not None:
-        answer["busiest_minutes"] = _rows(rate.orderBy(sf.desc("requests"), "minute").limit(_SHOWN))
-    crawlers = _table(spark, place, CRAWLERS.table)
-    if crawlers is not None:
-        answer["crawlers"] = _rows(_by_client(crawlers).limit(_SHOWN))
+    if events is not None:
+        answer |= _totals(events)
+    # The query behind this table counts without a watermark, so these are totals as well.
+    answer["top_pages"] = _first(spark, place, TOP.table, lambda table: table.orderBy("rank").drop("rank"))
+    by_reason = _first(
+        spark, place, REJECTED.table, lambda table: table.groupBy("reason").count().orderBy(sf.desc("count"), "reason")
+    )
+    answer["rejected"] = sum(row["count"] for row in by_reason)
+    answer["reasons"] = by_reason
+    answer["busiest_minutes"] = _first(
+        spark, place, REQUEST_RATE.table, lambda table: table.orderBy(sf.desc("requests"), "minute").limit(_SHOWN)
+    )
+    answer["crawlers"] = _first(spark, place, CRAWLERS.table, lambda table: _by_client(table).limit(_SHOWN))
     return answer
+
+
+def _totals(events: DataFrame) -> dict[str, Any]:
+    """Requests and clients of all, and requests by status and by day: one pass over the archive."""
+    day = sf.to_date("event_time").cast("string").alias("day")
+    rows = (
+        events.select("client", sf.col("status").cast("string").alias("status"), day)
+        .groupingSets([["status"], ["day"], []], "status", "day")
+        .agg(sf.count("*").alias("requests"), sf.countDistinct("client").alias("clients"))
+        .orderBy("status", "day")
+        .collect()
+    )
+    everything = next(row for row in rows if row.status is None and row.day is None)
+    return {
+        "requests": everything.requests,
+        "clients": everything.clients,
+        "status": {row.status: row.requests for row in rows if row.status is not None},
+        "days": {row.day: row.requests for row in rows if row.day is not None},
+    }
 
 
 def _by_client(hours: DataFrame) -> DataFrame:
@@ -69,13 +75,13 @@ def _table(spark: SparkSession, place: Place, name: str) -> DataFrame | None:
     return spark.read.format("delta").load(path) if DeltaTable.isDeltaTable(spark, path) else None
 
 
-def _counts(groups: Any) -> dict[str, int]:
-    return {str(row["of"]): row["count"] for row in groups.count().orderBy("of").collect()}
-
-
-def _rows(frame: DataFrame) -> Rows:
+def _first(spark: SparkSession, place: Place, name: str, select: Transform) -> Rows:
+    table = _table(spark, place, name)
+    if table is None:
+        return []
+    frame = select(table)
     named = [
-        sf.date_format(name, "yyyy-MM-dd'T'HH:mm:ssX").alias(name) if kind == "timestamp" else sf.col(name)
-        for name, kind in frame.dtypes
+        sf.date_format(column, TIMESTAMP_FORMAT).alias(column) if kind == "timestamp" else sf.col(column)
+        for column, kind in frame.dtypes
     ]
     return [row.asDict(recursive=True) for row in frame.select(*named).collect()]
