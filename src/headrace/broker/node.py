@@ -18,6 +18,7 @@ from headrace.broker.apis.groups import Endpoint, GroupApis
 from headrace.broker.apis.log_dirs import LogDirsApi
 from headrace.broker.apis.metadata import MetadataApis
 from headrace.broker.apis.partition_offsets import PartitionOffsetsApi
+from headrace.broker.apis.placement import PlacementApis
 from headrace.broker.apis.produce import ProduceApi
 from headrace.broker.apis.producers import ProducersApi
 from headrace.broker.apis.topics import TopicApis
@@ -130,6 +131,7 @@ class Node:
             PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
             ProducersApi(self.replicas, producer_ids.next),
             LogDirsApi(self.replicas),
+            PlacementApis(lambda: self.controller.image),
             TopicApis(self.controller, config),
             MetadataApis(self.controller, config),
             ConfigApis(self.controller, config),

@@ -1,0 +1,110 @@
+"""ElectLeaders and the reassignment of partitions, as a cluster of one broker answers them.
+
+Every partition has its one replica here and is led by it, so that no election is ever needed and the only assignment
+there can be is the one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.cluster.image import MetadataImage, PartitionImage
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Request
+from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+
+PREFERRED: Final = 0
+UNCLEAN: Final = 1
+
+
+class PlacementApis:
+    """Handlers for where replicas are and which of them leads."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        """The handlers by API."""
+        return {
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list_partition_reassignments,
+        }
+
+    def elect_leaders(self, _: RequestContext, request: Request) -> Reply:
+        """KIP-460. Asked for all partitions, the answer leaves out those that need no election: all of them."""
+        election_type = getattr(request, "election_type", PREFERRED)
+        if election_type not in (PREFERRED, UNCLEAN):
+            raise KafkaError(ErrorCode.invalid_request, f"election type {election_type} is neither 0 nor 1")
+        return {
+            "error_code": ErrorCode.none,
+            "replica_election_results": [
+                {
+                    "topic": topic.topic,
+                    "partition_result": [
+                        {"partition_id": index, **self._not_needed(topic.topic, index)} for index in topic.partitions
+                    ],
+                }
+                for topic in request.topic_partitions or ()
+            ],
+        }
+
+    def alter_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
+        """KIP-455."""
+        return {
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "responses": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {
+                            "partition_index": partition.partition_index,
+                            **self._reassigned(topic.name, partition.partition_index, partition.replicas),
+                        }
+                        for partition in topic.partitions
+                    ],
+                }
+                for topic in request.topics
+            ],
+        }
+
+    def list_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
+        """None is ever in progress."""
+        return {"error_code": ErrorCode.none, "error_message": None, "topics": ()}
+
+    def _not_needed(self, topic: str, index: int) -> Fields:
+        if self._partition(topic, index) is None:
+            return _UNKNOWN
+        return {
+            "error_code": ErrorCode.election_not_needed,
+            "error_message": "Leader election not needed for topic partition.",
+        }
+
+    def _reassigned(self, topic: str, index: int, replicas: tuple[int, ...] | None) -> Fields:
+        partition = self._partition(topic, index)
+        if partition is None:
+            return _UNKNOWN
+        if replicas is None:
+            return {"error_code": ErrorCode.no_reassignment_in_progress, "error_message": None}
+        if tuple(replicas) == partition.replicas:
+            return {"error_code": ErrorCode.none, "error_message": None}
+        return {
+            "error_code": ErrorCode.invalid_replica_assignment,
+            "error_message": f"Replicas {list(replicas)} cannot be: the only broker is {partition.replicas[0]}.",
+        }
+
+    def _partition(self, topic: str, index: int) -> PartitionImage | None:
+        found = self._image().topics.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return None
+        return found.partitions[index]
+
+
+_UNKNOWN: Final[Fields] = {
+    "error_code": ErrorCode.unknown_topic_or_partition,
+    "error_message": "This server does not host this topic-partition.",
+}
