@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 TESTS ?= tests
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format bench docs lock
@@ -30,8 +31,8 @@ format: setup ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: setup ## compare with Apache Kafka on this machine
-	$(BIN)/python -m bench
+bench: setup ## compare with Apache Kafka on this machine (BENCH_ARGS="--quick --check")
+	$(BIN)/python -m bench $(BENCH_ARGS)
 
 docs: setup ## bring the generated parts of docs/ up to date with the code
 	$(BIN)/python scripts/docs.py
