@@ -1,4 +1,4 @@
-"""Small files that are replaced whole: a reader sees the old content or the new, never a part."""
+"""Small files that are replaced whole, so that a reader sees the old content or the new; syncing and removing."""
 
 import os
 from pathlib import Path
@@ -43,3 +43,11 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     temporary.replace(path)
     if sync:
         sync_directory(path.parent)
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove a directory of files, as far as that is possible; what stays is found again at the next start."""
+    # imported late: it brings the libraries of every kind of archive with it, which a starting broker has no use for
+    from shutil import rmtree
+
+    rmtree(directory, ignore_errors=True)

@@ -6,7 +6,6 @@ Synchronous, and told the time by its caller. One thread appends, reads, truncat
 
 import logging
 import os
-import shutil
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -413,15 +412,6 @@ class Log:
         except OSError as error:
             raise self._storage_error("close", error) from error
         self._segments.replace([])
-
-    def delete(self) -> None:
-        """Remove the directory with all that is in it. Raises KafkaError(kafka_storage_error)."""
-        self._segments.replace([])
-        self._deleted_files.clear()
-        try:
-            shutil.rmtree(self.directory)
-        except OSError as error:
-            raise self._storage_error("delete", error) from error
 
     def move(self, directory: Path) -> None:
         """The directory has been renamed to `directory`."""

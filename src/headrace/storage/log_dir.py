@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -172,7 +171,7 @@ class LogDir:
 
     def mark_clean_shutdown(self) -> None:
         """Say that every log in here was closed. Raises OSError."""
-        replace_file(self.path / CLEAN_SHUTDOWN_FILE, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
+        replace_file(self.path / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
 
     def unlock(self) -> None:
         self._locked_here.discard(self.path)

@@ -1,7 +1,7 @@
 """The log directories of a broker and every log in them: opening, placing, deleting, checkpointing, closing."""
 
 import logging
-import shutil
+import os
 from collections import Counter
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +9,15 @@ from threading import Lock
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.atomic_file import sync_directory
+from headrace.storage.atomic_file import remove_tree, sync_directory
+from headrace.storage.checkpoint import CorruptCheckpointError
+from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
+from headrace.storage.leader_epochs import UNDEFINED, read_entries
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dir import LogDir
 from headrace.storage.meta_properties import id_to_text, new_id
-from headrace.storage.partition_dir import DELETE_SUFFIX, delete_name, parse_name
+from headrace.storage.partition_dir import DELETE_SUFFIX, KRAFT_METADATA, STRAY_SUFFIX, parse_name, retired_name
 from headrace.storage.partition_metadata import read_topic_id, write_topic_id
 from headrace.types import TopicPartition
 
@@ -81,11 +84,11 @@ class LogDirs:
     def space(self, directory: Path) -> tuple[int, int]:
         """Bytes of the file system that `directory` is on, and bytes that can still be written; -1 when it fails."""
         try:
-            usage = shutil.disk_usage(directory)
+            system = os.statvfs(directory)
         except OSError as error:
             log.warning("%s does not tell its size: %s", directory, error)
             return -1, -1
-        return usage.total, usage.free
+        return system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize
 
     def _find_partitions(self) -> None:
         for directory in self._directories:
@@ -94,6 +97,8 @@ class LogDirs:
                     self._doomed.append((None, path))
                     continue
                 topic_partition = parse_name(path.name)
+                if topic_partition is not None and topic_partition.topic == KRAFT_METADATA:
+                    continue
                 if topic_partition is None:
                     log.warning("%s is no partition's directory; leaving it alone", path)
                     continue
@@ -115,6 +120,14 @@ class LogDirs:
         Raises KafkaError(inconsistent_topic_id) for a malformed `partition.metadata`.
         """
         return read_topic_id(self._found[topic_partition][1])
+
+    def leader_epoch(self, topic_partition: TopicPartition) -> int:
+        """The newest leader epoch that the partition's directory knows, before its log is loaded; -1 for none."""
+        try:
+            entries = read_entries(self._found[topic_partition][1] / LEADER_EPOCHS_FILE)
+        except CorruptCheckpointError:
+            return UNDEFINED
+        return entries[-1].epoch if entries else UNDEFINED
 
     def load(self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
         """Open the log of a partition that has a directory, and recover it where the last shutdown was not clean.
@@ -159,7 +172,7 @@ class LogDirs:
             write_topic_id(path, topic_id)
             sync_directory(directory.path)
         except OSError as error:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot create {path}: {error}") from error
         self._found[topic_partition] = (directory, path)
         return self.load(topic_partition, config, now_ms=now_ms)
@@ -169,25 +182,37 @@ class LogDirs:
 
         Raises KafkaError(kafka_storage_error).
         """
-        directory, path = self._found[topic_partition]
-        doomed = directory.path / delete_name(topic_partition)
-        deleted = self.logs.pop(topic_partition, None)
-        try:
-            path.rename(doomed)
-            sync_directory(directory.path)
-        except OSError as error:
-            if deleted is not None:
-                self.logs[topic_partition] = deleted
-            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename {path} to {doomed}: {error}") from error
-        del self._found[topic_partition]
-        # with the lock: a writing of checkpoints that began before must not bring the offsets back
-        with self._checkpoints:
-            directory.forget(topic_partition)
+        deleted = self.logs.get(topic_partition)
+        doomed = self._retire(topic_partition, DELETE_SUFFIX)
         delay = LogConfig().file_delete_delay_ms
         if deleted is not None:
             deleted.move(doomed)
             delay = deleted.config.file_delete_delay_ms
         self._doomed.append((now_ms + delay, doomed))
+
+    def set_aside(self, topic_partition: TopicPartition) -> Path:
+        """Keep the files of a partition that no topic has, under a name that is not served; the new path.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        return self._retire(topic_partition, STRAY_SUFFIX)
+
+    def _retire(self, topic_partition: TopicPartition, suffix: str) -> Path:
+        directory, path = self._found[topic_partition]
+        retired = directory.path / retired_name(topic_partition, suffix)
+        log_of_it = self.logs.pop(topic_partition, None)
+        try:
+            path.rename(retired)
+            sync_directory(directory.path)
+        except OSError as error:
+            if log_of_it is not None:
+                self.logs[topic_partition] = log_of_it
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename {path} to {retired}: {error}") from error
+        del self._found[topic_partition]
+        # with the lock: a writing of checkpoints that began before must not bring the offsets back
+        with self._checkpoints:
+            directory.forget(topic_partition)
+        return retired
 
     def remove_deleted_files(self, now_ms: int) -> None:
         """Remove what was deleted long enough ago. Slow for large files: call it in a thread.
@@ -205,7 +230,7 @@ class LogDirs:
             elif due > now_ms:
                 waiting.append((due, path))
             else:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
                 log.info("removed %s", path)
         self._doomed += waiting
 

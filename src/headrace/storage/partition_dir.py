@@ -12,6 +12,11 @@ from headrace.types import TopicPartition
 
 DELETE_SUFFIX: Final = "-delete"
 """Waits for its removal."""
+STRAY_SUFFIX: Final = "-stray"
+"""Belongs to no topic that the cluster has; an operator decides what becomes of it."""
+
+KRAFT_METADATA: Final = "__cluster_metadata"
+"""The metadata log of a KRaft quorum, in directories that Kafka wrote: no topic's, and left as it is."""
 
 _MAX_NAME: Final = 255
 _NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII)
@@ -26,7 +31,7 @@ def parse_name(name: str) -> TopicPartition | None:
     return TopicPartition(match["topic"], int(match["partition"])) if match else None
 
 
-def delete_name(topic_partition: TopicPartition) -> str:
-    """A new name for a directory to be removed, cut to what a file system takes."""
-    tail = f"-{topic_partition.partition}.{uuid4().hex}{DELETE_SUFFIX}"
+def retired_name(topic_partition: TopicPartition, suffix: str) -> str:
+    """A new name for a directory that is no longer served, cut to what a file system takes."""
+    tail = f"-{topic_partition.partition}.{uuid4().hex}{suffix}"
     return topic_partition.topic[: _MAX_NAME - len(tail)] + tail

@@ -91,7 +91,7 @@ def test_an_offset_outside_the_log_is_out_of_range(log: Log, offset: int) -> Non
 def test_a_slice_outlives_the_segment_it_is_from(log: Log) -> None:
     append(log, 2)
     part = log.read(0, 1 << 20, upto_offset=2)
-    log.delete()
+    log.truncate_fully_and_start_at(0)
     assert part is not None
     assert part.read() == batch(0, 2)
 
@@ -213,6 +213,27 @@ class TestFailingDisk:
         assert log.active_segment.path.stat().st_size == size == log.size
         append(log, 2)
         assert offsets(read_all(log)) == [0, 1, 2, 3]
+
+    def test_a_segment_that_cannot_be_made_leaves_the_log_whole(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for _ in range(5):
+            append(log, 2, value=b"v" * 150)
+        real = os.open
+
+        def full(path: Path, flags: int, mode: int = 0o777) -> int:
+            if flags & os.O_CREAT and str(path).endswith(".timeindex"):
+                raise OSError(28, "No space left on device")
+            return real(path, flags, mode)
+
+        monkeypatch.setattr(os, "open", full)
+        with pytest.raises(KafkaError, match="No space left on device"):
+            append(log, 2, value=b"v" * 1500)
+        monkeypatch.undo()
+
+        append(log, 2, value=b"v" * 1500)
+        assert offsets(read_all(log)) == list(range(12))
+        assert offsets(read_all(open_log(log.directory))) == list(range(12))
 
     def test_a_write_in_parts_is_completed(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         real = os.pwritev

@@ -13,7 +13,7 @@ import pytest
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
-from headrace.storage.partition_dir import delete_name, parse_name
+from headrace.storage.partition_dir import DELETE_SUFFIX, parse_name, retired_name
 from headrace.types import TopicPartition
 from tests.unit.storage.logs import NOW, SMALL, append, offsets, read_all
 
@@ -210,7 +210,7 @@ def test_the_mark_of_a_clean_shutdown_is_good_for_one_start(tmp_path: Path) -> N
     create(dirs, DASHES)
     dirs.close({})
     mark = tmp_path / ".kafka_cleanshutdown"
-    assert mark.read_text() == '{"version": 0, "brokerEpoch": -1}'
+    assert mark.read_text() == '{"version":0,"brokerEpoch":-1}'
     dirs = reopen(tmp_path)
     assert not mark.exists()
     crash(dirs)
@@ -321,7 +321,7 @@ class TestDeleting:
         dirs.close({})
 
     def test_the_longest_topic_name_fits(self) -> None:
-        name = delete_name(TopicPartition("t" * 249, 7))
+        name = retired_name(TopicPartition("t" * 249, 7), DELETE_SUFFIX)
         assert len(name) == 255
         assert name.endswith("-delete")
 
