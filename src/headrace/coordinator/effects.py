@@ -5,7 +5,7 @@ Machines return lists of these; only the runtime acts on them.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from headrace.coordinator.records import GroupMetadata
 from headrace.errors import ErrorCode
@@ -47,8 +47,7 @@ class TimerKind(StrEnum):
     """The time that members have to ask for their assignment is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(NamedTuple):
     """Names one timer of a group; `member_id` only for heartbeats."""
 
     kind: TimerKind

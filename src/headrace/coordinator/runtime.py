@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from headrace.coordinator.classic_group import ClassicGroup
@@ -113,8 +112,12 @@ class GroupCoordinator:
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """What to answer. Raises KafkaError as `ClassicGroup.heartbeat` does."""
         shard, group = self._joined(group_id)
-        with _noting_fenced(group_id, member_id, "Heartbeat"):
-            self._act(shard, group, group.heartbeat(member_id, instance_id, generation))
+        try:
+            effects = group.heartbeat(member_id, instance_id, generation)
+        except KafkaError as error:
+            _log_if_fenced(group_id, member_id, error, "Heartbeat")
+            raise
+        self._act(shard, group, effects)
         return group.heartbeat_answer
 
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[ErrorCode]:
@@ -145,8 +148,11 @@ class GroupCoordinator:
             if generation >= 0:
                 raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         else:
-            with _noting_fenced(group_id, member_id, "OffsetCommit"):
+            try:
                 member = group.check_offset_commit(member_id, instance_id, generation)
+            except KafkaError as error:
+                _log_if_fenced(group_id, member_id, error, "OffsetCommit")
+                raise
             if member is not None:
                 self._act(shard, group, [group.session_timer(member)])
         errors, decision = shard.state.decide_commit(group_id, offsets, wall_ms())
@@ -268,14 +274,9 @@ class GroupCoordinator:
         self._schedule_expiry()
 
 
-@contextmanager
-def _noting_fenced(group_id: str, member_id: str, operation: str) -> Iterator[None]:
-    try:
-        yield
-    except KafkaError as error:
-        if error.code is ErrorCode.fenced_instance_id:
-            log.info("Group %s: %s of member %s was fenced: %s", group_id, operation, member_id, error.message)
-        raise
+def _log_if_fenced(group_id: str, member_id: str, error: KafkaError, operation: str) -> None:
+    if error.code is ErrorCode.fenced_instance_id:
+        log.info("Group %s: %s of member %s was fenced: %s", group_id, operation, member_id, error.message)
 
 
 def _answer(future: Any, result: JoinResult | SyncResult) -> None:
