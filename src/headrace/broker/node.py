@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -26,14 +26,16 @@ from headrace.broker.context import RequestContext
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
-from headrace.cluster.controller import Controller, PartitionChange
+from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
 from headrace.cluster.embedded import EmbeddedStore
 from headrace.cluster.image import TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
 from headrace.cluster.image import Endpoint as BrokerEndpoint
+from headrace.cluster.store import StoreError
+from headrace.cluster.topic_changes import FoundPartition
 from headrace.config import BrokerConfig, Listener, topic_values
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager, now_ms
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
@@ -86,12 +88,16 @@ class Node:
                 self.log_dirs.directories[0] / METADATA_FILE, executor=self._executor, durable=self._durable_metadata
             )
             self.controller = Controller(store, config, now_ms=now_ms)
-            await self.controller.start(self.log_dirs.cluster_id)
+            await self.controller.start(self.log_dirs.cluster_id, self._found_partitions)
+            self.replicas.set_strays_aside(self._topic_id_of)
             self.cluster_id = self.log_dirs.cluster_id
             self._dispatcher = Dispatcher(self._loop)
             self._server = Server(config, self._dispatcher.handle, self._loop)
             self.listeners = self._server.bind()
             await self.controller.register(self._broker_image())
+        except (StoreError, ClusterIdMismatch) as error:
+            self.replicas.close()
+            raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
         except BaseException:
             self.replicas.close()
             raise
@@ -202,8 +208,9 @@ class Node:
 
     # What the controller tells
 
-    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
-        self._lead(changes)
+    async def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
+        # Making logs waits for the disk: in a thread, so that other clients are served meanwhile.
+        await self._loop.run_in_executor(self._executor, self._lead, changes)
         for change in changes:
             self._tell_coordinator(TopicPartition(change.topic, change.partition))
 
@@ -220,6 +227,17 @@ class Node:
         else:  # settings of the broker are defaults of every topic
             for topic in self.controller.image.topics:
                 self.replicas.reconfigure(topic)
+
+    def _found_partitions(self) -> Iterable[FoundPartition]:
+        """What lies in the log directories, for a cluster that knows no topics yet."""
+        for topic_partition in self.log_dirs.partitions():
+            yield FoundPartition(
+                *topic_partition, self.log_dirs.topic_id(topic_partition), self.log_dirs.leader_epoch(topic_partition)
+            )
+
+    def _topic_id_of(self, topic_partition: TopicPartition) -> UUID | None:
+        topic = self.controller.image.topics.get(topic_partition.topic)
+        return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
 
     def _lead(self, changes: Sequence[PartitionChange]) -> None:
         for change in changes:

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, ValuesView
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
@@ -42,9 +42,24 @@ class ReplicaManager:
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic}-{partition}"
             ) from None
 
-    def partitions(self) -> ValuesView[Partition]:
-        """All partitions on this broker."""
-        return self._partitions.values()
+    def partitions(self) -> tuple[Partition, ...]:
+        """All partitions on this broker, as of now: others may be opened in a thread meanwhile."""
+        return tuple(self._partitions.values())
+
+    def set_strays_aside(self, topic_id_of: Callable[[TopicPartition], UUID | None]) -> None:
+        """Take directories that belong to no partition of the cluster out of the way, with a warning for each.
+
+        `topic_id_of` says None for a partition that the cluster does not have. What a crash in the middle of a deletion
+        leaves behind ends here. Raises KafkaError(kafka_storage_error).
+        """
+        for topic_partition in tuple(self.log_dirs.partitions()):
+            wanted = topic_id_of(topic_partition)
+            found = self.log_dirs.topic_id(topic_partition)
+            if wanted is None or (found is not None and found != wanted):
+                path = self.log_dirs.set_aside(topic_partition)
+                log.warning(
+                    "The cluster has no %s with topic id %s: its files are in %s now", topic_partition, found, path
+                )
 
     def become_leader(self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: int) -> Partition:
         """Open the partition's log, or make one, and lead it under `leader_epoch`.
@@ -76,8 +91,8 @@ class ReplicaManager:
 
     def delete_topic(self, topic: str) -> None:
         """Stop serving the topic's partitions and let their files go after `file.delete.delay.ms`."""
-        for key in [key for key in self._partitions if key[0] == topic]:
-            partition = self._partitions.pop(key)
+        for partition in self._of_topic(topic):
+            del self._partitions[partition.topic_partition]
             self.log_dirs.delete(partition.topic_partition, now_ms=now_ms())
             partition.wake_all()
 
@@ -88,13 +103,13 @@ class ReplicaManager:
             partition.log.config = config
 
     def _of_topic(self, topic: str) -> Iterator[Partition]:
-        return (partition for key, partition in self._partitions.items() if key[0] == topic)
+        return (partition for partition in self.partitions() if partition.topic_partition.topic == topic)
 
     # Upkeep, called at intervals
 
     def apply_retention(self) -> None:
         """Drop segments past their retention; a log that fails does not keep the others from theirs."""
-        for partition in tuple(self._partitions.values()):
+        for partition in self.partitions():
             try:
                 partition.log.apply_retention(now_ms(), partition.high_watermark)
             except KafkaError as error:
@@ -102,13 +117,13 @@ class ReplicaManager:
 
     def expire_producers(self, expiration_ms: int) -> None:
         """Forget producers that wrote nothing for `producer.id.expiration.ms`."""
-        for partition in self._partitions.values():
+        for partition in self.partitions():
             partition.producers.expire(now_ms(), expiration_ms)
 
     def flush_due(self) -> None:
         """Flush the logs whose `flush.ms` is over; waits for the disk: call it in a thread."""
         now = now_ms()
-        for partition in tuple(self._partitions.values()):
+        for partition in self.partitions():
             if partition.log.flush_due(now):
                 partition.log.flush(now)
 
@@ -122,7 +137,7 @@ class ReplicaManager:
 
     def close(self) -> None:
         """Close every log and mark the shutdown as clean."""
-        for partition in self._partitions.values():
+        for partition in self.partitions():
             # without producers too: a start that finds no snapshot reads the headers of the whole log
             if partition.log_end_offset:
                 partition.write_producer_snapshot(partition.log_end_offset)
@@ -134,7 +149,7 @@ class ReplicaManager:
         return [(str(directory), *self.log_dirs.space(directory)) for directory in self.log_dirs.directories]
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
-        return {partition.topic_partition: partition.high_watermark for partition in tuple(self._partitions.values())}
+        return {partition.topic_partition: partition.high_watermark for partition in self.partitions()}
 
 
 def _producer_state_of(opened: Log) -> ProducerState:

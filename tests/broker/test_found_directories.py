@@ -1,0 +1,116 @@
+"""What a broker does with partition directories that its metadata does not explain."""
+
+import logging
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.broker.node import METADATA_FILE
+from headrace.testing import Broker
+from tests.support.broker_process import BrokerProcess
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=number % 2)
+    assert producer.flush(20) == 0
+
+
+def values(bootstrap: str, topic: str, partitions: int = 2) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    found = []
+    ended = 0
+    while ended < partitions:
+        message = consumer.poll(20)
+        assert message is not None
+        if message.error():
+            ended += 1
+        else:
+            found.append(message.value())
+    consumer.close()
+    return found
+
+
+def topics(bootstrap: str) -> dict[str, int]:
+    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def test_logs_whose_metadata_is_lost_are_served_again(tmp_path: Path) -> None:
+    with Broker({"num.partitions": "2"}, data=tmp_path) as broker:
+        produce(broker.bootstrap, "kept", 100)
+    for path in tmp_path.glob(f"{METADATA_FILE}*"):
+        path.unlink()
+
+    with Broker(data=tmp_path) as broker:
+        assert topics(broker.bootstrap) == {"kept": 2}
+        assert sorted(map(int, values(broker.bootstrap, "kept"))) == list(range(100))  # type: ignore[arg-type]
+        produce(broker.bootstrap, "kept", 10)
+        assert len(values(broker.bootstrap, "kept")) == 110
+
+
+def test_a_directory_that_no_topic_has_is_set_aside_with_its_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Broker({"num.partitions": "2"}, data=tmp_path) as broker:
+        produce(broker.bootstrap, "t", 10)
+    shutil.copytree(tmp_path / "t-0", tmp_path / "left-over-0")
+
+    with caplog.at_level(logging.WARNING), Broker(data=tmp_path) as broker:
+        assert topics(broker.bootstrap) == {"t": 2}
+
+    (stray,) = tmp_path.glob("left-over-0.*-stray")
+    assert (stray / "00000000000000000000.log").stat().st_size > 0
+    assert str(stray) in caplog.text
+    assert not (tmp_path / "left-over-0").exists()
+
+
+def test_a_topic_created_anew_does_not_get_the_files_of_its_namesake(tmp_path: Path) -> None:
+    with Broker({"num.partitions": "2"}, data=tmp_path) as broker:
+        produce(broker.bootstrap, "t", 10)
+        shutil.copytree(tmp_path / "t-0", tmp_path / "copy")
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.delete_topics(["t"])["t"].result(10)
+        admin.create_topics([NewTopic("t", 2)])["t"].result(10)
+    shutil.rmtree(tmp_path / "t-0")
+    (tmp_path / "copy").rename(tmp_path / "t-0")
+
+    with Broker(data=tmp_path) as broker:
+        assert values(broker.bootstrap, "t") == []
+
+
+@pytest.mark.parametrize("round_number", range(3))
+def test_a_kill_while_topics_come_and_go_leaves_what_was_answered(tmp_path: Path, round_number: int) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        names = [f"topic-{number}" for number in range(20)]
+        created = admin.create_topics([NewTopic(name, 2) for name in names[:10]])
+        for future in created.values():
+            future.result(20)
+        deleting = admin.delete_topics(names[:5])
+        creating = admin.create_topics([NewTopic(name, 2) for name in names[10:]])
+        if round_number:
+            next(iter(deleting.values())).result(20)
+        if round_number == 2:
+            next(iter(creating.values())).result(20)
+        broker.sigkill()
+        deleted = {name for name, future in deleting.items() if future.done() and future.exception() is None}
+        added = {name for name, future in creating.items() if future.done() and future.exception() is None}
+
+        broker.start()
+
+        found = topics(broker.bootstrap)
+        assert not deleted & found.keys()
+        assert (added | set(names[5:10])) <= found.keys()
+        for name, partitions in found.items():
+            assert partitions == 2
+            produce(broker.bootstrap, name, 4)
+            assert len(values(broker.bootstrap, name)) == 4
+        assert broker.sigterm() in (0, -signal.SIGTERM)
+    assert "Traceback" not in broker.log_path.read_text()
