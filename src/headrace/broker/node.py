@@ -251,7 +251,10 @@ class Node:
 
     def _tell_coordinator(self, topic_partition: TopicPartition) -> None:
         if topic_partition.topic == offsets_topic.NAME:
-            partition = self.replicas.get(*topic_partition)
+            try:
+                partition = self.replicas.get(*topic_partition)
+            except KafkaError:
+                return  # it is offline, which has been logged: its groups stay away, all others are served
             self.coordinator.elected(topic_partition.partition, offsets_topic.OffsetsTopicLog(partition))
 
     def _log_config(self, topic: str) -> LogConfig:

@@ -255,7 +255,10 @@ class GroupCoordinator:
                 shard, group = self._joined(group_id)
             except KafkaError:
                 continue  # the group was deleted or has moved since
-            self._act(shard, group, group.timer_fired(timer, wall_ms()))
+            try:
+                self._act(shard, group, group.timer_fired(timer, wall_ms()))
+            except Exception:
+                log.exception("Group %s: its %s timer failed", group_id, timer.kind)
         self._arm()
 
     def _schedule_expiry(self) -> None:
@@ -263,15 +266,24 @@ class GroupCoordinator:
         self._expiry_handle = self._loop.call_later(seconds, self._expire)
 
     def _expire(self) -> None:
-        for shard in self._shards.loaded():
-            decision = shard.state.decide_expiry(wall_ms())
-            if decision:
-                log.info("__consumer_offsets-%d: %d offsets and groups expired", shard.partition, len(decision))
-            try:
-                self._shards.append_and_replay(shard, decision)
-            except KafkaError as error:
-                log.error("Expired offsets of __consumer_offsets-%d stay for now: %s", shard.partition, error)
-        self._schedule_expiry()
+        self._expire_next(deque(self._shards.loaded()))
+
+    def _expire_next(self, shards: deque[LedShard]) -> None:
+        """One shard at a time, so that a broker with many groups answers its clients in between."""
+        if not shards:
+            self._schedule_expiry()
+            return
+        shard = shards.popleft()
+        self._expiry_handle = self._loop.call_later(0, self._expire_next, shards)
+        if not self._shards.leads(shard):
+            return
+        decision = shard.state.decide_expiry(wall_ms())
+        if decision:
+            log.info("__consumer_offsets-%d: %d offsets and groups expired", shard.partition, len(decision))
+        try:
+            self._shards.append_and_replay(shard, decision)
+        except KafkaError as error:
+            log.error("Expired offsets of __consumer_offsets-%d stay for now: %s", shard.partition, error)
 
 
 def _log_if_fenced(group_id: str, member_id: str, error: KafkaError, operation: str) -> None:

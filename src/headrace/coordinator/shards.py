@@ -115,6 +115,10 @@ class Shards:
             raise KafkaError(ErrorCode.coordinator_load_in_progress)
         return list(self._led.values())
 
+    def leads(self, shard: LedShard) -> bool:
+        """Whether the shard is still here."""
+        return self._led.get(shard.partition) is shard
+
     def partitions(self) -> list[int]:
         return list(self._led)
 
@@ -147,8 +151,10 @@ class Shards:
             try:
                 if next(shard.steps, None) is not None:
                     continue
-            except KafkaError as error:
-                log.error("__consumer_offsets-%d cannot be loaded; its groups stay away: %s", shard.partition, error)
+            except Exception as error:
+                log.error(
+                    "__consumer_offsets-%d cannot be loaded; its groups stay away", shard.partition, exc_info=error
+                )
                 self._led.pop(shard.partition, None)
             else:
                 self._finish(shard)
@@ -158,7 +164,7 @@ class Shards:
 
     def _finish(self, shard: LedShard) -> None:
         shard.is_loaded = True
-        if self._led.get(shard.partition) is not shard:
+        if not self.leads(shard):
             return
         if shard.state.groups:
             took_ms = (time.monotonic() - self._loading_since) * 1000

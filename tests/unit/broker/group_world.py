@@ -11,6 +11,7 @@ from headrace.broker.apis.groups import Endpoint, GroupApis
 from headrace.broker.context import RequestContext
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
+from headrace.errors import KafkaError
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask
 from tests.unit.coordinator.driver import subscription
@@ -28,6 +29,7 @@ class GroupWorld:
         self.log = MemoryLog()
         self.coordinator.elected(0, self.log)
         self.created = 0
+        self.creation_error: KafkaError | None = None
         self.topics: dict[str, tuple[UUID, int]] = {"t": (TOPIC_ID, 3)}
         self.routes = {
             **GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic).routes(),
@@ -48,6 +50,8 @@ class GroupWorld:
         return Endpoint(3, *context.local_address)
 
     async def _create_offsets_topic(self) -> None:
+        if self.creation_error is not None:
+            raise self.creation_error
         self.created += 1
 
     async def ask(self, api_key: ApiKey, api_version: int, **fields: Any) -> Any:

@@ -40,6 +40,13 @@ async def test_the_offsets_topic_is_made_for_the_first_group(world: GroupWorld) 
     assert world.created == 1
 
 
+async def test_clients_come_again_when_the_offsets_topic_cannot_be_made(world: GroupWorld) -> None:
+    world.creation_error = KafkaError(ErrorCode.invalid_replication_factor)
+    with pytest.raises(KafkaError, match="__consumer_offsets cannot be created") as raised:
+        await world.ask(ApiKey.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=["g"])
+    assert raised.value.code is ErrorCode.coordinator_not_available
+
+
 async def test_keys_of_other_types_have_no_coordinator(world: GroupWorld) -> None:
     with pytest.raises(KafkaError) as raised:
         await world.ask(ApiKey.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=["share"])

@@ -6,9 +6,10 @@ from typing import Any, cast
 
 
 class Handle:
-    def __init__(self, when: float, callback: Callable[..., object]) -> None:
+    def __init__(self, when: float, callback: Callable[..., object], arguments: tuple[object, ...]) -> None:
         self.when = when
         self.callback = callback
+        self.arguments = arguments
         self.is_cancelled = False
 
     def cancel(self) -> None:
@@ -26,14 +27,14 @@ class FakeLoop:
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Callable[..., object]) -> Handle:
-        return self.call_at(self.now, callback)
+    def call_soon(self, callback: Callable[..., object], *arguments: object) -> Handle:
+        return self.call_at(self.now, callback, *arguments)
 
-    def call_later(self, delay: float, callback: Callable[..., object]) -> Handle:
-        return self.call_at(self.now + delay, callback)
+    def call_later(self, delay: float, callback: Callable[..., object], *arguments: object) -> Handle:
+        return self.call_at(self.now + delay, callback, *arguments)
 
-    def call_at(self, when: float, callback: Callable[..., object]) -> Handle:
-        handle = Handle(when, callback)
+    def call_at(self, when: float, callback: Callable[..., object], *arguments: object) -> Handle:
+        handle = Handle(when, callback, arguments)
         self._handles.append(handle)
         return handle
 
@@ -48,7 +49,7 @@ class FakeLoop:
         self._handles = [handle for handle in self._handles if handle.when > self.now]
         for handle in sorted(due, key=lambda handle: handle.when):
             if not handle.is_cancelled:
-                handle.callback()
+                handle.callback(*handle.arguments)
 
     def advance(self, seconds: float) -> None:
         """Let time pass, running everything that comes due on the way."""

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,29 @@ def test_looking_for_expired_offsets_goes_on_when_the_log_fails(world: World, ca
     world.log.error = None
     world.loop.advance(600)
     assert not list(world.coordinator.groups())
+
+
+def test_a_failing_timer_of_one_group_leaves_the_others_alone(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group_id in ("broken", "sound"):
+        world.join(group_id=group_id)
+    broken = world.coordinator.group("broken")
+    monkeypatch.setattr(broken, "session_expired", lambda *_: 1 / 0)
+    world.loop.advance(10)
+    assert "its heartbeat timer failed" in caplog.text
+    assert not world.coordinator.group("sound").membership.pending_joins
+
+
+def test_a_shard_that_moves_away_while_others_expire_is_left_alone(world: World) -> None:
+    world.join()
+    world.loop.now += 600
+    world.coordinator._expire_next(deque(world.coordinator._shards.loaded()))
+    stored = len(world.log.stored)
+    shards = deque(world.coordinator._shards.loaded())
+    world.coordinator.resigned(0)
+    world.coordinator._expire_next(shards)
+    assert len(world.log.stored) == stored
 
 
 def test_a_pending_member_times_out_on_the_clock(world: World) -> None:

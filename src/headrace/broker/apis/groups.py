@@ -61,7 +61,12 @@ class GroupApis:
         if key_type not in (_GROUP, _TRANSACTION):
             raise KafkaError(ErrorCode.invalid_request, f"there is no coordinator for keys of type {key_type}")
         if key_type == _GROUP:
-            await self._create_offsets_topic()
+            try:
+                await self._create_offsets_topic()
+            except KafkaError as error:
+                raise KafkaError(
+                    ErrorCode.coordinator_not_available, f"__consumer_offsets cannot be created: {error}"
+                ) from error
         here = self._endpoint(context)._asdict()
         keys = getattr(request, "coordinator_keys", ())
         coordinators = [{"key": key, **here, "error_message": ""} for key in keys]
