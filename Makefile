@@ -7,7 +7,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench docs lock
+.PHONY: help setup demo test suites lint format bench docs lock
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ lint: setup ## ruff, mypy --strict and the contracts between rooms
 format: setup ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+suites: setup ## run kafka-python's and librdkafka's own tests against a broker (SUITES=kafka-python for one)
+	$(BIN)/python scripts/suites.py $(SUITES)
 
 bench: setup ## compare with Apache Kafka on this machine (BENCH_ARGS="--quick --check")
 	$(BIN)/python -m bench $(BENCH_ARGS)
