@@ -3,6 +3,7 @@
 Format: version 1, CRC-32C of what follows it, then an array of fixed-size entries.
 """
 
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,10 +78,11 @@ def read_snapshot(path: Path) -> list[ProducerEntry]:
 def snapshots(directory: Path) -> dict[int, Path]:
     """The snapshot files by offset, ascending."""
     found = {}
-    for path in directory.glob(f"*{SNAPSHOT_SUFFIX}"):
-        offset = offset_of(path.name)
-        if offset is not None:
-            found[offset] = path
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            offset = offset_of(entry.name) if entry.name.endswith(SNAPSHOT_SUFFIX) else None
+            if offset is not None:
+                found[offset] = Path(entry.path)
     return dict(sorted(found.items()))
 
 
@@ -89,7 +91,8 @@ def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_e
 
     A clean shutdown leaves one at the log end offset, which is stray after the next start has written more.
     """
-    kept = [offset for offset in snapshots(directory) if offset <= log_end_offset]
-    for offset, path in snapshots(directory).items():
+    found = snapshots(directory)
+    kept = [offset for offset in found if offset <= log_end_offset]
+    for offset, path in found.items():
         if offset not in kept or (offset not in base_offsets and offset != kept[-1]):
             path.unlink(missing_ok=True)
