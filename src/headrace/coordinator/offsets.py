@@ -19,8 +19,8 @@ class Offsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
-        self._pending: dict[int, dict[OffsetKey, CommittedOffset]] = {}
-        """Producer id of an open transaction to what it will commit (KIP-98)."""
+        self._pending: dict[int, dict[OffsetKey, CommittedOffset | None]] = {}
+        """Producer id of an open transaction to what it will commit (KIP-98); None where a later commit overtook it."""
 
     def of_group(self, group_id: str) -> GroupOffsets:
         return self._groups.get(group_id, _NOTHING)
@@ -64,17 +64,27 @@ class Offsets:
         elif producer_id >= 0:
             self._pending.setdefault(producer_id, {})[key] = value
         else:
-            self._groups.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
+            self._put(key, value)
+            for pending in self._pending.values():
+                if key in pending:
+                    pending[key] = None
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker. A later plain commit of the same offset is not overwritten."""
+        """Apply a transaction marker. The commit that stands last in the log wins, whenever its transaction ends."""
         pending = self._pending.pop(producer_id, {})
         if not committed:
             return
         for key, value in pending.items():
-            current = self.get(*key)
-            if current is None or value.record_offset > current.record_offset:
-                self.replay(key, value)
+            if value is None:
+                continue
+            self._put(key, value)
+            for other in self._pending.values():
+                rival = other.get(key)
+                if rival is not None and rival.record_offset < value.record_offset:
+                    other[key] = None
+
+    def _put(self, key: OffsetKey, value: CommittedOffset) -> None:
+        self._groups.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
 
     def _remove(self, key: OffsetKey) -> None:
         by_topic = self._groups.get(key.group_id)

@@ -65,7 +65,7 @@ class CommittedOffset(NamedTuple):
     topic_id: bytes = b""
     """The id of the topic it was committed for, 16 bytes; empty where that is not known."""
     record_offset: int = -1
-    """Where in the log the commit stands; -1 before it is there."""
+    """Where in the log the commit stands, which only commits of transactions need; else -1."""
 
 
 class MemberMetadata(NamedTuple):

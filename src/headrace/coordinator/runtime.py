@@ -155,7 +155,7 @@ class GroupCoordinator:
                 raise
             if member is not None:
                 self._act(shard, group, [group.session_timer(member)])
-        errors, decision = shard.state.decide_commit(group_id, offsets, wall_ms())
+        errors, decision = shard.state.decide_commit(group_id, offsets)
         self._shards.append_and_replay(shard, decision)
         return errors
 

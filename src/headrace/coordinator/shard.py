@@ -5,7 +5,7 @@ is a tombstone. `replay` is the only code that changes offsets and removes group
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.offsets import Offsets
@@ -27,16 +27,8 @@ from headrace.errors import ErrorCode, KafkaError
 Decision: TypeAlias = list[tuple[OffsetKey | GroupKey, CommittedOffset | GroupMetadata | None]]
 
 
-class OffsetToCommit(NamedTuple):
-    """One partition of an OffsetCommit; `expire_timestamp` in ms, -1 where the broker's retention counts."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int
-    metadata: str
-    expire_timestamp: int = NO_TIMESTAMP
-    topic_id: bytes = b""
+OffsetToCommit: TypeAlias = tuple[str, int, CommittedOffset]
+"""Topic, partition, and what to commit for it."""
 
 
 class GroupShard:
@@ -66,20 +58,17 @@ class GroupShard:
 
     # Decisions
 
-    def decide_commit(
-        self, group_id: str, offsets: Sequence[OffsetToCommit], now_ms: int
-    ) -> tuple[list[ErrorCode], Decision]:
+    def decide_commit(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> tuple[list[ErrorCode], Decision]:
         """One error code per offset, and the records of those without."""
         errors: list[ErrorCode] = []
         decision: Decision = []
         limit = self._settings.offset_metadata_max_bytes
-        for topic, partition, offset, leader_epoch, metadata, expire_timestamp, topic_id in offsets:
-            if len(metadata) > limit:
+        for topic, partition, value in offsets:
+            if len(value.metadata) > limit:
                 errors.append(ErrorCode.offset_metadata_too_large)
-                continue
-            errors.append(ErrorCode.none)
-            value = CommittedOffset(offset, leader_epoch, metadata, now_ms, expire_timestamp, topic_id)
-            decision.append((OffsetKey(group_id, topic, partition), value))
+            else:
+                errors.append(ErrorCode.none)
+                decision.append((OffsetKey(group_id, topic, partition), value))
         return errors, decision
 
     def decide_delete(self, group_id: str) -> Decision:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from headrace.coordinator.loading import load
 from headrace.coordinator.partitioner import partition_for
-from headrace.coordinator.records import CommittedOffset, encode
+from headrace.coordinator.records import encode
 from headrace.coordinator.settings import GroupSettings
 from headrace.coordinator.shard import Decision, GroupShard
 from headrace.errors import ErrorCode, KafkaError
@@ -137,12 +137,9 @@ class Shards:
         now_ms = wall_ms()
         for start in range(0, len(decision), _RECORDS_PER_BATCH):
             batch = decision[start : start + _RECORDS_PER_BATCH]
-            offset = self.append(shard, batch)
+            self.append(shard, batch)
             for key, value in batch:
-                if isinstance(value, CommittedOffset):
-                    value = CommittedOffset(*value[:-1], record_offset=offset)
                 shard.state.replay(key, value, now_ms=now_ms)
-                offset += 1
 
     def _load_slice(self) -> None:
         deadline = time.monotonic() + _LOAD_SLICE_S

@@ -13,7 +13,6 @@ from headrace.coordinator.records import CommittedOffset, GroupKey, GroupMetadat
 from headrace.coordinator.requests import Join, Leaver, Sync
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.shard import OffsetToCommit
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header
 from headrace.wire.compression import Codec
@@ -85,7 +84,7 @@ class World:
         return member_id
 
     def commit(self, offset: int = 5, *, group_id: str = "g", member_id: str = "", generation: int = -1) -> None:
-        offsets = [OffsetToCommit("t", 0, offset, -1, "")]
+        offsets = [("t", 0, CommittedOffset(offset, -1, "", 0))]
         assert self.coordinator.commit_offsets(group_id, member_id, None, generation, offsets) == [ErrorCode.none]
 
     def offset(self, group_id: str = "g") -> int | None:
@@ -157,7 +156,7 @@ def test_an_assignment_that_cannot_be_stored_fails_the_sync(world: World) -> Non
 
 
 def test_a_commit_is_one_batch(world: World) -> None:
-    offsets = [OffsetToCommit("t", partition, 1, -1, "") for partition in range(20)]
+    offsets = [("t", partition, CommittedOffset(1, -1, "", 0)) for partition in range(20)]
     world.coordinator.commit_offsets("g", "", None, -1, offsets)
     assert len(world.log.stored) == 1
     assert len(world.log.records()) == 20
@@ -397,7 +396,7 @@ def test_requests_wait_while_a_long_log_is_read(world: World) -> None:
         other = World(log)
         for partition in range(3):
             other.coordinator.commit_offsets(
-                f"g{group}", "", None, -1, [OffsetToCommit("t", p, partition, -1, "") for p in range(20)]
+                f"g{group}", "", None, -1, [("t", p, CommittedOffset(partition, -1, "", 0)) for p in range(20)]
             )
         batches += log.stored
     coordinator = GroupCoordinator(SETTINGS, world.loop.as_loop())

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.coordinator.records import CommittedOffset, GroupKey, GroupMetadata, MemberMetadata, OffsetKey
 from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.shard import Decision, GroupShard, OffsetToCommit
+from headrace.coordinator.shard import Decision, GroupShard
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.driver import subscription
 
@@ -27,7 +27,7 @@ class World:
             self.shard.replay(key, value, now_ms=self.now, producer_id=producer_id)
 
     def commit(self, topic: str = "t", partition: int = 0, offset: int = 1, *, producer_id: int = -1) -> None:
-        _, decision = self.shard.decide_commit("g", [OffsetToCommit(topic, partition, offset, -1, "")], self.now)
+        _, decision = self.shard.decide_commit("g", [(topic, partition, CommittedOffset(offset, -1, "", self.now))])
         self.apply(decision, producer_id)
 
     def expire(self) -> set[object]:
@@ -67,9 +67,8 @@ def test_the_latest_commit_counts(world: World) -> None:
 
 
 def test_metadata_over_the_limit_is_refused_alone(world: World) -> None:
-    errors, decision = world.shard.decide_commit(
-        "g", [OffsetToCommit("t", 0, 1, -1, "x" * 4097), OffsetToCommit("t", 1, 1, -1, "x" * 4096)], NOW
-    )
+    large, largest = (CommittedOffset(1, -1, "x" * size, NOW) for size in (4097, 4096))
+    errors, decision = world.shard.decide_commit("g", [("t", 0, large), ("t", 1, largest)])
     assert errors == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
     assert [key for key, _ in decision] == [OffsetKey("g", "t", 1)]
 
@@ -189,6 +188,23 @@ def test_a_plain_commit_behind_a_transactional_one_wins(world: World) -> None:
     world.commit(offset=3)
     world.shard.offsets.end_transaction(7, committed=True)
     assert world.offset() == 3
+
+
+@pytest.mark.parametrize("first", [7, 8])
+def test_of_two_transactions_the_one_that_wrote_last_wins(world: World, first: int) -> None:
+    world.commit(offset=2, producer_id=7)
+    world.commit(offset=3, producer_id=8)
+    for producer_id in (first, 15 - first):
+        world.shard.offsets.end_transaction(producer_id, committed=True)
+    assert world.offset() == 3
+
+
+def test_an_overtaken_offset_is_unstable_until_its_transaction_ends(world: World) -> None:
+    world.commit(offset=2, producer_id=7)
+    world.commit(offset=3)
+    assert world.shard.offsets.has_pending(OffsetKey("g", "t", 0))
+    world.shard.offsets.end_transaction(7, committed=True)
+    assert not world.shard.offsets.has_pending(OffsetKey("g", "t", 0))
 
 
 def test_an_open_transaction_keeps_offset_and_group(world: World) -> None:

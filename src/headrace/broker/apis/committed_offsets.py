@@ -47,7 +47,8 @@ class OffsetApis:
     def commit(self, context: RequestContext, request: Request) -> Fields:
         """Commits what names an existing partition; the answer has an error code per partition."""
         by_id = context.api_version >= _TOPIC_IDS_SINCE
-        expire_timestamp = _expire_timestamp(request)
+        now_ms = time.time_ns() // 1_000_000
+        expire_timestamp = _expire_timestamp(request, now_ms)
         answers: list[dict[str, Any]] = []
         to_commit: list[OffsetToCommit] = []
         accepted: list[dict[str, Any]] = []
@@ -61,17 +62,15 @@ class OffsetApis:
                 partitions.append(answer)
                 if 0 <= index < partition_count:
                     accepted.append(answer)
-                    to_commit.append(
-                        OffsetToCommit(
-                            name,
-                            index,
-                            partition.committed_offset,
-                            getattr(partition, "committed_leader_epoch", -1),
-                            partition.committed_metadata or "",
-                            expire_timestamp,
-                            b"" if topic_id is None else topic_id.bytes,
-                        )
+                    offset = CommittedOffset(
+                        partition.committed_offset,
+                        getattr(partition, "committed_leader_epoch", -1),
+                        partition.committed_metadata or "",
+                        now_ms,
+                        expire_timestamp,
+                        b"" if topic_id is None else topic_id.bytes,
                     )
+                    to_commit.append((name, index, offset))
             answers.append({**_name_of(topic, by_id=by_id), "partitions": partitions})
         if to_commit:
             for answer, error in zip(accepted, self._commit(context, request, to_commit), strict=True):
@@ -199,12 +198,12 @@ def _name_of(topic: Any, *, by_id: bool) -> dict[str, Any]:
     return {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
 
 
-def _expire_timestamp(request: Request) -> int:
+def _expire_timestamp(request: Request, now_ms: int) -> int:
     """When the offsets expire, in ms: only versions 2 to 4 can say so; -1 for the broker's retention."""
     retention = getattr(request, "retention_time", None)
     if retention is None or retention < timedelta(0):
         return -1
-    return time.time_ns() // 1_000_000 + int(retention // _MILLISECOND)
+    return now_ms + int(retention // _MILLISECOND)
 
 
 def _offset(index: int, committed: CommittedOffset) -> Fields:
