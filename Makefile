@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
 TESTS ?= tests
+JOBS ?= 2
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 
@@ -19,7 +20,7 @@ demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
 test: setup ## run all tests (TESTS=tests/unit for a part)
-	$(BIN)/pytest $(TESTS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(TESTS)
 
 lint: setup ## ruff, mypy --strict and the contracts between rooms
 	$(BIN)/ruff check .
