@@ -112,12 +112,11 @@ def encode_group_key(group_id: str) -> bytes:
 def encode_offset(value: CommittedOffset) -> bytes:
     metadata = value.metadata.encode()
     if value.expire_timestamp == NO_TIMESTAMP:
-        out = bytearray(_OFFSET_HEAD_V4.pack(4, value.offset, value.leader_epoch))
-        put_unsigned_varint(out, len(metadata) + 1)
-        out += metadata
-        out += _INT64.pack(value.commit_timestamp)
-        out += _ONE_TAG_TOPIC_ID + value.topic_id if value.topic_id else _NO_TAGS
-        return bytes(out)
+        head = _OFFSET_HEAD_V4.pack(4, value.offset, value.leader_epoch)
+        size = bytearray()
+        put_unsigned_varint(size, len(metadata) + 1)
+        tags = _ONE_TAG_TOPIC_ID + value.topic_id if value.topic_id else _NO_TAGS
+        return b"".join((head, size, metadata, _INT64.pack(value.commit_timestamp), tags))
     tail = _OFFSET_TAIL_V1.pack(value.commit_timestamp, value.expire_timestamp)
     return _OFFSET_HEAD_V1.pack(1, value.offset, len(metadata)) + metadata + tail
 
