@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -15,6 +16,7 @@ TOP_PAGES: Final = "top-pages"
 """The changelog of the most viewed pages, one key a rank."""
 
 _TIMEOUT_S: Final = 30.0
+_RETRY_S: Final = 0.05
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -49,12 +51,21 @@ class Topics:
         return sum(end - starts[partition] for partition, end in self._offsets(name, _LATEST).items())
 
     def _offsets(self, name: str, spec: OffsetSpec) -> dict[int, int]:
-        topic = self._admin.list_topics(timeout=_TIMEOUT_S).topics.get(name)
-        if topic is None or topic.error is not None:
-            return {}
-        wanted = {TopicPartition(name, partition): spec for partition in topic.partitions}
-        answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
-        return {place.partition: answer.result().offset for place, answer in answers.items()}
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            topic = self._admin.list_topics(timeout=_TIMEOUT_S).topics.get(name)
+            if topic is None or topic.error is not None:
+                return {}
+            wanted = {TopicPartition(name, partition): spec for partition in topic.partitions}
+            answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S)
+            try:
+                return {place.partition: answer.result().offset for place, answer in answers.items()}
+            except KafkaException as error:
+                # A new topic is known a moment before all of its partitions have leaders that answer.
+                new = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+                if error.args[0].code() not in new or time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_S)
 
     def commit(self, group: str, name: str, offsets: Mapping[int, int]) -> None:
         """Commit the next offset to read of every partition for a group that has no members."""

@@ -3,7 +3,7 @@
 Spark repeats the last micro-batch after a crash: same number, same rows. The table's commit names job and batch
 (`txnAppId`, `txnVersion`), so a repeated one changes nothing. The same commit carries the topic's end offsets from
 before the batch was published: a repeated batch reads the topic from there and publishes what is missing.
-docs/decisions has the page on exactly-once results.
+docs/decisions/050-results-once.md says why that is enough.
 """
 
 from __future__ import annotations

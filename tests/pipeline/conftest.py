@@ -1,0 +1,61 @@
+"""What the tests of the running pipeline share: a broker of their own, the real log, and the demo as a command."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.spark import spark, tolerate_open_sockets
+
+__all__ = ["spark"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tolerate_open_sockets(items, Path(__file__).parent)
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            # Seconds when the machine has nothing else to do, minutes when it has.
+            item.add_marker(pytest.mark.timeout(600))
+            if importlib.util.find_spec("pyspark") is None:
+                item.add_marker(pytest.mark.skip(reason="the extra headrace[pipeline] is not installed"))
+
+
+@pytest.fixture(scope="session")
+def access_log() -> Path:
+    """A real web server's log of four days in May 2015."""
+    path = Path(os.environ.get("HEADRACE_SHARED", ROOT.parent / "shared")) / "data" / "access.log"
+    if not path.is_file():
+        pytest.skip(f"no {path}; HEADRACE_SHARED names the directory that has data/access.log")
+    return path
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "broker") as process:
+        yield process
+
+
+def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`headrace demo` to its end."""
+    command = [sys.executable, "-m", "headrace", "demo", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
+
+
+def demo_totals(*arguments: str) -> dict[str, Any]:
+    """What `headrace demo --json` prints, which must be one object and nothing else."""
+    result = run_demo(*arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.splitlines()) == 1
+    totals: dict[str, Any] = json.loads(result.stdout)
+    return totals

@@ -1,0 +1,39 @@
+"""One small Spark session for all tests of transforms, and access log lines as the Kafka source gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from tests.support.spark import spark, tolerate_open_sockets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["spark"]
+
+Parse: TypeAlias = "Callable[[Sequence[str | bytes]], DataFrame]"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tolerate_open_sockets(items, Path(__file__).parent)
+
+
+@pytest.fixture(scope="session")
+def parse(spark: SparkSession) -> Parse:
+    """Lines of a log to `lines.parsed`."""
+    from headrace.pipeline.transforms import lines
+
+    def parsed(texts: Sequence[str | bytes]) -> DataFrame:
+        records = [
+            ("access-log", 0, offset, bytearray(text.encode() if isinstance(text, str) else text))
+            for offset, text in enumerate(texts)
+        ]
+        return lines.parsed(
+            spark.createDataFrame(records, "topic string, partition int, offset bigint, value binary").coalesce(1)
+        )
+
+    return parsed

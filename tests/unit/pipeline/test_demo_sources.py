@@ -1,0 +1,63 @@
+"""Where the demo's lines come from: a file, and a web server that is really visited."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.demo import sources, visitors
+from headrace.pipeline.demo.timestamps import time_of
+from headrace.pipeline.errors import PipelineError
+
+_COMBINED = re.compile(rb'^\S+ - - \[[^]]+\] "[^"]+" \d{3} \d+ "[^"]*" "[^"]+"$')
+
+
+def test_a_file_gives_its_lines_without_their_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_FILE_TAKES_S", 0.0)
+    log = tmp_path / "access.log"
+    log.write_bytes(b"one\ntwo\r\n\n\xe9t\xe9")
+    source = sources.FileSource(log)
+    assert source.expected == 4
+    assert list(source.lines(threading.Event())) == [b"one", b"two", b"", b"\xe9t\xe9"]
+
+
+def test_reading_a_file_stops_when_told(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_bytes(b"line\n" * 1000)
+    stop = threading.Event()
+    stop.set()
+    assert list(sources.FileSource(log).lines(stop)) == []
+
+
+@pytest.mark.parametrize("name", ["missing.log", "."])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PipelineError, match="cannot read the access log"):
+        sources.FileSource(tmp_path / name)
+
+
+def test_the_web_server_logs_every_visit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visitors, "_TAKES_S", 0.0)
+    source = sources.WebServerSource()
+    lines = list(source.lines(threading.Event()))
+    assert len(lines) == source.expected
+    assert [line for line in lines if not _COMBINED.match(line)] == []
+    statuses = {line.split(b'" ')[1].split()[0] for line in lines}
+    assert statuses == {b"200", b"404", b"500"}
+    assert len({line.split()[0] for line in lines}) > 20
+    assert all(time_of(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "time_ms"),
+    [
+        (b'192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1', 1_431_857_103_000),
+        (b'192.0.2.1 - - [17/May/2015:12:05:03 +0200] "GET / HTTP/1.1" 200 1', 1_431_857_103_000),
+        (b'192.0.2.1 - - [31/Feb/2015:12:05:03 +0200] "GET / HTTP/1.1" 200 1', None),
+        (b"torn", None),
+    ],
+)
+def test_the_time_of_a_line_is_its_own(line: bytes, time_ms: int | None) -> None:
+    assert time_of(line) == time_ms
