@@ -186,11 +186,14 @@ def steps() -> list[Step]:
     ]
 
 
+def say(text: str, end: str = "\n") -> None:
+    """To standard error: standard output is for what runs after set-up, such as `make demo DEMO_ARGS=--json`."""
+    print(text, end=end, file=sys.stderr, flush=True)
+
+
 def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  (this may be any Python)
-        print(
-            f"Headrace needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try: make setup PYTHON=python3.11"
-        )
+        say(f"Headrace needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try: make setup PYTHON=python3.11")
         return 1
     (BUILD / "stamps").mkdir(parents=True, exist_ok=True)
     (BUILD / "jars").mkdir(exist_ok=True)
@@ -198,24 +201,24 @@ def main() -> int:
     missing: dict[str, str] = {}
     todo = [step for step in steps() if not step.is_done()]
     if not todo:
-        print("setup: everything is in place")
+        say("setup: everything is in place")
     for number, step in enumerate(todo, 1):
-        print(f"setup {number}/{len(todo)}: {step.name} ... ", end="", flush=True)
+        say(f"setup {number}/{len(todo)}: {step.name} ... ", end="")
         started = time.monotonic()
         try:
             step.run()
         except MissingError as error:
             missing[step.name] = str(error)
-            print("missing")
+            say("missing")
         else:
             step.stamp.write_text(step.fingerprint())
-            print(f"{time.monotonic() - started:.1f} s")
+            say(f"{time.monotonic() - started:.1f} s")
     for name, why in missing.items():
-        print(f"\n{name}: {why}", file=sys.stderr)
+        say(f"\n{name}: {why}")
     if "Python packages" in missing or (missing and os.environ.get("CI")):
         return 1
     if missing:
-        print("\nGoing on without; what needs it will say so.", file=sys.stderr)
+        say("\nGoing on without; what needs it will say so.")
     return 0
 
 
