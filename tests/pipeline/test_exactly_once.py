@@ -43,7 +43,7 @@ def test_a_killed_query_gives_every_result_once(
         # Results appear in the topic before Spark notes that their batch is done: the batch will be repeated.
         wait_for(lambda: topics.record_count("page-views-per-minute"), "results", timeout_s=STARTS_S, interval_s=0.005)
         os.killpg(killed.pid, signal.SIGKILL)
-        wait_for(killed.ended, "the end of the driver")
+        wait_for(lambda: not list(killed.events()) and killed.ended(), "the end of the driver")
     finally:
         killed.stop()
     assert not (data / "checkpoints" / "page-views" / "commits" / "0").exists()

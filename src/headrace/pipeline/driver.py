@@ -9,6 +9,7 @@ also ends, without a report, on SIGTERM and when its standard input ends, as it 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -63,28 +64,20 @@ def _run(bootstrap: str, data: Path, prefix: str, out: TextIO) -> None:
     from headrace.pipeline.topics import ACCESS_LOG
 
     orders = _orders()
-    spark = build_session("headrace access log", data / "scratch")
-    try:
-        cluster, place = Cluster(bootstrap=bootstrap, prefix=prefix), Place(directory=data)
+    cluster, place = Cluster(bootstrap=bootstrap, prefix=prefix), Place(directory=data)
+    with contextlib.ExitStack() as stack:
+        spark = build_session("headrace access log", data / "scratch")
+        stack.callback(spark.stop)
         runner = Runner(spark, cluster, ACCESS_LOG, place)
+        stack.callback(runner.stop)
         runner.start(access_log.JOBS)
         _tell(out, "ready", jobs=[job.name for job in access_log.JOBS])
         draining: threading.Thread | None = None
         while True:
-            try:
-                order = orders.get(timeout=_POLL_S)
-            except queue.Empty:
-                order = None
+            order = _next(orders)
             drained = draining is not None and not draining.is_alive()
-            for progress in runner.poll():
-                _tell(
-                    out,
-                    "progress",
-                    job=progress.job,
-                    batch=progress.batch,
-                    offsets=progress.offsets,
-                    published=progress.published,
-                )
+            for done in runner.poll():
+                _tell(out, "progress", job=done.job, batch=done.batch, offsets=done.offsets, published=done.published)
             if order == FINISH:
                 draining = runner.drain()
             elif order is not None:
@@ -94,8 +87,13 @@ def _run(bootstrap: str, data: Path, prefix: str, out: TextIO) -> None:
                 settled = settle(spark, cluster, place) if runner.late_rows_possible else 0
                 _tell(out, "report", settled=settled, **report(spark, place))
                 return
-    finally:
-        spark.stop()
+
+
+def _next(orders: queue.SimpleQueue[str]) -> str | None:
+    try:
+        return orders.get(timeout=_POLL_S)
+    except queue.Empty:
+        return None
 
 
 def _orders() -> queue.SimpleQueue[str]:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,6 +67,7 @@ class Demo:
             stack.callback(shipping.join, _END_S)
             stack.callback(self._stop.set)
             top_pages = stack.enter_context(contextlib.closing(TopPagesReader(bootstrap, plan.prefix + TOP_PAGES)))
+            stack.push(partial(self._tell_stopping, state))
             finishing = False
             while True:
                 if broker:
@@ -87,6 +89,12 @@ class Demo:
                 top_pages.read(state)
                 self._show(state)
                 time.sleep(_LOOK_S)
+
+    def _tell_stopping(self, state: DemoState, kind: type[BaseException] | None, *_: object) -> None:
+        """Ending takes a moment, which should not look as if nothing happened."""
+        if kind is not None:
+            state.doing = "stopping"
+            self._show(state)
 
     def _broker(self, stack: contextlib.ExitStack) -> BrokerProcess | None:
         plan = self._plan
