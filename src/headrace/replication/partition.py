@@ -129,8 +129,7 @@ class Partition:
         base_offset = log.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         placed = _PLACED.pack(base_offset, header.batch_length, self.leader_epoch)
-        active_base_offset = log.active_base_offset
-        log.append(
+        rolled = log.append(
             (placed, memoryview(batch)[_PLACED_SIZE:]),
             len(batch),
             base_offset=base_offset,
@@ -140,7 +139,7 @@ class Partition:
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
         )
-        if log.active_base_offset != active_base_offset:
+        if rolled:
             # The state as of the new segment's beginning, so that recovery need not read what is before it.
             self.write_producer_snapshot(base_offset)
         if header.producer_id >= 0:

@@ -74,14 +74,14 @@ class ProducerState:
             if header.base_sequence != 0:
                 raise self._out_of_order(header, "a new epoch begins with sequence 0")
             return None
+        last = producer.batches[-1].last_sequence if producer.batches else -1
+        if last < 0 or header.base_sequence == (last + 1) & _SEQUENCE_MASK:
+            return None  # what comes next repeats nothing
         last_sequence = header.last_sequence
         for batch in producer.batches:
             if batch.first_sequence == header.base_sequence and batch.last_sequence == last_sequence:
                 return batch
-        last = producer.last_sequence
-        if last >= 0 and header.base_sequence != (last + 1) & _SEQUENCE_MASK:
-            raise self._out_of_order(header, f"the last was {last}")
-        return None
+        raise self._out_of_order(header, f"the last was {last}")
 
     def update(self, header: BatchHeader, first_offset: int, last_offset: int, timestamp: int) -> None:
         """Take the batch now at `first_offset` to `last_offset` into account; `timestamp` is its largest, in ms."""

@@ -152,8 +152,10 @@ class Log:
         offset_of_max_timestamp: int,
         leader_epoch: int,
         now_ms: int,
-    ) -> None:
+    ) -> bool:
         """Write whole, validated batches, `size` bytes together, with the offsets and epochs already in them.
+
+        Returns whether a new segment begins with them.
 
         `offset_of_max_timestamp` is the last offset of the first batch that has `max_timestamp`: that of a batch, not
         of the record inside it. All or nothing: raises KafkaError(kafka_storage_error) with the log as it was.
@@ -161,7 +163,8 @@ class Log:
         segment = self._segments.ordered[-1]
         config = self.config
         try:
-            if segment.should_roll(size, last_offset, max_timestamp, config, now_ms):
+            rolls = segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
+            if rolls:
                 segment = self._roll_to(base_offset, now_ms)
             if leader_epoch > self.leader_epochs.latest:
                 self.leader_epochs.assign(leader_epoch, base_offset)
@@ -173,6 +176,7 @@ class Log:
             raise self._storage_error(f"append {size} bytes to", error) from error
         self._segments.appended(base_offset, segment, position)
         self.log_end_offset = last_offset + 1
+        return rolls
 
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment at the log end offset; an empty active one serves as it is."""
