@@ -116,17 +116,19 @@ def _print_way_on(console: "Console", state: "DemoState", own_broker: bool, pref
     from headrace.pipeline.topics import TOP_PAGES
 
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    # As this process was called: a virtual environment need not be on the path.
+    headrace = sys.argv[0] if Path(sys.argv[0]).name == "headrace" else f"{sys.executable} -m headrace"
+    tables = state.data / "tables"
     console.print("[bold]To look further[/]")
     if own_broker:
-        say("The broker has ended; start it again with its log, and read what was published:")
-        say(f"  headrace start --data {state.data / 'broker'}")
+        say("The broker has ended. Start it again in another terminal, and read what was published:")
+        say(f"  {headrace} start --data {state.data / 'broker'}")
     else:
         say("Read what was published:")
     where = "" if own_broker else f" --bootstrap {state.bootstrap}"
-    say(f"  headrace topics list{where}")
-    say(f"  headrace consume {prefix}{TOP_PAGES} --until-end --print-key{where}")
-    say("Every result is a Delta table as well:")
-    for table in sorted((state.data / "tables").iterdir()):
-        say(f"  {table}")
-    say(f"  python -m headrace.pipeline.look {state.data / 'tables' / 'events'}")
+    say(f"  {headrace} topics list{where}")
+    say(f"  {headrace} consume {prefix}{TOP_PAGES} --until-end --print-key{where}")
+    say(f"Every result is a Delta table as well, in {tables}:")
+    say(f"  {', '.join(sorted(table.name for table in tables.iterdir()))}")
+    say(f"  {sys.executable} -m headrace.pipeline.look {tables / 'events'}")
     say(f"Logs: {state.data / 'logs'}")

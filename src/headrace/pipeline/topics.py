@@ -47,8 +47,9 @@ class Topics:
 
     def record_count(self, name: str) -> int:
         """Records between the log start and the log end offsets; compaction and control records make it too high."""
+        ends = self._offsets(name, _LATEST)
         starts = self._offsets(name, _EARLIEST)
-        return sum(end - starts[partition] for partition, end in self._offsets(name, _LATEST).items())
+        return sum(end - starts[partition] for partition, end in ends.items())
 
     def _offsets(self, name: str, spec: OffsetSpec) -> dict[int, int]:
         deadline = time.monotonic() + _TIMEOUT_S

@@ -61,7 +61,7 @@ def test_the_report_shows_every_result_once() -> None:
     console, out = _console(terminal=False)
     print_report(console, _state(), REPORT, 12.3)
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
-    assert lines[0].startswith("1,234 requests of 5 clients, 1 lines rejected")
+    assert lines[0].startswith("1,234 requests of 5 clients, 1 line rejected")
     for line in (
         "200 1,200 2015-05-17 1,234",
         "/[bold] 7 9",

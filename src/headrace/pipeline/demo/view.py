@@ -88,8 +88,9 @@ class View:
 def print_report(console: Console, state: DemoState, report: dict[str, Any], seconds: float) -> None:
     """The results as tables, and where to go from here."""
     console.print(
-        f"[bold]{report['requests']:,} requests[/] of {report['clients']:,} clients, {report['rejected']:,} lines "
-        f"rejected; {state.records_out:,} records published, in {seconds:.0f} s.\n",
+        f"[bold]{_count(report['requests'], 'request')}[/] of {_count(report['clients'], 'client')}, "
+        f"{_count(report['rejected'], 'line')} rejected; {_count(state.records_out, 'record')} published, "
+        f"in {seconds:.0f} s.\n",
         highlight=False,
     )
     days = _table(("Day", "left"), ("Requests", "right"))
@@ -132,6 +133,10 @@ def _table(*columns: tuple[str, Any]) -> Table:
     for title, justify in columns:
         table.add_column(title, justify=justify)
     return table
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _moment(iso: str) -> str:
