@@ -54,6 +54,11 @@ class _Index:
         yield from self._read(0, self._stored)
         yield from self._entry.iter_unpack(bytes(self._tail))
 
+    @property
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return self.count * self._entry.size
+
     def full(self, max_bytes: int) -> bool:
         return (self.count + 1) * self._entry.size > max_bytes
 

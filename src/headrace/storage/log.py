@@ -20,16 +20,20 @@ from headrace.storage.leader_epochs import UNDEFINED, EpochEntry, LeaderEpochs, 
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_file import FileSlice
 from headrace.storage.producer_snapshot import remove_stray_snapshots
-from headrace.storage.recovery import Loading, load_segments
+from headrace.storage.recovery import Loading, load_segments, remove_unfinished_swaps
 from headrace.storage.retention import expired_segments
 from headrace.storage.segment import Segment
-from headrace.storage.segment_files import SNAPSHOT_SUFFIX, segment_file
+from headrace.storage.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
 from headrace.storage.segments import Segments
 from headrace.storage.timestamps import max_timestamp, offset_for_timestamp
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.batch import BatchHeader
 
 log = logging.getLogger(__name__)
+
+
+class CleaningAbortedError(Exception):
+    """The log is no longer what was compacted: do it again."""
 
 
 class Log:
@@ -275,6 +279,7 @@ class Log:
             return
         try:
             self._truncations += 1
+            remove_unfinished_swaps(self.directory)
             kept = self._segments.floor(offset) + 1
             for segment in self._segments.ordered[kept:]:
                 _unlink(segment.mark_deleted())
@@ -287,6 +292,7 @@ class Log:
         """Drop everything and go on at `offset`. Raises KafkaError(kafka_storage_error)."""
         try:
             self._truncations += 1
+            remove_unfinished_swaps(self.directory)
             for segment in self._segments.ordered:
                 _unlink(segment.mark_deleted())
             now_ms = self.active_segment.created_ms
@@ -346,6 +352,48 @@ class Log:
             self.log_start_offset,
         )
         return len(doomed)
+
+    # -- compaction ----------------------------------------------------------------------------------------------------
+
+    def stage_swap(self, old: Sequence[Segment], cleaned: Segment) -> None:
+        """Make `.swap` files of the `.cleaned` ones: from here on a crash puts them in the place of `old`.
+
+        To be followed by a sync of the directory, which may take its time elsewhere, and `finish_swap`. Raises
+        CleaningAbortedError when the log has changed since; KafkaError(kafka_storage_error).
+        """
+        try:
+            self._check_swap(old, cleaned)
+            cleaned.change_suffix(SWAP_SUFFIX)
+        except OSError as error:
+            raise self._storage_error("compact", error) from error
+
+    def finish_swap(self, old: Sequence[Segment], cleaned: Segment, now_ms: int) -> None:
+        """Put the `.swap` segment in the place of `old`; readers go on with what they have in hand.
+
+        Raises as `stage_swap` does.
+        """
+        try:
+            place = self._check_swap(old, cleaned)
+            files = [path for segment in old for path in segment.mark_deleted()]
+            cleaned.change_suffix("")
+        except OSError as error:
+            raise self._storage_error("compact", error) from error
+        self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
+        ordered = self._segments.ordered
+        self._segments.replace([*ordered[:place], cleaned, *ordered[place + len(old) :]])
+        for segment in old[1:]:
+            segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+
+    def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
+        """Where `old` is in the log."""
+        ordered = self._segments.ordered
+        place = next((place for place, each in enumerate(ordered) if each is old[0]), -1)
+        whole = place >= 0 and all(each is other for each, other in zip_longest(old, ordered[place : place + len(old)]))
+        if not whole or ordered[-1] is old[-1] or not cleaned.path.exists():
+            for path in cleaned.files():
+                path.unlink(missing_ok=True)
+            raise CleaningAbortedError(f"{self.topic_partition} was truncated, cut by retention or deleted meanwhile")
+        return place
 
     def remove_deleted_files(self, now_ms: int) -> None:
         """Unlink the files of dropped segments whose delay is over."""

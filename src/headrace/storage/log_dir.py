@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import replace_file
 from headrace.storage.checkpoint import (
+    CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
@@ -41,11 +42,13 @@ class LogDir:
     """A lock of fcntl does not keep the process that has it from locking again."""
 
     __slots__ = (
+        "_cleaner_file",
         "_high_watermark_file",
         "_lock",
         "_log_start_file",
         "_recovery_point_file",
         "clean_shutdown",
+        "cleaner_offsets",
         "high_watermarks",
         "kernel_survived",
         "log_start_offsets",
@@ -71,9 +74,11 @@ class LogDir:
             self._recovery_point_file = OffsetCheckpoint(self.path / RECOVERY_POINT_FILE)
             self._log_start_file = OffsetCheckpoint(self.path / LOG_START_OFFSET_FILE)
             self._high_watermark_file = OffsetCheckpoint(self.path / HIGH_WATERMARK_FILE)
+            self._cleaner_file = OffsetCheckpoint(self.path / CLEANER_OFFSET_FILE)
             self.recovery_points = _read(self._recovery_point_file, "every log is recovered from its beginning")
             self.log_start_offsets = _read(self._log_start_file, "logs start at their first segments")
             self.high_watermarks = _read(self._high_watermark_file, "high watermarks start at 0")
+            self.cleaner_offsets = _read(self._cleaner_file, "compacted logs are compacted from their beginning")
         except BaseException:
             self.unlock()
             raise
@@ -153,10 +158,16 @@ class LogDir:
         self._recovery_point_file.write(self.recovery_points)
         self._log_start_file.write({each: offset for each, offset in self.log_start_offsets.items() if offset})
         self._high_watermark_file.write(self.high_watermarks)
+        self._cleaner_file.write(self.cleaner_offsets)
+
+    def write_cleaner_offset(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Note that the log is compacted before `offset`. Raises OSError."""
+        self.cleaner_offsets[topic_partition] = offset
+        self._cleaner_file.write(self.cleaner_offsets)
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Drop what is known of a deleted partition; the next writing of the checkpoints leaves it out."""
-        for offsets in (self.recovery_points, self.log_start_offsets, self.high_watermarks):
+        for offsets in (self.recovery_points, self.log_start_offsets, self.high_watermarks, self.cleaner_offsets):
             offsets.pop(topic_partition, None)
 
     def expect_new(self, topic_partition: TopicPartition) -> None:
@@ -165,7 +176,7 @@ class LogDir:
         After a crash it would be taken for the new one's, whose records would then be hidden or not be recovered.
         """
         self.forget(topic_partition)
-        files = (self._recovery_point_file, self._log_start_file, self._high_watermark_file)
+        files = (self._recovery_point_file, self._log_start_file, self._high_watermark_file, self._cleaner_file)
         if any(file.stores(topic_partition) for file in files):
             self._write_offsets()
 

@@ -153,6 +153,21 @@ class LogDirs:
         directory, _ = self._found[topic_partition]
         return directory.high_watermarks.get(topic_partition, 0)
 
+    def cleaned_upto(self, topic_partition: TopicPartition) -> int | None:
+        """Where the compaction of the log goes on, as it was noted; None for a log that never was compacted."""
+        directory, _ = self._found[topic_partition]
+        return directory.cleaner_offsets.get(topic_partition)
+
+    def note_cleaned(self, cleaned: Log, offset: int) -> None:
+        """Write down that `cleaned` is compacted before `offset`; waits for the disk: call it in a thread.
+
+        A log that has been deleted meanwhile is passed over. Raises OSError.
+        """
+        topic_partition = cleaned.topic_partition
+        with self._checkpoints:
+            if self.logs.get(topic_partition) is cleaned:
+                self._found[topic_partition][0].write_cleaner_offset(topic_partition, offset)
+
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
         """Make a new partition's directory where there are fewest, and its log.
 

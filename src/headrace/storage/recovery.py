@@ -267,6 +267,13 @@ def finish_interrupted_swaps(directory: Path) -> None:
         (directory / name).rename(directory / name.removesuffix(SWAP_SUFFIX))
 
 
+def remove_unfinished_swaps(directory: Path) -> None:
+    """Drop what compaction has written and not yet put in place. Raises OSError."""
+    for path in directory.iterdir():
+        if path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
+            path.unlink(missing_ok=True)
+
+
 def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
     """The offsets `[start, end)` that the swap files stand for."""
     start, end = _NO_LIMIT, -1
@@ -274,7 +281,8 @@ def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
         base_offset = offset_of(name)
         if base_offset is None or not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             continue
-        start, end = min(start, base_offset), max(end, base_offset)
+        # the segment of that name is replaced even by an empty one
+        start, end = min(start, base_offset), max(end, base_offset + 1)
         file = LogFile.open(directory / name)
         position = 0
         while len(data := file.pread(HEADER_SIZE, position)) == HEADER_SIZE:

@@ -47,32 +47,45 @@ class Segment:
         "max_timestamp",
         "offset_of_max_timestamp",
         "size",
+        "suffix",
         "time_index",
         "txn_index",
     )
 
     def __init__(
-        self, directory: Path, base_offset: int, *, size: int, index_size: int, time_index_size: int, now_ms: int
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        size: int,
+        index_size: int,
+        time_index_size: int,
+        now_ms: int,
+        suffix: str = "",
     ) -> None:
-        """A segment whose files have these sizes in bytes. Raises CorruptIndexError; OSError."""
+        """A segment whose files have these sizes in bytes, and `suffix` behind their names.
+
+        Raises CorruptIndexError; OSError.
+        """
         self.directory = directory
         self.base_offset = base_offset
+        self.suffix = suffix
         self.size = size
         self.created_ms = now_ms
-        self.index = OffsetIndex(segment_file(directory, base_offset, INDEX_SUFFIX), base_offset, size=index_size)
-        self.time_index = TimeIndex(
-            segment_file(directory, base_offset, TIME_INDEX_SUFFIX), base_offset, size=time_index_size
-        )
-        self.txn_index = TransactionIndex(segment_file(directory, base_offset, TXN_INDEX_SUFFIX))
+        self.index = OffsetIndex(self._file_with(INDEX_SUFFIX), base_offset, size=index_size)
+        self.time_index = TimeIndex(self._file_with(TIME_INDEX_SUFFIX), base_offset, size=time_index_size)
+        self.txn_index = TransactionIndex(self._file_with(TXN_INDEX_SUFFIX))
         self.max_timestamp, self.offset_of_max_timestamp = self.time_index.last
         self._file: LogFile | None = None
         self._first_timestamp: int | None = None
         self._bytes_since_index = 0
 
     @classmethod
-    def create(cls, directory: Path, base_offset: int, *, now_ms: int, config: LogConfig) -> "Segment":
+    def create(
+        cls, directory: Path, base_offset: int, *, now_ms: int, config: LogConfig, suffix: str = ""
+    ) -> "Segment":
         """A new, empty segment with its files. Raises OSError."""
-        segment = cls(directory, base_offset, size=0, index_size=0, time_index_size=0, now_ms=now_ms)
+        segment = cls(directory, base_offset, size=0, index_size=0, time_index_size=0, now_ms=now_ms, suffix=suffix)
         segment._file = LogFile.open(segment.path, create=True)
         segment._file.truncate(0)
         segment.index.clear()
@@ -84,7 +97,10 @@ class Segment:
 
     @property
     def path(self) -> Path:
-        return segment_file(self.directory, self.base_offset, LOG_SUFFIX)
+        return self._file_with(LOG_SUFFIX)
+
+    def _file_with(self, suffix: str) -> Path:
+        return segment_file(self.directory, self.base_offset, suffix + self.suffix)
 
     @property
     def file(self) -> LogFile:
@@ -273,18 +289,32 @@ class Segment:
         for part in (self.index, self.time_index, self.txn_index):
             part.path = directory / part.path.name
 
+    def files(self) -> list[Path]:
+        """The paths of all files that it may have."""
+        return [self._file_with(kind) for kind in SEGMENT_SUFFIXES]
+
     def mark_deleted(self) -> list[Path]:
         """Rename the files so that no start of the broker takes them for data; returns the new names."""
-        marked = []
-        for suffix in SEGMENT_SUFFIXES:
-            path = segment_file(self.directory, self.base_offset, suffix)
-            target = path.with_name(path.name + DELETED_SUFFIX)
+        return self.change_suffix(DELETED_SUFFIX)
+
+    def change_suffix(self, suffix: str) -> list[Path]:
+        """Rename the files, those that exist, to end with `suffix` instead; returns the new names. Raises OSError."""
+        renamed = []
+        for kind in SEGMENT_SUFFIXES:
+            target = segment_file(self.directory, self.base_offset, kind + suffix)
             try:
-                path.rename(target)
+                self._file_with(kind).rename(target)
             except FileNotFoundError:
                 continue
-            marked.append(target)
-        return marked
+            renamed.append(target)
+        self.suffix = suffix
+        for part, kind in (
+            (self.index, INDEX_SUFFIX),
+            (self.time_index, TIME_INDEX_SUFFIX),
+            (self.txn_index, TXN_INDEX_SUFFIX),
+        ):
+            part.path = self._file_with(kind)
+        return renamed
 
 
 def old_format(path: Path, position: int, magic: int) -> KafkaError:

@@ -169,12 +169,12 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
     append_time = header.max_timestamp if header.is_log_append_time else None
     try:
         for _ in range(header.record_count):
-            size, position = _varint(body, position)
+            size, position = get_varint(body, position)
             end = position + size
             if size < 0 or end > len(body):
                 raise KafkaError(ErrorCode.corrupt_message, "a record is longer than its batch")
-            timestamp_delta, after = _varint(body, position + 1)
-            offset_delta, after = _varint(body, after)
+            timestamp_delta, after = get_varint(body, position + 1)
+            offset_delta, after = get_varint(body, after)
             key, after = _nullable_bytes(body, after, end)
             value, after = _nullable_bytes(body, after, end)
             headers, after = _headers(body, after, end)
@@ -239,7 +239,8 @@ def put_varint(out: bytearray, value: int) -> None:
     out.append(zigzag)
 
 
-def _varint(data: Buffer, position: int) -> tuple[int, int]:
+def get_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """The zigzag varint at `position`, and the position behind it. Raises KafkaError(corrupt_message); IndexError."""
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -257,7 +258,7 @@ def _varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def _nullable_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
-    size, position = _varint(data, position)
+    size, position = get_varint(data, position)
     if size < 0:
         return None, position
     if position + size > end:
@@ -266,7 +267,7 @@ def _nullable_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None
 
 
 def _headers(data: Buffer, position: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, position = _varint(data, position)
+    count, position = get_varint(data, position)
     if count == 0:
         return (), position
     if count < 0 or count > end - position:

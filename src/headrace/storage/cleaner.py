@@ -1,0 +1,401 @@
+"""Compaction of one log: copies segments without the records that have a newer one of the same key.
+
+Reads segments that are not appended to any more and writes `.cleaned` files; knows neither the log nor its readers, so
+that it can work in a process of its own. The rules are those of Kafka's log cleaner:
+https://kafka.apache.org/documentation/#design_compactionconfig
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.atomic_file import sync_file
+from headrace.storage.cleaned_transactions import CleanedTransactions
+from headrace.storage.log_config import LogConfig
+from headrace.storage.offset_map import LIVE, SUPERSEDED, TOMBSTONE, OffsetMap
+from headrace.storage.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment
+from headrace.storage.segment_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
+from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
+from headrace.types import Buffer
+from headrace.wire.batch import DELETE_HORIZON_FLAG, HEADER_SIZE, MAGIC_V2, BatchHeader, batch_crc_ok, parse_header
+from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, survey
+from headrace.wire.records import uncompressed_body
+
+
+class SourceSegment(NamedTuple):
+    """A segment to clean; sizes in bytes."""
+
+    base_offset: int
+    size: int
+    index_size: int
+    time_index_size: int
+
+
+class LastRecord(NamedTuple):
+    """What must survive of an active producer: its last batch of data, or (offset -1) a marker of its epoch."""
+
+    last_data_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningJob:
+    """One pass over a log; times in ms, sizes in bytes.
+
+    `segments` are those before `first_uncleanable_offset`, the base offset of the one after them.
+    `transaction_segments` are the base offsets of all segments, whose transaction indexes may tell of these.
+    """
+
+    directory: Path
+    segments: Sequence[SourceSegment]
+    transaction_segments: Sequence[int]
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    producers: Mapping[int, LastRecord]
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    map_bytes: float
+    io_buffer_bytes: int
+    bytes_per_second: float
+
+
+class CleanedGroup(NamedTuple):
+    """Segments that were copied into one `.cleaned` segment named by the first of them."""
+
+    base_offsets: tuple[int, ...]
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_kept: int
+
+
+class Cleaner:
+    """Does one job: `build_map`, then `clean` for each of `groups`.
+
+    `check` is called at every read; it raises to end the work.
+    """
+
+    def __init__(self, job: CleaningJob, check: Callable[[], None] = lambda: None) -> None:
+        self._job = job
+        self._throttle = _Throttle(job.bytes_per_second, check)
+        self._aborted = _aborted_in(job.directory, job.transaction_segments)
+        self._transactions = CleanedTransactions(self._aborted, job.segments[0].base_offset)
+        self.map = OffsetMap(job.first_dirty_offset, max_bytes=job.map_bytes)
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next pass begins: everything before it is clean after this one."""
+        return self.map.latest_offset + 1
+
+    def build_map(self) -> None:
+        """Find the newest record of each key from the first dirty offset on, as far as memory allows.
+
+        Raises KafkaError: corrupt_message; kafka_storage_error where not even one batch fits into the memory. OSError.
+        """
+        job = self._job
+        transactions = CleanedTransactions(self._aborted, job.first_dirty_offset)
+        for place, segment in enumerate(job.segments):
+            ends = (
+                job.segments[place + 1].base_offset if place + 1 < len(job.segments) else job.first_uncleanable_offset
+            )
+            if ends <= job.first_dirty_offset:
+                continue
+            for header, batch in self._batches(segment):
+                if header.last_offset < job.first_dirty_offset:
+                    continue
+                if header.is_control:
+                    transactions.marker(header, _control_key(header, batch))
+                elif not transactions.is_aborted(header) and header.record_count:
+                    if not self._make_room(header):
+                        return
+                    self.map.add(survey(header, uncompressed_body(header, batch, 0)), header.last_offset)
+                self.map.skip_to(header.last_offset)
+            self.map.skip_to(ends - 1)
+
+    def _make_room(self, header: BatchHeader) -> bool:
+        """Whether the batch fits into the map. Raises KafkaError(kafka_storage_error) where none ever will."""
+        if not self.map.fates:
+            # every offset takes a byte from here on, and there may be a long gap behind the first dirty one
+            first = max(self._job.first_dirty_offset, header.base_offset)
+            self.map = OffsetMap(first, max_bytes=self._job.map_bytes)
+        if self.map.has_room(header.record_count, header.last_offset):
+            return True
+        if self.map.fates:
+            return False
+        raise KafkaError(
+            ErrorCode.kafka_storage_error,
+            f"{header.record_count} records at offset {header.base_offset} do not fit into the "
+            f"{self._job.map_bytes:.0f} bytes of a cleaner thread: raise log.cleaner.dedupe.buffer.size",
+        )
+
+    def groups(self) -> list[list[SourceSegment]]:
+        """Runs of segments that together are no larger than one may be, up to where the map reaches."""
+        job = self._job
+        segments = [each for each in job.segments if each.base_offset < self.end_offset]
+        ends = [each.base_offset for each in segments[1:]] + [job.first_uncleanable_offset]
+        groups: list[list[SourceSegment]] = []
+        size = index_size = time_index_size = 0
+        for segment, end in zip(segments, ends, strict=True):
+            size += segment.size
+            index_size += segment.index_size
+            time_index_size += segment.time_index_size
+            if (
+                not groups
+                or size > job.segment_bytes
+                or index_size > job.segment_index_bytes
+                or time_index_size > job.segment_index_bytes
+                or end - 1 - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET
+            ):
+                groups.append([segment])
+                _, size, index_size, time_index_size = segment
+            else:
+                groups[-1].append(segment)
+        return groups
+
+    def clean(self, group: Sequence[SourceSegment]) -> CleanedGroup:
+        """Write what stays of the segments into `.cleaned` files, which are on the disk afterwards.
+
+        Raises KafkaError(corrupt_message), OSError; the files of a failed attempt are removed.
+        """
+        writer = _Writer(self._job, group[0].base_offset, self._throttle)
+        records_read = 0
+        try:
+            for segment in group:
+                for header, batch in self._batches(segment):
+                    records_read += header.record_count
+                    self._copy(header, batch, writer)
+            writer.finish(segment_file(self._job.directory, group[-1].base_offset, LOG_SUFFIX).stat().st_mtime_ns)
+        except BaseException:
+            with suppress(OSError):
+                remove_cleaned(self._job.directory, group[0].base_offset)
+            raise
+        return CleanedGroup(
+            base_offsets=tuple(segment.base_offset for segment in group),
+            bytes_read=sum(segment.size for segment in group),
+            bytes_written=writer.size,
+            records_read=records_read,
+            records_kept=writer.records,
+        )
+
+    def _batches(self, segment: SourceSegment) -> Iterator[tuple[BatchHeader, memoryview]]:
+        path = segment_file(self._job.directory, segment.base_offset, LOG_SUFFIX)
+        return read_batches(path, segment.size, self._job.io_buffer_bytes, self._throttle)
+
+    # -- what stays of a batch -----------------------------------------------------------------------------------------
+
+    def _copy(self, header: BatchHeader, batch: memoryview, writer: "_Writer") -> None:
+        if header.is_control:
+            self._copy_control(header, batch, writer)
+        elif self._transactions.is_aborted(header) or not header.record_count:
+            self._copy_empty(header, writer)
+        elif header.base_offset > self.map.latest_offset:
+            writer.add(header, batch)
+        else:
+            self._copy_records(header, batch, writer)
+
+    def _copy_control(self, header: BatchHeader, batch: memoryview, writer: "_Writer") -> None:
+        key = _control_key(header, batch)
+        useless, aborted = self._transactions.marker(header, key)
+        if aborted is not None:
+            writer.segment.txn_index.append(aborted)
+        horizon = _delete_horizon(header)
+        if key is None or (useless and horizon is not None and horizon <= self._job.now_ms):
+            self._copy_empty(header, writer)
+        elif useless and horizon is None:
+            body = uncompressed_body(header, batch, 0)
+            self._rebuild(header, body, survey(header, body), writer, set_horizon=True)
+        else:
+            writer.add(header, batch)
+
+    def _copy_empty(self, header: BatchHeader, writer: "_Writer") -> None:
+        """Keep the header where it alone tells a producer's state or where the cleaned part ends."""
+        last = self._job.producers.get(header.producer_id) if header.producer_id >= 0 else None
+        if last is None:
+            needed = False
+        elif last.last_data_offset >= 0:
+            needed = header.last_offset == last.last_data_offset
+        else:
+            needed = header.is_control and header.producer_epoch == last.epoch
+        if needed or header.next_offset == self._job.first_uncleanable_offset:
+            writer.add(header._replace(record_count=0), empty_batch(header))
+
+    def _copy_records(self, header: BatchHeader, batch: memoryview, writer: "_Writer") -> None:
+        first = self.map.first_offset
+        if header.base_offset >= first:
+            fates = self.map.fates[header.base_offset - first : header.next_offset - first]
+            if fates.count(SUPERSEDED) == header.record_count:
+                self._copy_empty(header, writer)
+                return
+            if fates.count(LIVE) == len(fates):
+                writer.add(header, batch)
+                return
+        body = uncompressed_body(header, batch, 0)
+        spans = survey(header, body)
+        horizon = _delete_horizon(header)
+        tombstones_go = horizon is not None and horizon <= self._job.now_ms
+        kept = [each for each in spans if self._stays(each, tombstones_go=tombstones_go)]
+        set_horizon = horizon is None and not all(each.has_value for each in kept)
+        if not kept:
+            self._copy_empty(header, writer)
+        elif len(kept) == len(spans) and not set_horizon:
+            writer.add(header, batch)
+        else:
+            self._rebuild(header, body, kept, writer, set_horizon=set_horizon)
+
+    def _stays(self, record: RecordSpan, *, tombstones_go: bool) -> bool:
+        if record.offset >= self.map.first_offset:
+            fate = self.map.fates[record.offset - self.map.first_offset]
+            return fate == LIVE or (fate == TOMBSTONE and not tombstones_go)
+        if record.key is None or self.map.supersedes(record.key):
+            return False
+        return record.has_value or not tombstones_go
+
+    def _rebuild(
+        self, header: BatchHeader, body: bytes, kept: Sequence[RecordSpan], writer: "_Writer", *, set_horizon: bool
+    ) -> None:
+        horizon = self._job.now_ms + self._job.delete_retention_ms if set_horizon else None
+        batch = batch_of(header, body, kept, delete_horizon_ms=horizon)
+        writer.add(parse_header(batch), batch)
+
+
+def remove_cleaned(directory: Path, base_offset: int) -> None:
+    """Remove the files of a copy that is of no use. Raises OSError."""
+    for path in directory.glob(f"{base_offset:020d}.*{CLEANED_SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
+def read_batches(
+    path: Path, size: int, buffer_bytes: int, throttle: "_Throttle"
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Header and bytes of every batch in the first `size` bytes of a file; the bytes are good until the next one.
+
+    Raises KafkaError(corrupt_message) for what is no sound batch: a copy of it would get a valid checksum. OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        position = 0
+        while position < size:
+            data = os.pread(descriptor, min(buffer_bytes, size - position), position)
+            at = 0
+            while at + HEADER_SIZE <= len(data):
+                header = parse_header(data, at)
+                end = at + header.size
+                if header.batch_length < MIN_BATCH_LENGTH or header.magic != MAGIC_V2 or position + end > size:
+                    raise _corrupt(path, position + at)
+                if end > len(data):
+                    break
+                if not batch_crc_ok(data, at, header.size):
+                    raise _corrupt(path, position + at)
+                yield header, memoryview(data)[at:end]
+                at = end
+            throttle.spend(at)
+            if not at:
+                if len(data) < HEADER_SIZE or buffer_bytes >= size - position:
+                    raise _corrupt(path, position)
+                buffer_bytes = parse_header(data).size
+            position += at
+    finally:
+        os.close(descriptor)
+
+
+def _corrupt(path: Path, position: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.corrupt_message,
+        f"{path} has no sound batch at byte {position}: it is damaged on the disk; restore the segment from a replica "
+        "or a backup",
+    )
+
+
+def _control_key(header: BatchHeader, batch: Buffer) -> bytes | None:
+    if not header.record_count:
+        return None
+    return survey(header, uncompressed_body(header, batch, 0))[0].key
+
+
+def _delete_horizon(header: BatchHeader) -> int | None:
+    return header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else None
+
+
+class _Writer:
+    """A `.cleaned` segment in the making; batches are written some at a time."""
+
+    def __init__(self, job: CleaningJob, base_offset: int, throttle: "_Throttle") -> None:
+        remove_cleaned(job.directory, base_offset)
+        self.segment = Segment.create(
+            job.directory, base_offset, now_ms=job.now_ms, config=LogConfig(), suffix=CLEANED_SUFFIX
+        )
+        self.records = 0
+        self._interval = job.index_interval_bytes
+        self._buffer_bytes = job.io_buffer_bytes
+        self._buffer = bytearray()
+        self._throttle = throttle
+
+    @property
+    def size(self) -> int:
+        return self.segment.size
+
+    def add(self, header: BatchHeader, batch: Buffer) -> None:
+        segment = self.segment
+        segment.index_append(
+            len(batch), segment.size, header.last_offset, header.max_timestamp, header.last_offset, self._interval
+        )
+        segment.size += len(batch)
+        self.records += header.record_count
+        self._buffer += batch
+        if len(self._buffer) >= self._buffer_bytes:
+            self._write()
+
+    def _write(self) -> None:
+        position = self.segment.size - len(self._buffer)
+        self.segment.file.append([self._buffer], len(self._buffer), position)
+        self._throttle.spend(len(self._buffer))
+        self._buffer = bytearray()
+        self.segment.write_indexes()
+
+    def finish(self, modified_ns: int) -> None:
+        """Bring everything to the disk; the file keeps its age, `modified_ns`, for retention by time."""
+        self._write()
+        segment = self.segment
+        segment.seal()
+        os.utime(segment.path, ns=(modified_ns, modified_ns))
+        segment.file.sync()
+        for path in (segment.index.path, segment.time_index.path):
+            sync_file(path)
+        if segment.txn_index.path.exists():
+            sync_file(segment.txn_index.path)
+
+
+_THROTTLE_INTERVAL_S: Final = 0.1
+
+
+class _Throttle:
+    """Sleeps off what was read and written faster than `bytes_per_second`."""
+
+    def __init__(self, bytes_per_second: float, check: Callable[[], None]) -> None:
+        self._rate = bytes_per_second
+        self._check = check
+        self._due = time.monotonic()
+
+    def spend(self, size: int) -> None:
+        self._check()
+        now = time.monotonic()
+        self._due = max(self._due, now - _THROTTLE_INTERVAL_S) + size / self._rate
+        if self._due > now:
+            time.sleep(self._due - now)
+
+
+def _aborted_in(directory: Path, base_offsets: Sequence[int]) -> list[AbortedTransaction]:
+    """Every aborted transaction that the indexes of the segments tell of."""
+    return [
+        transaction
+        for base_offset in base_offsets
+        for transaction in TransactionIndex(segment_file(directory, base_offset, TXN_INDEX_SUFFIX)).read()
+    ]

@@ -1,0 +1,147 @@
+"""Where each record of a batch lies and what decides its fate in compaction, and batches made of some of the records.
+
+Records that stay are copied as bytes: their offsets and timestamps are relative to the batch, which keeps its base.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire import batch as rb
+from headrace.wire.compression import Codec
+from headrace.wire.records import assemble, get_varint, put_varint
+
+_NULL: Final = 1
+"""The varint -1."""
+
+
+class RecordSpan(NamedTuple):
+    """A record in the uncompressed body, from byte `start` to `end`; `offset` absolute, `timestamp_delta` in ms."""
+
+    offset: int
+    key: bytes | None
+    has_value: bool
+    start: int
+    end: int
+    timestamp_delta: int
+
+
+def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
+    """The records of `body`, the uncompressed records of a batch. Raises KafkaError(corrupt_message)."""
+    spans = []
+    base_offset = header.base_offset
+    position = 0
+    length = len(body)
+    span, new = RecordSpan, tuple.__new__
+    try:
+        for _ in range(header.record_count):
+            start = position
+            # Most numbers here have one byte, and a call costs as much as all the rest of the loop.
+            number = body[position]
+            if number < 0x80:
+                number >>= 1
+                position += 2
+            else:
+                number, position = get_varint(body, position)
+                position += 1
+            end = position - 1 + number
+            number = body[position]
+            if number < 0x80:
+                timestamp_delta = (number >> 1) ^ -(number & 1)
+                position += 1
+            else:
+                timestamp_delta, position = get_varint(body, position)
+            number = body[position]
+            if number < 0x80:
+                offset_delta = number >> 1
+                position += 1
+            else:
+                offset_delta, position = get_varint(body, position)
+            number = body[position]
+            if number < 0x80:
+                size = (number >> 1) ^ -(number & 1)
+                position += 1
+            else:
+                size, position = get_varint(body, position)
+            if size < 0:
+                key = None
+            else:
+                key = body[position : position + size]
+                position += size
+            if position >= end or end > length:
+                raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fit into its length")
+            spans.append(
+                new(span, (base_offset + offset_delta, key, body[position] != _NULL, start, end, timestamp_delta))
+            )
+            position = end
+    except IndexError:
+        raise KafkaError(ErrorCode.corrupt_message, "the last record goes beyond its batch") from None
+    if position != length:
+        raise KafkaError(
+            ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
+        )
+    return spans
+
+
+def batch_of(
+    header: rb.BatchHeader, body: bytes, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None
+) -> bytes:
+    """A batch of the records `kept`, at least one, with the offsets, the producer and the codec of the original.
+
+    `delete_horizon_ms`, from when on tombstones and markers in it may go, takes the place of the base timestamp
+    (KIP-534); None leaves what there is.
+    """
+    if delete_horizon_ms is None:
+        records: bytes | bytearray = b"".join([body[each.start : each.end] for each in kept])
+        base_timestamp, attributes = header.base_timestamp, header.attributes
+    else:
+        records = _with_base_timestamp(header, body, kept, delete_horizon_ms)
+        base_timestamp, attributes = delete_horizon_ms, header.attributes | rb.DELETE_HORIZON_FLAG
+    return assemble(
+        records,
+        record_count=len(kept),
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=header.max_timestamp
+        if header.is_log_append_time
+        else header.base_timestamp + max(each.timestamp_delta for each in kept),
+        base_offset=header.base_offset,
+        codec=Codec(header.codec),
+        level=None,
+        leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        attributes=attributes,
+    )
+
+
+def _with_base_timestamp(header: rb.BatchHeader, body: bytes, kept: Sequence[RecordSpan], base: int) -> bytearray:
+    shift = header.base_timestamp - base
+    out = bytearray()
+    for each in kept:
+        _, attributes_at = get_varint(body, each.start)
+        _, rest_at = get_varint(body, attributes_at + 1)
+        record = bytearray(body[attributes_at : attributes_at + 1])
+        put_varint(record, each.timestamp_delta + shift)
+        record += body[rest_at : each.end]
+        put_varint(out, len(record))
+        out += record
+    return out
+
+
+def empty_batch(header: rb.BatchHeader) -> bytes:
+    """The batch without its records: it still tells the last offset and the producer's last sequence."""
+    kept = rb.LOG_APPEND_TIME_FLAG | rb.TRANSACTIONAL_FLAG | rb.CONTROL_FLAG
+    out = bytearray(
+        rb.pack_header(
+            header._replace(
+                batch_length=rb.HEADER_SIZE - rb.LOG_OVERHEAD,
+                attributes=header.attributes & kept,
+                base_timestamp=-1,
+                record_count=0,
+            )
+        )
+    )
+    rb.seal(out)
+    return bytes(out)

@@ -1,0 +1,140 @@
+"""Logs that are compacted at once, without threads and processes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+from headrace.errors import KafkaError
+from headrace.storage.cleaner import CleanedGroup, Cleaner, CleaningJob
+from headrace.storage.cleaner_process import CleanerProcess, CleaningFailedError
+from headrace.storage.log_cleaner import CleanerSettings, Compactable, LogCleaner
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDirs
+from headrace.storage.producer_snapshot import ProducerEntry
+from headrace.types import TopicPartition
+from headrace.wire.batch import BatchHeader, parse_header
+from headrace.wire.compression import Codec
+from headrace.wire.records import Record, RecordData, build_batch, iter_records
+from tests.unit.storage.logs import NOW
+
+T = TypeVar("T")
+DAY: int = 86_400_000
+TP = TopicPartition("table", 0)
+COMPACTED = LogConfig(
+    segment_bytes=1200,
+    index_interval_bytes=200,
+    segment_index_bytes=4096,
+    cleanup_policy=frozenset({"compact"}),
+    min_cleanable_dirty_ratio=0.0,
+)
+SETTINGS = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second=1e12)
+
+
+class InlineProcess(CleanerProcess):
+    """Does the job where it is called."""
+
+    def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> int:
+        cleaner = Cleaner(job)
+        try:
+            cleaner.build_map()
+            for group in cleaner.groups():
+                swap(cleaner.clean(group))
+        except KafkaError as error:
+            raise CleaningFailedError(str(error)) from error
+        return cleaner.end_offset
+
+
+class Table:
+    """A compacted log in a log directory of its own, and its cleaner."""
+
+    def __init__(self, directory: Path, config: LogConfig = COMPACTED) -> None:
+        self.directory = directory
+        self.now = NOW
+        self.settings = SETTINGS
+        self.last_stable_offset: int | None = None
+        self.producers: Sequence[ProducerEntry] = ()
+        self._open(config)
+
+    def _open(self, config: LogConfig) -> None:
+        self.dirs = LogDirs.open([self.directory], broker_id=0)
+        if TP in self.dirs.partitions():
+            self.log = self.dirs.load(TP, config, now_ms=self.now)
+        else:
+            self.log = self.dirs.create(TP, UUID(int=1), config, now_ms=self.now)
+        self.cleaner = LogCleaner(
+            self.dirs, self._logs, lambda: self.settings, on_loop=lambda work: work(), now_ms=lambda: self.now
+        )
+
+    def _logs(self) -> list[Compactable]:
+        stable = self.log.log_end_offset if self.last_stable_offset is None else self.last_stable_offset
+        return [Compactable(self.log, stable, lambda: self.producers)]
+
+    def reopen(self) -> None:
+        """Close and open again."""
+        config = self.log.config
+        self.dirs.close({})
+        self._open(config)
+
+    def close(self) -> None:
+        self.dirs.close({})
+
+    def configure(self, **values: object) -> None:
+        self.log.config = replace(self.log.config, **values)  # type: ignore[arg-type]
+
+    def put(
+        self,
+        *records: tuple[str | None, str | None],
+        codec: Codec = Codec.NONE,
+        timestamp: int = NOW,
+        **options: int,
+    ) -> BatchHeader:
+        """Append one batch of keys and values; a value of None is a tombstone."""
+        data = build_batch(
+            [
+                RecordData(
+                    key=None if key is None else key.encode(),
+                    value=None if value is None else value.encode(),
+                    timestamp=timestamp + place,
+                )
+                for place, (key, value) in enumerate(records)
+            ],
+            base_offset=self.log.log_end_offset,
+            codec=codec,
+            leader_epoch=0,
+            **options,
+        )
+        return self.append(data)
+
+    def append(self, data: bytes) -> BatchHeader:
+        header = parse_header(data)
+        self.log.append(
+            (data,),
+            len(data),
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            max_timestamp=header.max_timestamp,
+            offset_of_max_timestamp=header.last_offset,
+            leader_epoch=header.partition_leader_epoch,
+            now_ms=self.now,
+        )
+        return header
+
+    def compact(self, *, from_start: bool = False) -> bool:
+        """One pass, over the whole log if it is `from_start`; whether there was anything to do."""
+        if from_start:
+            self.dirs.note_cleaned(self.log, self.log.log_start_offset)
+        return self.cleaner.clean_filthiest(InlineProcess())
+
+    def records(self) -> list[Record]:
+        return [record for segment in self.log.segments for record in iter_records(segment.path.read_bytes())]
+
+    def pairs(self) -> list[tuple[int, bytes | None, bytes | None]]:
+        return [(each.offset, each.key, each.value) for each in self.records()]
+
+    def headers(self) -> list[BatchHeader]:
+        return [header for segment in self.log.segments for _, header in segment.headers()]
+
+    def content(self) -> bytes:
+        return b"".join(segment.path.read_bytes() for segment in self.log.segments)

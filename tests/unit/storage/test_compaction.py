@@ -1,0 +1,213 @@
+"""A compacted log has the last record of every key, at its offset and in order."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.storage.log_cleaner import CleanerSettings
+from headrace.storage.producer_snapshot import ProducerEntry
+from headrace.wire.batch import DELETE_HORIZON_FLAG, batch_crc_ok
+from headrace.wire.compression import Codec
+from headrace.wire.records import batch_headers
+from tests.unit.storage.compaction import DAY, Table
+from tests.unit.storage.logs import NOW, read_all
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "data")
+
+
+def test_the_newest_record_of_each_key_stays_where_it_was(table: Table) -> None:
+    table.put(("a", "1"), ("b", "1"), ("c", "1"))
+    table.put(("a", "2"))
+    table.put(("b", "2"), ("d", "1"))
+    table.log.roll(NOW)
+    assert table.compact()
+    assert table.pairs() == [(2, b"c", b"1"), (3, b"a", b"2"), (4, b"b", b"2"), (5, b"d", b"1")]
+    assert not table.compact()
+
+
+def test_the_active_segment_is_left_alone(table: Table) -> None:
+    table.put(("a", "1"))
+    table.put(("a", "2"))
+    assert not table.compact()
+    table.log.roll(NOW)
+    table.put(("a", "3"))
+    assert table.compact()
+    assert table.pairs() == [(1, b"a", b"2"), (2, b"a", b"3")]
+
+
+def test_nothing_from_the_last_stable_offset_on_is_touched(table: Table) -> None:
+    for place in range(3):
+        table.put(("a", str(place)))
+        table.put(("a", f"{place}+"))
+        table.log.roll(NOW)
+    table.last_stable_offset = 3
+    assert table.compact()
+    assert [offset for offset, *_ in table.pairs()] == [1, 2, 3, 4, 5]
+
+
+def test_whole_batches_are_copied_byte_for_byte_and_others_keep_their_codec(table: Table) -> None:
+    for codec in Codec:
+        table.put((f"{codec}", "stays"), ("x", "old"), codec=codec)
+        table.put((f"{codec}+", "stays"), (f"{codec}++", "stays"), codec=codec)
+    table.put(("x", "new"))
+    table.log.roll(NOW)
+    before = {header.base_offset: header for header in table.headers()}
+    table.compact()
+    data = table.content()
+    for position, header in batch_headers(data):
+        assert batch_crc_ok(data, position, header.size)
+        original = before[header.base_offset]
+        assert (header.codec, header.last_offset) == (original.codec, original.last_offset)
+        assert (header == original) is (header.record_count == original.record_count)
+    assert len(table.records()) == 3 * len(Codec) + 1
+
+
+def test_records_without_a_key_go(table: Table) -> None:
+    table.put((None, "from before the topic was compacted"), ("a", "1"))
+    table.log.roll(NOW)
+    table.compact()
+    assert table.pairs() == [(1, b"a", b"1")]
+
+
+class TestTombstones:
+    def test_one_goes_after_its_retention_counted_from_the_first_compaction(self, table: Table) -> None:
+        table.put(("a", "1"), ("b", "1"))
+        table.put(("a", None), ("c", "1"))
+        table.log.roll(NOW)
+        table.now = NOW + 30 * DAY
+        table.compact()
+        assert table.pairs() == [(1, b"b", b"1"), (2, b"a", None), (3, b"c", b"1")]
+        horizon = table.headers()[1]
+        assert horizon.attributes & DELETE_HORIZON_FLAG
+        assert horizon.base_timestamp == table.now + DAY
+        assert [each.timestamp for each in table.records()] == [NOW + 1, NOW, NOW + 1]
+
+        table.now += DAY - 1
+        content = table.content()
+        table.compact(from_start=True)
+        assert table.content() == content
+
+        table.now += 1
+        table.compact(from_start=True)
+        assert table.pairs() == [(1, b"b", b"1"), (3, b"c", b"1")]
+
+    def test_an_older_value_never_comes_back(self, table: Table) -> None:
+        table.put(("a", "1"))
+        table.log.roll(NOW)
+        table.compact()
+        table.put(("a", None))
+        table.put(("z", "1"))
+        table.log.roll(NOW)
+        table.compact()
+        table.now += DAY
+        table.compact(from_start=True)
+        assert table.pairs() == [(2, b"z", b"1")]
+
+
+class TestProducers:
+    def test_the_last_batch_of_an_active_producer_stays_empty(self, table: Table) -> None:
+        last = table.put(("a", "1"), ("b", "1"), producer_id=7, producer_epoch=2, base_sequence=40)
+        table.put(("a", "2"), ("b", "2"), producer_id=8, producer_epoch=0, base_sequence=0)
+        table.put(("a", "3"), ("b", "3"))
+        table.producers = [ProducerEntry(7, 2, 41, last.last_offset, 1, NOW, -1, -1)]
+        table.log.roll(NOW)
+        table.compact()
+        first, second = table.headers()
+        assert (first.producer_id, first.producer_epoch, first.base_sequence, first.last_sequence) == (7, 2, 40, 41)
+        assert (first.base_offset, first.last_offset, first.record_count) == (0, 1, 0)
+        assert second.base_offset == 4
+
+    def test_an_empty_batch_survives_until_its_producer_has_gone(self, table: Table) -> None:
+        last = table.put(("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0)
+        table.put(("a", "2"))
+        table.producers = [ProducerEntry(7, 0, 0, last.last_offset, 0, NOW, -1, -1)]
+        table.log.roll(NOW)
+        table.compact()
+        content = table.content()
+        table.compact(from_start=True)
+        assert table.content() == content
+        table.producers = []
+        table.compact(from_start=True)
+        assert [header.base_offset for header in table.headers()] == [1]
+
+
+def test_the_last_batch_before_the_uncleaned_part_stays_empty(table: Table) -> None:
+    table.put(("a", "1"))
+    table.put(("b", "1"))
+    table.log.roll(NOW)
+    table.compact()
+    table.put(("b", None))
+    table.put(("c", "1"))
+    table.put(("c", None))
+    table.log.roll(NOW)
+    table.now += 1
+    table.compact()
+    table.now += DAY
+    table.compact(from_start=True)
+    assert [(each.last_offset, each.record_count) for each in table.headers()] == [(0, 1), (4, 0)]
+
+
+Change = tuple[list[tuple[str, str | None]], Codec, bool]
+changes = st.lists(
+    st.tuples(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["a", "b", "c", "a key of more than fifteen bytes", "another key that is long", ""]),
+                st.one_of(st.none(), st.text("xyz", max_size=40)),
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+        st.sampled_from(Codec),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+def apply(table: Table, history: list[Change], compact: Callable[[], object] = lambda: None) -> None:
+    for records, codec, roll in history:
+        table.put(*records, codec=codec)
+        if roll:
+            table.log.roll(NOW)
+            compact()
+
+
+@settings(max_examples=120, deadline=None)
+@given(history=changes, more=changes, map_bytes=st.sampled_from([2_000, 10_000_000]))
+def test_any_history_keeps_its_last_values_offsets_and_order(
+    tmp_path_factory: pytest.TempPathFactory, history: list[Change], more: list[Change], map_bytes: int
+) -> None:
+    table = Table(tmp_path_factory.mktemp("history") / "data")
+    table.settings = CleanerSettings(map_bytes=map_bytes, io_buffer_bytes=100, bytes_per_second=1e12)
+    apply(table, history)
+    while table.compact():
+        pass
+    apply(table, more)
+    table.log.roll(NOW)
+    active = table.log.active_segment.base_offset
+    written = table.log.log_end_offset
+    originals = {each.offset: each for each in table.records()}
+    newest = {each.key: each.offset for each in originals.values()}
+    while table.compact():
+        pass
+    assert table.log.active_segment.base_offset == active
+    assert table.log.log_end_offset == written
+    kept = table.records()
+    assert [each.offset for each in kept] == sorted(newest.values())
+    assert all(each == originals[each.offset] for each in kept)
+    assert read_all(table.log) == kept
+    content = table.content()
+    table.compact(from_start=True)
+    while table.compact():
+        pass
+    assert table.content() == content
+    table.reopen()
+    assert table.records() == kept
+    table.close()
