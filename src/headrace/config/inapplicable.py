@@ -123,7 +123,6 @@ _TRANSACTIONS: Final = "there are no transactions in this version"
 _CONSUMER_PROTOCOL: Final = "groups of the consumer protocol are not offered in this version"
 _PLAINTEXT: Final = "listeners are PLAINTEXT, without authentication, in this version"
 _ONE_THREAD: Final = "one thread serves connections, requests and groups"
-_COMPACTION: Final = "compaction has no such limit in this version"
 _QUOTAS: Final = "there are no quotas in this version"
 
 _IDLE: Final[tuple[tuple[str, str], ...]] = (
@@ -147,11 +146,6 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("leader.imbalance.", _ONE_BROKER),
     ("leader.replication.throttled.", _ONE_BROKER),
     ("local.retention.", "there is no tiered storage"),
-    ("log.cleaner.backoff.ms", _COMPACTION),
-    ("log.cleaner.dedupe.buffer.size", _COMPACTION),
-    ("log.cleaner.enable", _COMPACTION),
-    ("log.cleaner.io.", _COMPACTION),
-    ("log.cleaner.threads", _COMPACTION),
     ("log.dir.failure.timeout.ms", "a failed log directory takes its partitions offline at once"),
     ("log.flush.start.offset.checkpoint.interval.ms", "log start offsets are written with the recovery points"),
     ("log.local.retention.", "there is no tiered storage"),

@@ -18,6 +18,7 @@ from typing import IO, Any, Final
 
 from headrace.errors import KafkaError
 from headrace.storage.cleaner import CleanedGroup, Cleaner, CleaningJob, LastRecord, SourceSegment
+from headrace.storage.log import CleaningAbortedError
 
 _NICENESS: Final = 10
 _SWAPPED: Final = b"swapped\n"
@@ -38,7 +39,7 @@ class CleanerProcess:
     def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> int:
         """Do the job, calling `swap` for each group as soon as it is written; returns the end of what is clean now.
 
-        Blocks. Raises CleaningFailedError, OSError, and what `swap` raises.
+        Blocks. Raises CleaningFailedError, CleaningAbortedError after `close`, OSError, and what `swap` raises.
         """
         process = self._start()
         try:
@@ -46,7 +47,10 @@ class CleanerProcess:
             while True:
                 line = process.stdout.readline() if process.stdout else b""
                 if not line:
-                    raise CleaningFailedError(f"the cleaner process ended with status {process.wait()}")
+                    status = process.wait()
+                    if self._closed:
+                        raise CleaningAbortedError("the broker is stopping")
+                    raise CleaningFailedError(f"the cleaner process ended with status {status}")
                 answer: dict[str, Any] = json.loads(line)
                 if "error" in answer:
                     raise CleaningFailedError(answer["error"])
@@ -62,7 +66,7 @@ class CleanerProcess:
     def _start(self) -> "subprocess.Popen[bytes]":
         with self._lock:
             if self._closed:
-                raise CleaningFailedError("the broker is stopping")
+                raise CleaningAbortedError("the broker is stopping")
             if self._process is None or self._process.poll() is not None:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", __name__],

@@ -1,0 +1,113 @@
+"""Compacted topics shrink to the last value of each key while clients read and write, and the broker stays whole."""
+
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.testing import Broker
+from tests.support.waiting import wait_for
+
+MEGABYTE = 1024 * 1024
+SETTINGS = {"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "0"}
+KEYS = 20
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(SETTINGS) as broker:
+        yield broker
+
+
+def create(broker: Broker, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    config = {"cleanup.policy": "compact", "segment.bytes": str(MEGABYTE), "min.cleanable.dirty.ratio": "0.1"}
+    admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(10)
+
+
+def fill(broker: Broker, topic: str, megabytes: int = 5) -> dict[bytes, int]:
+    """The offset of the last record of each key."""
+    last: dict[bytes, int] = {}
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "batch.size": 50_000,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "enable.idempotence": True,
+        }
+    )
+
+    def delivered(error: object, message: Any) -> None:
+        assert error is None
+        last[message.key()] = message.offset()
+
+    for place in range(megabytes * 100):
+        value = random.Random(place).randbytes(10_000)  # what no codec makes smaller
+        producer.produce(topic, value, key=f"key-{place % KEYS}", partition=0, on_delivery=delivered)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    return last
+
+
+def read(broker: Broker, topic: str) -> list[tuple[int, bytes]]:
+    """Offset and key of every record."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    try:
+        while (message := consumer.poll(10)) is not None and message.error() is None:
+            offset, key = message.offset(), message.key()
+            assert offset is not None
+            assert isinstance(key, bytes)
+            found.append((offset, key))
+    finally:
+        consumer.close()
+    return found
+
+
+def log_bytes(broker: Broker, topic: str) -> int:
+    return sum(path.stat().st_size for path in Path(broker.data, f"{topic}-0").glob("*.log"))
+
+
+def test_a_topic_shrinks_to_the_last_values(broker: Broker) -> None:
+    create(broker, "table")
+    last = fill(broker, "table")
+    wait_for(lambda: log_bytes(broker, "table") < 2 * MEGABYTE, "the log shrinks")
+    found = read(broker, "table")
+    assert [offset for offset, _ in found] == sorted({offset for offset, _ in found})
+    assert {key: offset for offset, key in found} == last
+    again = fill(broker, "table", 1)
+    assert {key: offset for offset, key in read(broker, "table")} == again
+
+
+def test_a_damaged_log_is_reported_once_and_others_go_on(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    create(broker, "damaged")
+    create(broker, "sound")
+    with caplog.at_level(logging.INFO):
+        first = Path(broker.data, "damaged-0", f"{0:020d}.log")
+        fill(broker, "damaged", 1)
+        content = bytearray(first.read_bytes())
+        content[len(content) // 2] ^= 1
+        first.write_bytes(content)
+        fill(broker, "damaged", 2)
+        wait_for(lambda: "Compaction of damaged-0 failed" in caplog.text, "the damage is found")
+        fill(broker, "sound")
+        wait_for(lambda: log_bytes(broker, "sound") < 2 * MEGABYTE, "the other log shrinks")
+    assert caplog.text.count("Compaction of damaged-0 failed") == 1
+    assert "has no sound batch at byte" in caplog.text
+
+
+def test_what_was_compacted_is_there_after_a_restart(tmp_path: Path) -> None:
+    with Broker(SETTINGS, data=tmp_path) as broker:
+        create(broker, "table")
+        last = fill(broker, "table")
+        wait_for(lambda: log_bytes(broker, "table") < 2 * MEGABYTE, "the log shrinks")
+    assert "table 0 " in (tmp_path / "cleaner-offset-checkpoint").read_text()
+    with Broker(SETTINGS, data=tmp_path) as broker:
+        assert {key: offset for offset, key in read(broker, "table")} == last
