@@ -12,7 +12,6 @@ from uuid import UUID
 from headrace.broker import offsets_topic
 from headrace.broker.apis.committed_offsets import OffsetApis
 from headrace.broker.apis.configs import ConfigApis
-from headrace.broker.apis.consumer_groups import ConsumerGroupApis
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.group_admin import GroupAdminApis
 from headrace.broker.apis.groups import Endpoint, GroupApis
@@ -28,7 +27,6 @@ from headrace.broker.context import RequestContext
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
-from headrace.broker.topic_table import TopicTable
 from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
 from headrace.cluster.embedded import EmbeddedStore
 from headrace.cluster.image import TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
@@ -127,8 +125,7 @@ class Node:
 
     def _compose(self) -> None:
         config = self.config
-        self._topic_table = TopicTable(lambda: self.controller.image)
-        self.coordinator = GroupCoordinator(self._group_settings(), self._loop, self._topic_table)
+        self.coordinator = GroupCoordinator(self._group_settings(), self._loop)
         producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         for apis in (
             ProduceApi(self.replicas, self.topic_name),
@@ -147,7 +144,6 @@ class Node:
             MetadataApis(self.controller, config),
             ConfigApis(self.controller, config),
             GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic),
-            ConsumerGroupApis(self.coordinator, self.topic_name),
             GroupAdminApis(self.coordinator),
             OffsetApis(self.coordinator, self),
         ):
@@ -175,11 +171,6 @@ class Node:
             group_min_session_timeout_ms=config.group_min_session_timeout_ms,
             group_max_session_timeout_ms=config.group_max_session_timeout_ms,
             group_max_size=config.group_max_size,
-            group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-            group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-            group_consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
-            group_consumer_max_size=config.group_consumer_max_size,
-            group_consumer_assignors=tuple(config.group_consumer_assignors),
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_retention_minutes=config.offsets_retention_minutes,
             offsets_topic_compression_codec=config.offsets_topic_compression_codec,
@@ -222,12 +213,10 @@ class Node:
     async def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
         # Making logs waits for the disk: in a thread, so that other clients are served meanwhile.
         await self._loop.run_in_executor(self._executor, self._lead, changes)
-        self._topic_table.version += 1
         for change in changes:
             self._tell_coordinator(TopicPartition(change.topic, change.partition))
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
-        self._topic_table.version += 1
         self.coordinator.topics_deleted(frozenset({topic.name}))
         if topic.name == offsets_topic.NAME:
             for index in range(len(topic.partitions)):
