@@ -184,6 +184,10 @@ class ClassicGroup(Rebalance):
         return topic in self.subscribed_topics
 
     @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
     def is_consumer(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 

@@ -45,10 +45,14 @@ class TimerKind(StrEnum):
     """The time that members have to rejoin is over."""
     SYNC = "sync"
     """The time that members have to ask for their assignment is over."""
+    REVOCATION = "revocation"
+    """The time that a member of the consumer protocol has to give up partitions is over."""
+    ASSIGNMENT = "assignment"
+    """A group of the consumer protocol may compute its next assignment."""
 
 
 class Timer(NamedTuple):
-    """Names one timer of a group; `member_id` only for heartbeats."""
+    """Names one timer of a group; `member_id` only for heartbeats and revocations."""
 
     kind: TimerKind
     member_id: str = ""
@@ -128,6 +132,12 @@ class Happening(StrEnum):
     COMPLETING = "completed the join phase"
     STABLE = "is stable"
     EMPTY = "is empty"
+    SUBSCRIBED = "changed its subscription"
+    BUMPED = "rebalances towards a new assignment"
+    TARGETED = "computed a new assignment"
+    REVOKING = "was asked to give up partitions"
+    RECONCILED = "has its new assignment"
+    AWAY = "left and keeps its place until its session times out"
     STALLED = "cannot complete the rebalance"
 
 

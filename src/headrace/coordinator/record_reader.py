@@ -6,22 +6,36 @@ from typing import Final
 from headrace.errors import ErrorCode, KafkaError
 
 _FIRST_FLEXIBLE: Final = 4
-"""Of the values in `__consumer_offsets`: lengths become varints and tagged fields may follow."""
+"""Of the values of offsets and classic groups: lengths become varints and tagged fields may follow."""
 
+_INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 
 
 class RecordReader:
-    """Reads fields one after the other, in the plain or the flexible encoding that `version` asks for."""
+    """Reads fields one after the other, in the plain or the flexible encoding that `version` asks for; `flexible` for
+    records that are so from version 0 on.
+    """
 
-    __slots__ = ("_data", "_position", "version")
+    __slots__ = ("_data", "_is_flexible", "_position", "version")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, flexible: bool = False) -> None:
         self._data = data
         self._position = 0
         self.version: int = self._unpack(_INT16)
+        self._is_flexible = flexible or self.version >= _FIRST_FLEXIBLE
+
+    @classmethod
+    def of_key(cls, data: bytes) -> "RecordReader":
+        """A reader of a key, which is plain in every version."""
+        reader = cls(data)
+        reader._is_flexible = False
+        return reader
+
+    def int8(self) -> int:
+        return self._unpack(_INT8)
 
     def int32(self) -> int:
         return self._unpack(_INT32)
@@ -34,22 +48,22 @@ class RecordReader:
 
     def nullable_string(self) -> str | None:
         size = self._length(_INT16)
-        return None if size < 0 else self._take(size).decode()
+        return None if size < 0 else self.take(size).decode()
 
     def bytes_(self) -> bytes:
-        return self._take(max(self._length(_INT32), 0))
+        return self.take(max(self._length(_INT32), 0))
 
     def array_length(self) -> int:
         return self._length(_INT32)
 
     def tagged_fields(self) -> dict[int, bytes]:
         """Tag to its bytes; none in the plain encoding."""
-        if self.version < _FIRST_FLEXIBLE:
+        if not self._is_flexible:
             return {}
-        return {self._uvarint(): self._take(self._uvarint()) for _ in range(self._uvarint())}
+        return {self._uvarint(): self.take(self._uvarint()) for _ in range(self._uvarint())}
 
     def _length(self, plain: struct.Struct) -> int:
-        return self._uvarint() - 1 if self.version >= _FIRST_FLEXIBLE else self._unpack(plain)
+        return self._uvarint() - 1 if self._is_flexible else self._unpack(plain)
 
     def _unpack(self, field: struct.Struct) -> int:
         try:
@@ -59,7 +73,8 @@ class RecordReader:
         self._position += field.size
         return value
 
-    def _take(self, size: int) -> bytes:
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
         end = self._position + size
         if end > len(self._data):
             raise too_short(self._data)
@@ -70,7 +85,7 @@ class RecordReader:
     def _uvarint(self) -> int:
         value = shift = 0
         while True:
-            byte = self._take(1)[0]
+            byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value

@@ -1,4 +1,5 @@
 """The records of `__consumer_offsets`, byte for byte as Kafka writes them: committed offsets and classic groups.
+Those of groups of the consumer protocol are in `consumer_records`.
 
 Every key and value begins with an int16 version; the key's version also names the type of record. Written here:
 offset keys 1 with values 4 (1 when the client set a retention time), group keys 2 with values 3. Read: all versions.
@@ -8,6 +9,13 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
+from headrace.coordinator.consumer_records import (
+    ConsumerKey,
+    ConsumerValue,
+    decode_consumer_key,
+    encode_key,
+    encode_value,
+)
 from headrace.coordinator.record_reader import RecordReader, too_short
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.encoder import put_unsigned_varint
@@ -46,12 +54,13 @@ class GroupKey(NamedTuple):
 
 
 class UnknownKey(NamedTuple):
-    """A record of a newer protocol, such as the consumer protocol of KIP-848."""
+    """A record of a protocol that is not offered, such as that of share groups."""
 
     version: int
 
 
-Key: TypeAlias = OffsetKey | GroupKey | UnknownKey
+WrittenKey: TypeAlias = OffsetKey | GroupKey | ConsumerKey
+Key: TypeAlias = WrittenKey | UnknownKey
 
 
 class CommittedOffset(NamedTuple):
@@ -92,12 +101,20 @@ class GroupMetadata(NamedTuple):
     members: tuple[MemberMetadata, ...] = ()
 
 
-def encode(key: OffsetKey | GroupKey, value: CommittedOffset | GroupMetadata | None) -> tuple[bytes, bytes | None]:
+Value: TypeAlias = CommittedOffset | GroupMetadata | ConsumerValue
+
+
+def encode(key: WrittenKey, value: Value | None) -> tuple[bytes, bytes | None]:
     """Key and value of a record; a value of None is a tombstone."""
-    encoded_key = encode_offset_key(*key) if isinstance(key, OffsetKey) else encode_group_key(key.group_id)
+    if isinstance(key, OffsetKey):
+        encoded_key = encode_offset_key(*key)
+    else:
+        encoded_key = encode_group_key(key.group_id) if isinstance(key, GroupKey) else encode_key(key)
     if value is None:
         return encoded_key, None
-    return encoded_key, encode_offset(value) if isinstance(value, CommittedOffset) else encode_group(value)
+    if isinstance(value, CommittedOffset):
+        return encoded_key, encode_offset(value)
+    return encoded_key, encode_group(value) if isinstance(value, GroupMetadata) else encode_value(value)
 
 
 @lru_cache(maxsize=16_384)
@@ -155,7 +172,7 @@ def decode_key(data: bytes) -> Key:
         return _decode_offset_key(data)
     if reader.version == _GROUP_KEY_VERSION:
         return GroupKey(reader.string())
-    return UnknownKey(reader.version)
+    return decode_consumer_key(data) or UnknownKey(reader.version)
 
 
 def _decode_offset_key(data: bytes) -> OffsetKey:

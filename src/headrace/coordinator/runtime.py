@@ -11,6 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.consumer_group import ConsumerGroup, Outcome
+from headrace.coordinator.consumer_member import TopicIdPartition
+from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
 from headrace.coordinator.effects import (
     AppendMetadata,
     CancelTimer,
@@ -28,12 +31,17 @@ from headrace.coordinator.offsets import GroupOffsets
 from headrace.coordinator.records import GroupKey, GroupMetadata, OffsetKey
 from headrace.coordinator.requests import Join, Leaver, Sync
 from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.shard import OffsetToCommit
+from headrace.coordinator.shard import Change, Group, OffsetToCommit
 from headrace.coordinator.shards import CoordinatorLog, LedShard, Shards, wall_ms
+from headrace.coordinator.subscriptions import Topics
 from headrace.coordinator.timers import Timers
 from headrace.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
+
+_FENCING = (ErrorCode.fenced_member_epoch, ErrorCode.fenced_instance_id, ErrorCode.unreleased_instance_id)
+_RETRY_S = 1.0
+"""When a timer whose consequence could not be written is tried again."""
 
 
 class GroupCoordinator:
@@ -41,8 +49,9 @@ class GroupCoordinator:
     coordinator_load_in_progress for a group whose shard is not here or not read yet.
     """
 
-    def __init__(self, settings: GroupSettings, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, settings: GroupSettings, loop: asyncio.AbstractEventLoop, topics: Topics) -> None:
         self.settings = settings
+        self._topics = topics
         self._loop = loop
         self._shards = Shards(settings, loop, self._loaded)
         self._timers: Timers[tuple[str, Timer]] = Timers()
@@ -63,7 +72,8 @@ class GroupCoordinator:
         shard = self._shards.drop(partition)
         if shard is not None:
             for group in shard.state.groups.values():
-                self._act(shard, group, group.unload(ErrorCode.not_coordinator, wall_ms()))
+                if isinstance(group, ClassicGroup):
+                    self._act(shard, group, group.unload(ErrorCode.not_coordinator, wall_ms()))
 
     def close(self) -> None:
         """Answer everything that is parked and stop all timers."""
@@ -75,14 +85,16 @@ class GroupCoordinator:
 
     def _loaded(self, shard: LedShard) -> None:
         for group in list(shard.state.groups.values()):
-            self._act(shard, group, group.loaded(wall_ms()))
+            effects = group.loaded(wall_ms()) if isinstance(group, ClassicGroup) else group.loaded()
+            self._act(shard, group, effects)
 
     # Members
 
     def join(self, group_id: str, request: Join) -> None:
         """Answers `request.reply_to`, a future of a JoinResult, now or when the join phase completes.
 
-        Raises KafkaError: invalid_group_id, invalid_session_timeout.
+        Raises KafkaError: invalid_group_id, invalid_session_timeout, inconsistent_group_protocol (a group of the
+        consumer protocol that has members).
         """
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id, "a group needs a name")
@@ -95,13 +107,17 @@ class GroupCoordinator:
                 " (group.min.session.timeout.ms and group.max.session.timeout.ms of the broker)",
             )
         shard = self._shards.of(group_id)
-        if group_id not in shard.state.groups:
+        group = shard.state.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            if group is not None and not group.is_empty:
+                raise KafkaError(ErrorCode.inconsistent_group_protocol, "the group uses the consumer protocol")
             if request.member_id:
                 raise KafkaError(ErrorCode.unknown_member_id)
             # Whatever becomes of the member, the group exists from now on.
             empty = GroupMetadata("", 0, None, None, wall_ms())
-            self._shards.append_and_replay(shard, [(GroupKey(group_id), empty)])
-        group = shard.state.group(group_id)
+            decision = [*shard.state.decide_removal(group_id), (GroupKey(group_id), empty)]
+            self._shards.append_and_replay(shard, decision)
+            group = shard.state.classic_group(group_id)
         self._act(shard, group, group.join(request, wall_ms()))
 
     def sync(self, group_id: str, request: Sync) -> None:
@@ -127,6 +143,40 @@ class GroupCoordinator:
         self._act(shard, group, effects)
         return errors
 
+    # Members of the consumer protocol
+
+    def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
+        """Raises KafkaError: group_id_not_found, and what ConsumerHeartbeat.check and ConsumerGroup.heartbeat do."""
+        request.check(group_id, self.settings.group_consumer_assignors)
+        shard = self._shards.of(group_id)
+        existing = shard.state.groups.get(group_id)
+        if not isinstance(existing, ConsumerGroup) and request.epoch != 0:
+            why = "not found" if existing is None else "is not a consumer group"
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {why}.")
+        group = shard.state.consumer_group(group_id)
+        try:
+            outcome = group.heartbeat(request, self._topics, wall_ms())
+        except KafkaError as error:
+            if error.code in _FENCING:
+                member_id = request.member_id or request.new_member_id
+                log.info("Group %s: a heartbeat of member %s was refused: %s", group_id, member_id, error.message)
+            raise
+        removal = [] if group is existing else shard.state.decide_removal(group_id)
+        self._carry_out(shard, group, outcome, removal)
+        assert outcome.result is not None
+        return outcome.result
+
+    def _carry_out(
+        self, shard: LedShard, group: ConsumerGroup, outcome: Outcome, removal: Sequence[Change] = ()
+    ) -> None:
+        """`removal` is of the classic group that the group takes the place of."""
+        try:
+            self._shards.append_and_replay(shard, [*removal, *outcome.decision])
+        except KafkaError:
+            group.append_failed()
+            raise
+        self._act(shard, group, outcome.effects)
+
     # Offsets
 
     def commit_offsets(
@@ -140,13 +190,16 @@ class GroupCoordinator:
         """One error code per offset; all go into one batch.
 
         Raises KafkaError: group_id_not_found (a generation of a group that does not exist), and what
-        `ClassicGroup.check_offset_commit` raises.
+        `check_offset_commit` of the group raises.
         """
         shard = self._shards.of(group_id)
         group = shard.state.groups.get(group_id)
         if group is None:
             if generation >= 0:
                 raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+        elif isinstance(group, ConsumerGroup):
+            partitions = frozenset(TopicIdPartition(value.topic_id, index) for _, index, value in offsets)
+            group.check_offset_commit(member_id, generation, partitions)
         else:
             try:
                 member = group.check_offset_commit(member_id, instance_id, generation)
@@ -162,6 +215,12 @@ class GroupCoordinator:
     def committed_offsets(self, group_id: str) -> GroupOffsets:
         """Topic to partition to offset; empty for a group that does not exist."""
         return self._shards.of(group_id).state.offsets.of_group(group_id)
+
+    def check_offset_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Whether the member, where one is named, may ask. Raises KafkaError as `ConsumerGroup.check_offset_fetch`."""
+        group = self._shards.of(group_id).state.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.check_offset_fetch(member_id, epoch)
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether an open transaction is about to change the offset (KIP-447)."""
@@ -186,11 +245,15 @@ class GroupCoordinator:
 
     # Administration
 
-    def group(self, group_id: str) -> ClassicGroup:
+    def group(self, group_id: str) -> Group:
         """The group, to be read only. Raises KafkaError(group_id_not_found)."""
         return self._shards.of(group_id).state.group(group_id)
 
-    def groups(self) -> Iterator[ClassicGroup]:
+    def classic_group(self, group_id: str) -> ClassicGroup:
+        """The group, to be read only. Raises KafkaError(group_id_not_found) for any that is not classic."""
+        return self._shards.of(group_id).state.classic_group(group_id)
+
+    def groups(self) -> Iterator[Group]:
         """Every group of this broker."""
         for shard in self._shards.all():
             yield from shard.state.groups.values()
@@ -206,13 +269,14 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.invalid_group_id, "a group needs a name")
         shard = self._shards.of(group_id)
         group = shard.state.groups.get(group_id)
-        if group is None:
-            raise KafkaError(ErrorCode.unknown_member_id, f"Group {group_id} not found.")
+        if not isinstance(group, ClassicGroup):
+            why = "not found" if group is None else "is not a classic group"
+            raise KafkaError(ErrorCode.unknown_member_id, f"Group {group_id} {why}.")
         return shard, group
 
     # Effects
 
-    def _act(self, shard: LedShard, group: ClassicGroup, effects: list[Effect]) -> None:
+    def _act(self, shard: LedShard, group: Group, effects: list[Effect]) -> None:
         to_do = deque(effects)
         while to_do:
             effect = to_do.popleft()
@@ -225,7 +289,7 @@ class GroupCoordinator:
                 _answer(effect.reply_to, effect.result)
             elif isinstance(effect, Note):
                 _log_note(group.group_id, effect)
-            else:
+            elif isinstance(group, ClassicGroup):
                 to_do.extendleft(reversed(self._append_metadata(shard, group, effect)))
 
     def _append_metadata(self, shard: LedShard, group: ClassicGroup, effect: AppendMetadata) -> list[Effect]:
@@ -252,11 +316,18 @@ class GroupCoordinator:
         self._timer_handle = None
         for group_id, timer in self._timers.expired(self._loop.time()):
             try:
-                shard, group = self._joined(group_id)
+                shard = self._shards.of(group_id)
+                group = shard.state.group(group_id)
             except KafkaError:
                 continue  # the group was deleted or has moved since
             try:
-                self._act(shard, group, group.timer_fired(timer, wall_ms()))
+                if isinstance(group, ClassicGroup):
+                    self._act(shard, group, group.timer_fired(timer, wall_ms()))
+                else:
+                    self._carry_out(shard, group, group.timer_fired(timer, self._topics, wall_ms()))
+            except KafkaError as error:
+                log.warning("Group %s: its %s timer is tried again: %s", group_id, timer.kind, error)
+                self._timers.schedule((group_id, timer), self._loop.time() + _RETRY_S)
             except Exception:
                 log.exception("Group %s: its %s timer failed", group_id, timer.kind)
         self._arm()

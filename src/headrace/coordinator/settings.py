@@ -11,6 +11,11 @@ class GroupSettings:
     group_min_session_timeout_ms: int = 6000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 2**31 - 1
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5000
+    group_consumer_assignment_interval_ms: int = 1000
+    group_consumer_max_size: int = 2**31 - 1
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     offset_metadata_max_bytes: int = 4096
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000

@@ -8,6 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.consumer_group import ConsumerGroup
+from headrace.coordinator.consumer_records import (
+    ConsumerGroupKey,
+    ConsumerKey,
+    ConsumerValue,
+    PartitionMetadataKey,
+    decode_value,
+)
 from headrace.coordinator.offsets import Offsets
 from headrace.coordinator.records import (
     NO_TIMESTAMP,
@@ -16,15 +24,18 @@ from headrace.coordinator.records import (
     GroupMetadata,
     OffsetKey,
     UnknownKey,
+    Value,
+    WrittenKey,
     decode_group,
     decode_key,
     decode_offset,
 )
 from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.states import GroupState
 from headrace.errors import ErrorCode, KafkaError
 
-Decision: TypeAlias = list[tuple[OffsetKey | GroupKey, CommittedOffset | GroupMetadata | None]]
+Change: TypeAlias = tuple[WrittenKey, Value | None]
+Decision: TypeAlias = list[Change]
+Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
 OffsetToCommit: TypeAlias = tuple[str, int, CommittedOffset]
@@ -36,10 +47,10 @@ class GroupShard:
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
 
-    def group(self, group_id: str) -> ClassicGroup:
+    def group(self, group_id: str) -> Group:
         """Raises KafkaError(group_id_not_found)."""
         group = self.groups.get(group_id)
         if group is None:
@@ -56,7 +67,34 @@ class GroupShard:
         )
         return group
 
+    def classic_group(self, group_id: str) -> ClassicGroup:
+        """Raises KafkaError(group_id_not_found)."""
+        group = self.group(group_id)
+        if not isinstance(group, ClassicGroup):
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a classic group.")
+        return group
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup:
+        """The group, new where there is none, or one of the classic protocol that has no members. It is not in
+        `groups` before its first record.
+
+        Raises KafkaError(group_id_not_found) for a classic group with members.
+        """
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        if group is not None and not group.is_empty:
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+        return ConsumerGroup(group_id, self._settings)
+
     # Decisions
+
+    def decide_removal(self, group_id: str) -> Decision:
+        """Tombstones for the group, of whichever protocol; its offsets stay."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return [*group.tombstones()]
+        return [] if group is None else [(GroupKey(group_id), None)]
 
     def decide_commit(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> tuple[list[ErrorCode], Decision]:
         """One error code per offset, and the records of those without."""
@@ -76,11 +114,10 @@ class GroupShard:
 
         Raises KafkaError: group_id_not_found, non_empty_group.
         """
-        if self.group(group_id).state is not GroupState.EMPTY:
+        if not self.group(group_id).is_empty:
             raise KafkaError(ErrorCode.non_empty_group, "stop all members of the group before deleting it")
         decision: Decision = [(key, None) for key in self.offsets.keys(group_id)]
-        decision.append((GroupKey(group_id), None))
-        return decision
+        return decision + self.decide_removal(group_id)
 
     def decide_delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
@@ -90,7 +127,7 @@ class GroupShard:
         Raises KafkaError: group_id_not_found, non_empty_group (members that are not consumers, KIP-496).
         """
         group = self.group(group_id)
-        if group.state is not GroupState.EMPTY and not group.is_consumer:
+        if not group.is_empty and not group.is_consumer:
             raise KafkaError(ErrorCode.non_empty_group)
         errors = []
         decision: Decision = []
@@ -118,12 +155,8 @@ class GroupShard:
                     decision.append((key, None))
                 else:
                     all_expired = False
-            if (
-                all_expired
-                and group.state is GroupState.EMPTY
-                and not self.offsets.has_open_transaction(group.group_id)
-            ):
-                decision.append((GroupKey(group.group_id), None))
+            if all_expired and group.is_empty and not self.offsets.has_open_transaction(group.group_id):
+                decision += self.decide_removal(group.group_id)
         return decision
 
     def _offsets_of(self, group_id: str) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
@@ -131,7 +164,7 @@ class GroupShard:
             for partition, offset in partitions.items():
                 yield OffsetKey(group_id, topic, partition), offset
 
-    def _is_expired(self, group: ClassicGroup, key: OffsetKey, offset: CommittedOffset, now_ms: int) -> bool:
+    def _is_expired(self, group: Group, key: OffsetKey, offset: CommittedOffset, now_ms: int) -> bool:
         kept_from = group.offset_kept_from(offset.commit_timestamp)
         if kept_from is None or group.is_subscribed_to(key.topic) or self.offsets.has_pending(key):
             return False
@@ -143,24 +176,39 @@ class GroupShard:
 
     def replay(
         self,
-        key: OffsetKey | GroupKey,
-        value: CommittedOffset | GroupMetadata | None,
+        key: WrittenKey,
+        value: Value | None,
         *,
         now_ms: int,
         producer_id: int = -1,
     ) -> None:
         """Apply one record of the log."""
         if isinstance(key, OffsetKey):
-            assert not isinstance(value, GroupMetadata)
+            assert value is None or isinstance(value, CommittedOffset)
             if value is not None and key.group_id not in self.groups:
                 # A simple consumer commits without ever joining: its group has no record of its own.
                 self.add_group(key.group_id, now_ms)
             self.offsets.replay(key, value, producer_id)
+        elif not isinstance(key, GroupKey):
+            assert value is None or not isinstance(value, CommittedOffset | GroupMetadata)
+            self._replay_consumer(key, value)
         elif value is None:
-            self.groups.pop(key.group_id, None)
+            if isinstance(self.groups.get(key.group_id), ClassicGroup):
+                del self.groups[key.group_id]
         else:
             assert isinstance(value, GroupMetadata)
             self.add_group(key.group_id, now_ms).restore(value)
+
+    def _replay_consumer(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = self.groups[key.group_id] = ConsumerGroup(key.group_id, self._settings)
+        if isinstance(key, ConsumerGroupKey) and value is None:
+            del self.groups[key.group_id]
+        else:
+            group.replay(key, value)
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:
         """Apply one record as it stands in the log; false for records of other protocols, which are passed over.
@@ -174,6 +222,12 @@ class GroupShard:
             self.replay(decoded, None, now_ms=now_ms)
         elif isinstance(decoded, OffsetKey):
             self.replay(decoded, decode_offset(value, offset), now_ms=now_ms, producer_id=producer_id)
-        else:
+        elif isinstance(decoded, GroupKey):
             self.replay(decoded, decode_group(value), now_ms=now_ms)
+        elif isinstance(decoded, PartitionMetadataKey):
+            group = self.groups.get(decoded.group_id)
+            if isinstance(group, ConsumerGroup):
+                group.replay_partition_metadata()
+        else:
+            self.replay(decoded, decode_value(decoded, value), now_ms=now_ms)
         return True

@@ -8,14 +8,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from headrace.coordinator.loading import load
 from headrace.coordinator.partitioner import partition_for
 from headrace.coordinator.records import encode
 from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.shard import Decision, GroupShard
+from headrace.coordinator.shard import Change, GroupShard
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire.compression import Codec
@@ -122,7 +122,7 @@ class Shards:
     def partitions(self) -> list[int]:
         return list(self._led)
 
-    def append(self, shard: LedShard, decision: Decision) -> int:
+    def append(self, shard: LedShard, decision: Sequence[Change]) -> int:
         """Write the decision as one batch; its base offset. Raises KafkaError as group members understand it."""
         now_ms = wall_ms()
         records = [RecordData(*encode(key, value), now_ms) for key, value in decision]
@@ -132,7 +132,7 @@ class Shards:
         except KafkaError as error:
             raise KafkaError(_AS_COORDINATOR_ERROR.get(error.code, error.code), error.message) from error
 
-    def append_and_replay(self, shard: LedShard, decision: Decision) -> None:
+    def append_and_replay(self, shard: LedShard, decision: Sequence[Change]) -> None:
         """Write the decision, then make it true. Raises KafkaError, with nothing of that batch changed."""
         now_ms = wall_ms()
         for start in range(0, len(decision), _RECORDS_PER_BATCH):

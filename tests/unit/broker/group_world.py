@@ -15,6 +15,7 @@ from headrace.errors import KafkaError
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask
 from tests.unit.coordinator.driver import subscription
+from tests.unit.coordinator.fake_topics import FakeTopics
 from tests.unit.coordinator.memory_log import MemoryLog
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -25,7 +26,7 @@ class GroupWorld:
 
     def __init__(self) -> None:
         settings = GroupSettings(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
-        self.coordinator = GroupCoordinator(settings, asyncio.get_running_loop())
+        self.coordinator = GroupCoordinator(settings, asyncio.get_running_loop(), FakeTopics(t=4))
         self.log = MemoryLog()
         self.coordinator.elected(0, self.log)
         self.created = 0

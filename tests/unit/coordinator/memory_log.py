@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
+from headrace.coordinator.consumer_records import decode_value
 from headrace.coordinator.records import (
-    CommittedOffset,
-    GroupMetadata,
+    GroupKey,
     Key,
     OffsetKey,
+    UnknownKey,
+    Value,
     decode_group,
     decode_key,
     decode_offset,
@@ -38,8 +40,8 @@ class MemoryLog:
     def batches(self) -> Iterator[Buffer]:
         yield from self.stored
 
-    def records(self) -> list[tuple[Key, CommittedOffset | GroupMetadata | None]]:
-        out: list[tuple[Key, CommittedOffset | GroupMetadata | None]] = []
+    def records(self) -> list[tuple[Key, Value | None]]:
+        out: list[tuple[Key, Value | None]] = []
         for batch in self.stored:
             for record in iter_records(batch):
                 assert record.key is not None
@@ -48,6 +50,9 @@ class MemoryLog:
                     out.append((key, None))
                 elif isinstance(key, OffsetKey):
                     out.append((key, decode_offset(record.value)))
-                else:
+                elif isinstance(key, GroupKey):
                     out.append((key, decode_group(record.value)))
+                else:
+                    assert not isinstance(key, UnknownKey)
+                    out.append((key, decode_value(key, record.value)))
         return out

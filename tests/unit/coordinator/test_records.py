@@ -106,8 +106,8 @@ def test_an_offset_with_a_retention_time_keeps_it() -> None:
     assert decode_offset(encode_offset(value)) == value
 
 
-def test_keys_of_the_consumer_protocol_are_recognised_as_unknown() -> None:
-    assert decode_key(struct.pack(">h", 3) + b"whatever") == UnknownKey(3)
+def test_keys_of_share_groups_are_recognised_as_unknown() -> None:
+    assert decode_key(struct.pack(">h", 9) + b"whatever") == UnknownKey(9)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x01", b"\x00\x01\x00\x09abc", b"\x00\x02\x00\x05ab"])

@@ -19,6 +19,7 @@ from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.coordinator.driver import subscription
 from tests.unit.coordinator.fake_loop import FakeLoop, Reply
+from tests.unit.coordinator.fake_topics import FakeTopics
 from tests.unit.coordinator.memory_log import MemoryLog
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "consumer_offsets"
@@ -31,7 +32,8 @@ class World:
     def __init__(self, log: MemoryLog | None = None, settings: GroupSettings = SETTINGS) -> None:
         self.loop = FakeLoop()
         self.log = log or MemoryLog()
-        self.coordinator = GroupCoordinator(settings, self.loop.as_loop())
+        self.topics = FakeTopics(t=4, u=4)
+        self.coordinator = GroupCoordinator(settings, self.loop.as_loop(), self.topics)
         self.coordinator.elected(0, self.log)
         self.loop.advance(0)
         self._ids = 0
@@ -287,7 +289,7 @@ def test_a_failing_timer_of_one_group_leaves_the_others_alone(
     monkeypatch.setattr(broken, "session_expired", lambda *_: 1 / 0)
     world.loop.advance(10)
     assert "its heartbeat timer failed" in caplog.text
-    assert not world.coordinator.group("sound").membership.pending_joins
+    assert not world.coordinator.classic_group("sound").membership.pending_joins
 
 
 def test_a_shard_that_moves_away_while_others_expire_is_left_alone(world: World) -> None:
@@ -399,7 +401,7 @@ def test_requests_wait_while_a_long_log_is_read(world: World) -> None:
                 f"g{group}", "", None, -1, [("t", p, CommittedOffset(partition, -1, "", 0)) for p in range(20)]
             )
         batches += log.stored
-    coordinator = GroupCoordinator(SETTINGS, world.loop.as_loop())
+    coordinator = GroupCoordinator(SETTINGS, world.loop.as_loop(), world.topics)
     coordinator.elected(0, MemoryLog(batches))
     with pytest.raises(KafkaError) as raised:
         coordinator.committed_offsets("g0")

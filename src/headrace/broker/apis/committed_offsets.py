@@ -114,6 +114,9 @@ class OffsetApis:
         by_id = context.api_version >= _TOPIC_IDS_SINCE
         answer: dict[str, Any] = {"group_id": group_id, "error_code": ErrorCode.none, "topics": []}
         try:
+            self._coordinator.check_offset_fetch(
+                group_id, getattr(request, "member_id", None), getattr(request, "member_epoch", -1)
+            )
             committed = self._coordinator.committed_offsets(group_id)
         except KafkaError as error:
             answer["error_code"] = error.code

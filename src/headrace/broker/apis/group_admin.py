@@ -6,6 +6,7 @@ from headrace.broker.context import Handler, RequestContext
 from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.membership import ClassicMember
 from headrace.coordinator.runtime import GroupCoordinator
+from headrace.coordinator.shard import Group
 from headrace.coordinator.states import GroupState
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Request
@@ -13,6 +14,7 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 
 _CLASSIC = "classic"
+_CONSUMER = "consumer"
 _ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits: all that can be allowed on a group (KIP-430)."""
 _NOT_ASKED = -(2**31)
@@ -35,18 +37,16 @@ class GroupAdminApis:
         """Groups in one of the states (KIP-518) and of one of the types (KIP-848) asked for, in any case of letters."""
         states = {state.strip().lower() for state in getattr(request, "states_filter", ())}
         types = {group_type.lower() for group_type in getattr(request, "types_filter", ())}
-        if types and _CLASSIC not in types:
-            return {"groups": []}
         return {
             "groups": [
                 {
                     "group_id": group.group_id,
                     "protocol_type": group.protocol_type or "",
                     "group_state": group.state,
-                    "group_type": _CLASSIC,
+                    "group_type": _type_of(group),
                 }
                 for group in self._coordinator.groups()
-                if not states or group.state.lower() in states
+                if (not states or group.state.lower() in states) and (not types or _type_of(group) in types)
             ]
         }
 
@@ -63,7 +63,7 @@ class GroupAdminApis:
     def _describe(self, context: RequestContext, group_id: str) -> dict[str, Any]:
         nothing = {"group_id": group_id, "group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
         try:
-            group = self._coordinator.group(group_id)
+            group = self._coordinator.classic_group(group_id)
         except KafkaError as error:
             if error.code is not ErrorCode.group_id_not_found:
                 return {**nothing, "error_code": error.code}
@@ -92,6 +92,10 @@ class GroupAdminApis:
                 error = failure.code
             results.append({"group_id": group_id, "error_code": error})
         return {"results": results}
+
+
+def _type_of(group: Group) -> str:
+    return _CLASSIC if isinstance(group, ClassicGroup) else _CONSUMER
 
 
 def _describe_member(group: ClassicGroup, member: ClassicMember) -> Fields:

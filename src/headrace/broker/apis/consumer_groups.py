@@ -1,0 +1,153 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups of the consumer protocol (KIP-848)."""
+
+import base64
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, Final
+
+from headrace.broker.context import Handler, RequestContext
+from headrace.coordinator.consumer_group import ConsumerGroup
+from headrace.coordinator.consumer_member import ConsumerMember, Partitions, TopicIdPartition
+from headrace.coordinator.consumer_requests import ConsumerHeartbeat
+from headrace.coordinator.runtime import GroupCoordinator
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Request
+from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+
+_MEMBER_ID_FROM_CLIENT_SINCE: Final = 1
+_CONSUMER: Final = 1
+"""The only type of member that ConsumerGroupDescribe shows."""
+_ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits: all that can be allowed on a group (KIP-430)."""
+_NOT_ASKED: Final = -(2**31)
+_NO_ID: Final = bytes(16)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class ConsumerGroupApis:
+    """`topic_name` tells the name of a topic by its id."""
+
+    def __init__(self, coordinator: GroupCoordinator, topic_name: Callable[[uuid.UUID | None], str | None]) -> None:
+        self._coordinator = coordinator
+        self._topic_name = topic_name
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: self.heartbeat,
+            ApiKey.CONSUMER_GROUP_DESCRIBE: self.describe,
+        }
+
+    def heartbeat(self, context: RequestContext, request: Request) -> Fields:
+        """A member joins, stays, changes its subscription, says what it owns, or leaves."""
+        try:
+            result = self._coordinator.consumer_heartbeat(request.group_id, _heartbeat(context, request))
+        except KafkaError as error:
+            return {
+                "error_code": error.code,
+                "error_message": error.message,
+                "member_epoch": 0,
+                "heartbeat_interval": 0,
+            }
+        return {
+            "member_id": result.member_id,
+            "member_epoch": result.epoch,
+            "heartbeat_interval": result.heartbeat_interval_ms,
+            "assignment": None if result.assignment is None else {"topic_partitions": _by_topic(result.assignment)},
+        }
+
+    def describe(self, _: RequestContext, request: Request) -> Fields:
+        """State, epochs, members and their assignments of each group."""
+        operations = _ALL_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
+        return {"groups": [self._describe(group_id, operations) for group_id in request.group_ids]}
+
+    def _describe(self, group_id: str, operations: int) -> Fields:
+        try:
+            if not group_id:
+                raise KafkaError(ErrorCode.invalid_group_id)
+            group = self._coordinator.group(group_id)
+            if not isinstance(group, ConsumerGroup):
+                raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+        except KafkaError as error:
+            return {
+                "group_id": group_id,
+                "error_code": error.code,
+                "error_message": error.message,
+                "group_state": "",
+                "group_epoch": 0,
+                "assignment_epoch": 0,
+                "assignor_name": "",
+                "members": [],
+            }
+        return {
+            "group_id": group_id,
+            "group_state": group.state,
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "assignor_name": group.assignor,
+            "members": [self._describe_member(group, member) for member in group.members.values()],
+            "authorized_operations": operations,
+        }
+
+    def _describe_member(self, group: ConsumerGroup, member: ConsumerMember) -> dict[str, Any]:
+        target = group.target.get(member.member_id, frozenset())
+        return {
+            "member_id": member.member_id,
+            "instance_id": member.instance_id,
+            "rack_id": member.rack_id,
+            "member_epoch": member.epoch,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "subscribed_topic_names": member.topics,
+            "subscribed_topic_regex": member.regex,
+            "assignment": {"topic_partitions": self._with_names(member.assigned)},
+            "target_assignment": {"topic_partitions": self._with_names(target)},
+            "member_type": _CONSUMER,
+        }
+
+    def _with_names(self, partitions: Iterable[TopicIdPartition]) -> list[dict[str, Any]]:
+        """Those of topics that still exist."""
+        return [
+            {**each, "topic_name": name}
+            for each in _by_topic(partitions)
+            if (name := self._topic_name(each["topic_id"])) is not None
+        ]
+
+
+def _heartbeat(context: RequestContext, request: Request) -> ConsumerHeartbeat:
+    owned: Partitions | None = None
+    if request.topic_partitions is not None:
+        owned = frozenset(
+            TopicIdPartition(_NO_ID if topic.topic_id is None else topic.topic_id.bytes, index)
+            for topic in request.topic_partitions
+            for index in topic.partitions
+        )
+    return ConsumerHeartbeat(
+        member_id=request.member_id,
+        new_member_id=_new_member_id(),
+        epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+        rebalance_timeout_ms=request.rebalance_timeout // _MILLISECOND,
+        topics=request.subscribed_topic_names,
+        regex=getattr(request, "subscribed_topic_regex", None),
+        assignor=request.server_assignor,
+        owned=owned,
+        brings_member_id=context.api_version >= _MEMBER_ID_FROM_CLIENT_SINCE,
+    )
+
+
+def _new_member_id() -> str:
+    """As Kafka prints an id: 22 characters of URL-safe base 64."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+
+
+def _by_topic(partitions: Iterable[TopicIdPartition]) -> list[dict[str, Any]]:
+    indexes: dict[bytes, list[int]] = defaultdict(list)
+    for one in sorted(partitions):
+        indexes[one.topic_id].append(one.partition)
+    return [{"topic_id": uuid.UUID(bytes=topic_id), "partitions": each} for topic_id, each in indexes.items()]

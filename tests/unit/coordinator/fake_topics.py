@@ -1,0 +1,30 @@
+"""The topics of a cluster, for tests of groups of the consumer protocol."""
+
+from collections.abc import Iterable
+
+
+class FakeTopics:
+    """Topics by name with their partition counts; ids are made of the names."""
+
+    def __init__(self, **partition_counts: int) -> None:
+        self._counts = dict(partition_counts)
+        self.version = 0
+
+    def set(self, topic: str, partition_count: int) -> None:
+        """Add the topic, or partitions to it."""
+        self._counts[topic] = partition_count
+        self.version += 1
+
+    def delete(self, topic: str) -> None:
+        del self._counts[topic]
+        self.version += 1
+
+    def topic_names(self) -> Iterable[str]:
+        return list(self._counts)
+
+    def describe(self, topic: str) -> tuple[bytes, int] | None:
+        return (topic_id(topic), self._counts[topic]) if topic in self._counts else None
+
+
+def topic_id(topic: str) -> bytes:
+    return topic.encode().ljust(16, b"\0")
