@@ -15,6 +15,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
 from headrace.types import Buffer, Request
+from headrace.wire.bounds import compile_bounds
 from headrace.wire.encoder import Encoder, compile_encoder
 
 
@@ -144,11 +145,23 @@ def schema(api_key: int, version: int) -> Schema:
     request = _load(api_key, version, EntityType.request)
     response = _load(api_key, version, EntityType.response)
     return Schema(
-        entity_reader(request),
+        _bounded_reader(request),
         compile_encoder(response),
         has_flexible_request_header=request.__header_schema__.__version__ == 2,
         has_flexible_response_header=response.__header_schema__.__version__ == 1,
     )
+
+
+def _bounded_reader(request: Any) -> Callable[[Buffer, int], tuple[Request, int]]:
+    """Raises ValueError, or what kio raises, for bytes that are no such request."""
+    check = compile_bounds(request)
+    read = entity_reader(request)
+
+    def read_request(data: Buffer, position: int) -> tuple[Request, int]:
+        check(data, position)
+        return read(data, position)
+
+    return read_request
 
 
 @cache

@@ -123,7 +123,7 @@ def _default(field: Any) -> Any:
 
 
 def _field_writer(annotation: Any, kafka_type: str | None, flexible: bool, *, is_tagged: bool) -> _Writer:
-    inner, nullable, is_array = _unwrap(annotation)
+    inner, nullable, is_array = unwrap(annotation)
     if kafka_type is not None:
         item = _scalar_writer(kafka_type, flexible)
     else:
@@ -133,11 +133,11 @@ def _field_writer(annotation: Any, kafka_type: str | None, flexible: bool, *, is
     return _array_writer(item, flexible) if is_array else item
 
 
-def _unwrap(annotation: Any) -> tuple[Any, bool, bool]:
+def unwrap(annotation: Any) -> tuple[Any, bool, bool]:
     """`(inner type, nullable, is array)` of a field's annotation such as `tuple[X, ...] | None`."""
     arguments = get_args(annotation)
     if NoneType in arguments:
-        inner, _, is_array = _unwrap(next(argument for argument in arguments if argument is not NoneType))
+        inner, _, is_array = unwrap(next(argument for argument in arguments if argument is not NoneType))
         return inner, True, is_array
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return arguments[0], False, True

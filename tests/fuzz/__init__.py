@@ -1,0 +1,1 @@
+"""Frames that nobody thought of, against a whole broker in this process."""

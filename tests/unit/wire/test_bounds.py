@@ -1,0 +1,47 @@
+"""Arrays that lie about their length, in every request there is."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema
+
+from headrace.wire.apis import ApiKey, request_encoder, schema, versions
+from headrace.wire.bounds import _structure, compile_bounds
+from tests.fuzz.entities import requests
+
+EVERY_REQUEST = [
+    (api, version)
+    for api in ApiKey
+    if (known := versions(api)) is not None
+    for version in range(known.lowest, known.highest + 1)
+]
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_a_sound_request_is_followed_to_its_end(data: st.DataObject) -> None:
+    api, version = data.draw(st.sampled_from(EVERY_REQUEST))
+    content = bytearray(b"before")
+    request_encoder(api, version)(content, data.draw(requests(api, version)))
+
+    request = load_request_schema(api, version)
+    compile_bounds(request)(bytes(content), 6)
+    assert _structure(request).step(bytes(content), 6) == len(content)
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "body"),
+    [
+        # each of them ends a process that gives it to kio's reader as it is
+        (ApiKey.CREATE_TOPICS, 6, bytes.fromhex("808080ff7f")),
+        (ApiKey.LIST_GROUPS, 4, bytes.fromhex("8080b0ff2a00807b")),
+        (ApiKey.METADATA, 12, bytes.fromhex("ffffffff7f00")),
+        (ApiKey.METADATA, 4, struct.pack(">i", 2**31 - 1) + b"\x00\x01x"),
+        (ApiKey.LEAVE_GROUP, 5, b"\x02g" + bytes.fromhex("ffffffff7f") + bytes(20)),
+    ],
+)
+def test_an_array_longer_than_its_request_is_refused(api: ApiKey, version: int, body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"an array of \d+ items in the \d+ bytes that are left"):
+        schema(api, version).read_request(body, 0)
