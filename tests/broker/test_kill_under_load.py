@@ -1,0 +1,136 @@
+"""A broker killed again and again while idempotent producers write: nothing acknowledged is lost, doubled or reordered."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.waiting import wait_for
+
+KILLS = int(os.environ.get("HEADRACE_KILLS", "4"))
+PARTITIONS = 3
+RECORDS_BETWEEN_KILLS = 2000
+
+
+class Writer:
+    """Writes numbers, ascending in each partition, until it is stopped; keeps what was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, name: str, **settings: Any) -> None:
+        self.name = name
+        self.sent: dict[int, int] = defaultdict(int)
+        self.acknowledged: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.errors: list[str] = []
+        self._topic = topic
+        self._stop = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "reconnect.backoff.max.ms": 200,
+                "message.timeout.ms": 120_000,
+                "error_cb": self._on_error,
+                "log_level": 0,
+                **settings,
+            }
+        )
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acknowledged.values()))
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert self._producer.flush(90) == 0, "records are still on their way"
+
+    def _write(self) -> None:
+        while not self._stop.is_set():
+            for partition in range(PARTITIONS):
+                number = self.sent[partition]
+                try:
+                    self._producer.produce(
+                        self._topic, b"%d" % number, self.name, partition=partition, on_delivery=self._on_delivery
+                    )
+                except BufferError:
+                    continue
+                self.sent[partition] += 1
+            self._producer.poll(0.001)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+            return
+        offset, value = message.offset(), message.value()
+        assert offset is not None
+        assert isinstance(value, bytes)
+        self.acknowledged[message.partition() or 0].append((int(value), offset))
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.errors.append(str(error))
+
+
+def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[str, int, int]]]:
+    """`(writer, number, offset)` of every record by partition, in the order of the log."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    found: dict[int, list[tuple[str, int, int]]] = {}
+    for partition in range(PARTITIONS):
+        where = TopicPartition(topic, partition, OFFSET_BEGINNING)
+        low, end = consumer.get_watermark_offsets(where, timeout=20)
+        consumer.assign([where])
+        records: list[tuple[str, int, int]] = []
+        found[partition] = records
+
+        def more(records: list[tuple[str, int, int]] = records, end: int = end) -> bool:
+            for message in consumer.consume(2000, timeout=1):
+                assert message.error() is None, message.error()
+                key, value, offset = message.key(), message.value(), message.offset()
+                assert isinstance(key, bytes)
+                assert isinstance(value, bytes)
+                assert offset is not None
+                records.append((key.decode(), int(value), offset))
+            return len(records) >= end
+
+        wait_for(more, f"{end} records of partition {partition}", timeout_s=60)
+        assert [offset for _, _, offset in records] == list(range(low, end))
+    consumer.close()
+    return found
+
+
+def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", settings={"log.segment.bytes": 1_048_576}) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        (created,) = admin.create_topics([NewTopic("t", PARTITIONS, 1)]).values()
+        created.result(20)
+        writers = [
+            Writer(broker.bootstrap, "t", "plain"),
+            Writer(broker.bootstrap, "t", "packed", **{"compression.type": "lz4"}),
+        ]
+        for _ in range(KILLS):
+            wanted = [writer.count + RECORDS_BETWEEN_KILLS for writer in writers]
+            wait_for(
+                lambda wanted=wanted: all(w.count >= n or w.errors for w, n in zip(writers, wanted, strict=True)),  # type: ignore[misc]
+                "acknowledged records",
+                timeout_s=60,
+            )
+            broker.restart()
+        for writer in writers:
+            writer.finish()
+            assert writer.errors == []
+        found = read_all(broker.bootstrap, "t")
+        for writer in writers:
+            for partition, records in found.items():
+                own = [(number, offset) for key, number, offset in records if key == writer.name]
+                assert [number for number, _ in own] == list(range(writer.sent[partition]))
+                assert own == sorted(writer.acknowledged[partition])
