@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.topics import Topics
 from tests.pipeline.reading import latest, read_all
 from tests.support.broker_process import BrokerProcess
+from tests.support.spark import log_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,10 +18,7 @@ def _lines(spark: SparkSession, times: list[str]) -> DataFrame:
     from headrace.pipeline.transforms import lines
 
     texts = [f'192.0.2.1 - - [17/May/2015:{time} +0000] "GET /a HTTP/1.1" 200 7' for time in times]
-    records = [("access-log", 0, offset, bytearray(text.encode())) for offset, text in enumerate(texts)]
-    return lines.parsed(
-        spark.createDataFrame(records, "topic string, partition int, offset bigint, value binary").coalesce(1)
-    )
+    return lines.parsed(log_records(spark, texts))
 
 
 def test_late_requests_are_counted_after_all(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:

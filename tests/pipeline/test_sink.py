@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from headrace.pipeline.topics import Topics
 from tests.pipeline.reading import latest, read_all
 from tests.support.broker_process import BrokerProcess
+from tests.support.spark import frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +40,8 @@ class Place:
         return Sink(output, "views/views", self._path, Cluster(bootstrap=self.bootstrap))
 
     def rows(self, rows: list[tuple[str, int]]) -> DataFrame:
-        return self._spark.createDataFrame(rows, "page string, views bigint").coalesce(1)
+        named = [{"page": page, "views": views} for page, views in rows]
+        return frame(self._spark, named, "page: string, views: bigint")
 
     def table(self) -> dict[str, int]:
         return {row.page: row.views for row in self._spark.read.format("delta").load(self._path).collect()}

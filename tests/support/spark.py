@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +23,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = build_session("tests", tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+def frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], columns: str) -> DataFrame:
+    """A DataFrame of rows that JSON can hold; `createDataFrame` would start Python workers for them."""
+    return spark.sql(f"SELECT inline(from_json(:rows, 'array<struct<{columns}>>'))", args={"rows": json.dumps(rows)})
+
+
+def log_records(spark: SparkSession, lines: Sequence[str | bytes | None]) -> DataFrame:
+    """Lines of an access log as the Kafka source gives them, in one partition."""
+    values = [line.encode() if isinstance(line, str) else line for line in lines]
+    rows = [
+        {"offset": offset, "encoded": None if value is None else base64.b64encode(value).decode()}
+        for offset, value in enumerate(values)
+    ]
+    records = frame(spark, rows, "offset: bigint, encoded: string")
+    return records.selectExpr("'access-log' AS topic", "0 AS partition", "offset", "unbase64(encoded) AS value")
 
 
 def tolerate_open_sockets(items: Iterable[pytest.Item], directory: Path) -> None:

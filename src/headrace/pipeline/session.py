@@ -31,6 +31,8 @@ def build_session(name: str, scratch: Path, *, cores: int = 2) -> SparkSession:
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores),
+        # Two partitions need no plan that adapts while it runs, and each adaptation is a job of its own.
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from tests.support.spark import spark, tolerate_open_sockets
+from tests.support.spark import log_records, spark, tolerate_open_sockets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["spark"]
 
-Parse: TypeAlias = "Callable[[Sequence[str | bytes]], DataFrame]"
+Parse: TypeAlias = "Callable[[Sequence[str | bytes | None]], DataFrame]"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,13 +27,7 @@ def parse(spark: SparkSession) -> Parse:
     """Lines of a log to `lines.parsed`."""
     from headrace.pipeline.transforms import lines
 
-    def parsed(texts: Sequence[str | bytes]) -> DataFrame:
-        records = [
-            ("access-log", 0, offset, bytearray(text.encode() if isinstance(text, str) else text))
-            for offset, text in enumerate(texts)
-        ]
-        return lines.parsed(
-            spark.createDataFrame(records, "topic string, partition int, offset bigint, value binary").coalesce(1)
-        )
+    def parsed(texts: Sequence[str | bytes | None]) -> DataFrame:
+        return lines.parsed(log_records(spark, texts))
 
     return parsed

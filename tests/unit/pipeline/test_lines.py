@@ -101,11 +101,8 @@ def test_rejected_lines_say_where_they_stood(parse: Parse) -> None:
     assert lines.events(parsed).count() == 1
 
 
-def test_a_record_without_value_is_an_empty_line(spark: Any) -> None:
-    records = spark.createDataFrame(
-        [("access-log", 0, 0, None)], "topic string, partition int, offset bigint, value binary"
-    )
-    assert [row.reason for row in lines.parsed(records).collect()] == ["the line is empty"]
+def test_a_record_without_value_is_an_empty_line(parse: Parse) -> None:
+    assert [row.reason for row in parse([None]).collect()] == ["the line is empty"]
 
 
 def test_equal_lines_are_different_events(parse: Parse) -> None:

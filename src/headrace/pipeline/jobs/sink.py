@@ -52,7 +52,8 @@ class Sink:
 
         Batches come in rising order; only the first after a start may have been written before.
         """
-        if rows.isEmpty():
+        count = rows.count()
+        if count == 0:
             return 0
         spark = rows.sparkSession
         before = self._offsets_before(spark, batch) if self._may_be_repeated else None
@@ -62,7 +63,6 @@ class Sink:
         if self._topic is None:
             return 0
         records = self._records(rows, batch)
-        count = rows.count()
         if before is not None:
             published = self._published(spark, self._topic, batch, before)
             records = records.join(published, "key", "left_anti")
