@@ -205,13 +205,18 @@ class LogCleaner:
         def swap(group: CleanedGroup) -> None:
             self._swap(cleaned, [by_base[each] for each in group.base_offsets])
             groups.append(group)
+            for each in group.base_offsets:
+                del by_base[each]
 
         try:
             end_offset = process.clean(job, swap)
-        except BaseException:
+        except (CleaningFailedError, OSError) as error:
+            if self._on_loop(lambda: not set(by_base.values()).issubset(cleaned.segments)):
+                raise CleaningAbortedError(f"its segments have changed meanwhile ({error})") from error
+            raise
+        finally:
             for path in job.directory.glob(f"*{CLEANED_SUFFIX}"):
                 path.unlink(missing_ok=True)
-            raise
         self._log_dirs.note_cleaned(cleaned, end_offset)
         read, written = sum(each.bytes_read for each in groups), sum(each.bytes_written for each in groups)
         log.info(

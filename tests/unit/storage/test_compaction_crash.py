@@ -1,0 +1,180 @@
+"""A compaction that is cut short anywhere loses nothing, and the next one brings the same result."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.storage.cleaner import CleanedGroup, CleaningJob
+from headrace.storage.log import Log
+from headrace.wire.records import Record, iter_records
+from tests.unit.storage.compaction import COMPACTED, TP, InlineProcess, Table
+from tests.unit.storage.logs import NOW, read_all
+
+OPERATIONS = ("rename", "unlink", "open", "pwrite", "pwritev", "ftruncate", "write", "truncate", "fsync")
+State = dict[str, bytes]
+
+
+@contextmanager
+def states_after_each_operation(directory: Path) -> Iterator[list[State]]:
+    """The directory's files as they were after each thing that was done to any file."""
+    states: list[State] = []
+    real_open = os.open
+
+    def read(path: str) -> bytes:
+        descriptor = real_open(path, os.O_RDONLY)
+        try:
+            return os.read(descriptor, 1 << 20)
+        finally:
+            os.close(descriptor)
+
+    def spying(original: Callable[..., Any]) -> Callable[..., Any]:
+        def spied(*args: Any, **options: Any) -> Any:
+            result = original(*args, **options)
+            with os.scandir(directory) as entries:
+                state = {entry.name: read(entry.path) for entry in entries}
+            if not states or states[-1] != state:
+                states.append(state)
+            return result
+
+        return spied
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OPERATIONS:
+            patch.setattr(os, name, spying(getattr(os, name)))
+        yield states
+
+
+def filled(directory: Path) -> Table:
+    """Some segments with much that is superseded, and an active one."""
+    table = Table(directory)
+    for place in range(24):
+        key = f"key {place * 7 % 5}"
+        table.put((key, f"value {place}" * 5), (f"{key}, once: {place}" if place % 3 == 0 else key, "v" * 20))
+        if place % 11 == 10:
+            table.put((key, None))
+    table.log.roll(NOW)
+    table.put(("active", "1"))
+    table.log.flush()
+    return table
+
+
+def recovered(directory: Path, state: State, *, kernel_survived: bool) -> Log:
+    directory.mkdir()
+    for name, content in state.items():
+        (directory / name).write_bytes(content)
+    return Log.open(
+        directory,
+        TP,
+        COMPACTED,
+        recovery_point=0,
+        clean_shutdown=False,
+        log_start_offset=0,
+        now_ms=NOW,
+        kernel_survived=kernel_survived,
+    )
+
+
+def newest(records: list[Record]) -> dict[bytes | None, Record]:
+    return {each.key: each for each in records}
+
+
+@pytest.mark.parametrize("kernel_survived", [True, False])
+def test_a_crash_after_any_operation_loses_nothing(tmp_path: Path, kernel_survived: bool) -> None:
+    table = filled(tmp_path / "data")
+    before = table.records()
+    with states_after_each_operation(table.log.directory) as states:
+        table.compact()
+    after = table.records()
+    assert len(after) < len(before)
+    assert len(states) > 40
+    originals = {each.offset: each for each in before}
+    seen = set()
+    for place, state in enumerate(states):
+        log = recovered(tmp_path / str(place), state, kernel_survived=kernel_survived)
+        found = read_all(log)
+        assert newest(found) == newest(before)
+        assert all(originals[each.offset] == each for each in found)
+        assert [each.offset for each in found] == sorted({each.offset for each in found})
+        assert log.log_end_offset == table.log.log_end_offset
+        assert not {path.suffix for path in log.directory.iterdir()} & {".cleaned", ".swap", ".deleted"}
+        seen.add(len(found))
+        log.close()
+    assert {len(before), len(after)} <= seen
+
+
+class Meanwhile(InlineProcess):
+    """Something else happens between the writing of a copy and its swap."""
+
+    def __init__(self, event: Callable[[], object]) -> None:
+        super().__init__()
+        self._event = event
+
+    def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> int:
+        def late(group: CleanedGroup) -> None:
+            self._event()
+            swap(group)
+
+        return super().clean(job, late)
+
+
+class TestTheLogChangesBeforeTheSwap:
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Table:
+        return filled(tmp_path / "data")
+
+    def assert_untouched(self, table: Table) -> None:
+        """Nothing was swapped, noted as compacted or called a failure."""
+        before = table.records()
+        assert not table.cleaner.failing
+        assert table.dirs.cleaned_upto(TP) is None
+        table.reopen()
+        assert table.records() == before
+
+    def test_truncated(self, table: Table) -> None:
+        assert table.cleaner.clean_filthiest(Meanwhile(lambda: table.log.truncate_to(5)))
+        assert table.log.log_end_offset == 4
+        self.assert_untouched(table)
+
+    def test_truncated_in_the_middle_of_the_swap(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        def truncate_first(_: Path) -> None:
+            table.log.truncate_to(5)
+
+        monkeypatch.setattr("headrace.storage.log_cleaner.sync_directory", truncate_first)
+        assert table.compact()
+        assert table.log.log_end_offset == 4
+        self.assert_untouched(table)
+
+    def test_cut_by_retention(self, table: Table) -> None:
+        table.configure(cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=1000)
+        expire = Meanwhile(lambda: table.log.apply_retention(NOW, table.log.log_end_offset))
+        assert table.cleaner.clean_filthiest(expire)
+        assert table.log.log_start_offset > 0
+        self.assert_untouched(table)
+
+    def test_deleted(self, table: Table) -> None:
+        assert table.cleaner.clean_filthiest(Meanwhile(lambda: table.dirs.delete(TP, now_ms=NOW)))
+        assert not table.cleaner.failing
+
+
+def test_a_reader_finishes_with_the_segment_it_has(tmp_path: Path) -> None:
+    table = filled(tmp_path / "data")
+    part = table.log.read(0, 1 << 20, upto_offset=table.log.log_end_offset)
+    assert part is not None
+    content = part.read()
+    table.compact()
+    table.log.remove_deleted_files(NOW + table.log.config.file_delete_delay_ms)
+    assert not list(table.log.directory.glob("*.deleted"))
+    assert part.read() == content
+    assert next(iter_records(content)).offset == 0
+
+
+def test_two_cleaners_never_take_the_same_log(tmp_path: Path) -> None:
+    table = filled(tmp_path / "data")
+    others: list[bool] = []
+    table.cleaner.clean_filthiest(Meanwhile(lambda: others.append(table.compact())))
+    assert others
+    assert not any(others)
