@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.broker import dispatch
 from headrace.broker.connection import InvalidRequestError, Parts
 from headrace.broker.context import ClientInfo
 from headrace.broker.node import Node
@@ -116,7 +117,7 @@ def no_bugs(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def assert_no_bug(caplog: pytest.LogCaptureFixture) -> None:
     """No handler was surprised; the message carries the traceback."""
-    surprised = [record for record in caplog.records if record.exc_info]
+    surprised = [record for record in caplog.records if record.exc_info and record.name == dispatch.__name__]
     caplog.clear()
     assert not surprised, "\n".join(logging.Formatter().format(record) for record in surprised)
 

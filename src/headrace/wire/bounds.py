@@ -1,4 +1,4 @@
-"""Whether the arrays that a message announces can fit in it, asked before the message is decoded.
+"""Whether the arrays that a message announces can be, asked before the message is decoded.
 
 kio's native reader reserves memory for as many items as an array says it has. Five bytes can say thirty thousand
 millions, and a reservation of that size that the system refuses ends the whole process. So the lengths are followed
@@ -49,7 +49,8 @@ class _Layout(NamedTuple):
 def compile_bounds(cls: Any) -> Callable[[Buffer, int], None]:
     """A function that checks a message of schema class `cls` that begins at a position in a buffer.
 
-    It raises ValueError for an array with more items than there are bytes for. A message that ends early is left to the
+    It raises ValueError for an array with more items than there are bytes for, and for a null one where the schema has
+    none, which kio would hand on as None. A message that ends early is left to the
     reader, which finds it at the same place.
     """
     tail = _structure(cls).tail
@@ -130,12 +131,12 @@ def _field(annotation: Any, kafka_type: str | None, flexible: bool) -> _Layout:
         layout = _Layout(None, 2, _string)
     else:
         layout = _Layout(None, 4, _bytes)
-    return _array(layout, flexible) if is_array else layout
+    return _array(layout, flexible, nullable) if is_array else layout
 
 
-def _array(item: _Layout, flexible: bool) -> _Layout:
+def _array(item: _Layout, flexible: bool, nullable: bool) -> _Layout:
     size, step, tail = item.size, item.step, item.tail
-    count_of = _checked_count(flexible, max(1, item.least))
+    count_of = _checked_count(flexible, nullable, max(1, item.least))
 
     def follow(data: Buffer, position: int) -> int:
         count, position = count_of(data, position)
@@ -156,7 +157,7 @@ def _array(item: _Layout, flexible: bool) -> _Layout:
     return _Layout(None, 1 if flexible else 4, follow, follow_to_last_array)
 
 
-def _checked_count(flexible: bool, least: int) -> Callable[[Buffer, int], tuple[int, int]]:
+def _checked_count(flexible: bool, nullable: bool, least: int) -> Callable[[Buffer, int], tuple[int, int]]:
     def count_of(data: Buffer, position: int) -> tuple[int, int]:
         if flexible:
             count = data[position]
@@ -168,6 +169,8 @@ def _checked_count(flexible: bool, least: int) -> Callable[[Buffer, int], tuple[
             count = _INT32.unpack_from(data, position)[0]
             position += 4
         if count <= 0:
+            if count < 0 and not nullable:
+                raise ValueError("a null array where the message may have none")
             return 0, position
         if count * least > len(data) - position:
             raise ValueError(f"an array of {count} items in the {max(0, len(data) - position)} bytes that are left")

@@ -34,6 +34,24 @@ def test_a_sound_request_is_followed_to_its_end(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("api", "version", "body"),
     [
+        (ApiKey.DELETE_GROUPS, 2, b"\x00\x00"),
+        (ApiKey.LEAVE_GROUP, 5, b"\x02g\x00\x00"),
+        (ApiKey.CREATE_TOPICS, 7, b"\x00"),
+    ],
+)
+def test_a_null_array_is_refused_where_there_is_none(api: ApiKey, version: int, body: bytes) -> None:
+    with pytest.raises(ValueError, match="a null array"):
+        schema(api, version).read_request(body, 0)
+
+
+def test_a_null_array_is_taken_where_it_means_something() -> None:
+    request, _ = schema(ApiKey.METADATA, 12).read_request(b"\x00\x01\x00\x00", 0)
+    assert request.topics is None
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "body"),
+    [
         # each of them ends a process that gives it to kio's reader as it is
         (ApiKey.CREATE_TOPICS, 6, bytes.fromhex("808080ff7f")),
         (ApiKey.LIST_GROUPS, 4, bytes.fromhex("8080b0ff2a00807b")),
