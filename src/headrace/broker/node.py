@@ -5,6 +5,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -12,6 +13,7 @@ from uuid import UUID
 from headrace.broker import offsets_topic
 from headrace.broker.apis.committed_offsets import OffsetApis
 from headrace.broker.apis.configs import ConfigApis
+from headrace.broker.apis.consumer_groups import ConsumerGroupApis
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.group_admin import GroupAdminApis
 from headrace.broker.apis.groups import Endpoint, GroupApis
@@ -27,13 +29,15 @@ from headrace.broker.context import RequestContext
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
+from headrace.broker.topic_table import TopicTable
 from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
 from headrace.cluster.embedded import EmbeddedStore
-from headrace.cluster.image import TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
+from headrace.cluster.image import GROUP_CONFIG, TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
 from headrace.cluster.image import Endpoint as BrokerEndpoint
 from headrace.cluster.store import StoreError
 from headrace.cluster.topic_changes import FoundPartition
 from headrace.config import BrokerConfig, Listener, topic_values
+from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
@@ -125,7 +129,8 @@ class Node:
 
     def _compose(self) -> None:
         config = self.config
-        self.coordinator = GroupCoordinator(self._group_settings(), self._loop)
+        self._topic_table = TopicTable(lambda: self.controller.image)
+        self.coordinator = GroupCoordinator(self._group_settings(), self._loop, self._topic_table)
         producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         for apis in (
             ProduceApi(self.replicas, self.topic_name),
@@ -148,6 +153,11 @@ class Node:
             OffsetApis(self.coordinator, self),
         ):
             self._dispatcher.add_routes(apis.routes())
+        if "consumer" in config.group_coordinator_rebalance_protocols:
+            self._dispatcher.add_routes(ConsumerGroupApis(self.coordinator, self.topic_name).routes())
+        for resource in self.controller.image.configs:
+            if resource.kind == GROUP_CONFIG:
+                self._configure_group(resource.name)
         for partition in self.replicas.partitions():
             self._tell_coordinator(partition.topic_partition)
         self.controller.attach(self)
@@ -171,6 +181,11 @@ class Node:
             group_min_session_timeout_ms=config.group_min_session_timeout_ms,
             group_max_session_timeout_ms=config.group_max_session_timeout_ms,
             group_max_size=config.group_max_size,
+            group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+            group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            group_consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            group_consumer_max_size=config.group_consumer_max_size,
+            group_consumer_assignors=tuple(config.group_consumer_assignors),
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_retention_minutes=config.offsets_retention_minutes,
             offsets_topic_compression_codec=config.offsets_topic_compression_codec,
@@ -213,10 +228,12 @@ class Node:
     async def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
         # Making logs waits for the disk: in a thread, so that other clients are served meanwhile.
         await self._loop.run_in_executor(self._executor, self._lead, changes)
+        self._topic_table.version += 1
         for change in changes:
             self._tell_coordinator(TopicPartition(change.topic, change.partition))
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
+        self._topic_table.version += 1
         self.coordinator.topics_deleted(frozenset({topic.name}))
         if topic.name == offsets_topic.NAME:
             for index in range(len(topic.partitions)):
@@ -226,9 +243,20 @@ class Node:
     def on_config_changed(self, resource: ConfigResource) -> None:
         if resource.kind == TOPIC_CONFIG:
             self.replicas.reconfigure(resource.name)
+        elif resource.kind == GROUP_CONFIG:
+            self._configure_group(resource.name)
         else:  # settings of the broker are defaults of every topic
             for topic in self.controller.image.topics:
                 self.replicas.reconfigure(topic)
+
+    def _configure_group(self, group_id: str) -> None:
+        settings = self.coordinator.settings
+        names = {key: f"group_{key.replace('.', '_')}" for key in GROUP_SETTINGS if key.startswith("consumer.")}
+        overrides = parse_group_overrides(self.controller.image.config(GROUP_CONFIG, group_id))
+        own: dict[str, Any] = {names[key]: value for key, value in overrides.items() if key in names}
+        settings.by_group.pop(group_id, None)
+        if own:
+            settings.by_group[group_id] = replace(settings, **own)
 
     def _found_partitions(self) -> Iterable[FoundPartition]:
         """What lies in the log directories, for a cluster that knows no topics yet."""

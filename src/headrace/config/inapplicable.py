@@ -120,7 +120,6 @@ INAPPLICABLE: Final[frozenset[str]] = frozenset(_NAMES.split())
 
 _ONE_BROKER: Final = "a cluster has one broker in this version"
 _TRANSACTIONS: Final = "there are no transactions in this version"
-_CONSUMER_PROTOCOL: Final = "groups of the consumer protocol are not offered in this version"
 _PLAINTEXT: Final = "listeners are PLAINTEXT, without authentication, in this version"
 _ONE_THREAD: Final = "one thread serves connections, requests and groups"
 _QUOTAS: Final = "there are no quotas in this version"
@@ -140,8 +139,11 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("delete.records.purgatory.", "waiting requests are removed as they end"),
     ("fetch.purgatory.", "waiting requests are removed as they end"),
     ("follower.replication.throttled.", _ONE_BROKER),
-    ("group.consumer.", _CONSUMER_PROTOCOL),
-    ("group.coordinator.", _ONE_THREAD),
+    ("group.consumer.migration.policy", "a group changes its protocol while it has no members, in this version"),
+    ("group.coordinator.append.linger.ms", _ONE_THREAD),
+    ("group.coordinator.background.threads", _ONE_THREAD),
+    ("group.coordinator.cached.buffer.max.bytes", _ONE_THREAD),
+    ("group.coordinator.threads", _ONE_THREAD),
     ("inter.broker.listener.name", _ONE_BROKER),
     ("leader.imbalance.", _ONE_BROKER),
     ("leader.replication.throttled.", _ONE_BROKER),

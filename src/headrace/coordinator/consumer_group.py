@@ -127,6 +127,20 @@ class ConsumerGroup(ConsumerState):
         )
         return out
 
+    def remove(self, member_id: str, instance_id: str | None, topics: Topics) -> Outcome:
+        """An administrator removes a member, a static one by instance id alone if need be.
+
+        Raises KafkaError: unknown_member_id, fenced_instance_id.
+        """
+        out = Outcome()
+        if instance_id is None:
+            member = self.member(member_id)
+        else:
+            member = self.static_member(member_id or self.instances.get(instance_id, ""), instance_id)
+        self._note(out, Happening.LEFT, member, "an administrator removed it")
+        self._remove(out, member, topics)
+        return out
+
     def timer_fired(self, timer: Timer, topics: Topics, now_ms: int) -> Outcome:
         """A timer that was scheduled and not cancelled has run out."""
         out = Outcome()

@@ -45,13 +45,15 @@ class ConsumerHeartbeat:
                 raise _invalid("RebalanceTimeoutMs must be provided in first request.")
             if self.owned is None or self.owned:
                 raise _invalid("TopicPartitions must be empty when (re-)joining.")
-            if not self.topics and not self.regex:
-                raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be set in first request.")
+            if self.topics is None and self.regex is None:
+                raise _invalid(
+                    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+                )
         elif self.epoch == STATIC_LEAVE_EPOCH:
             if self.instance_id is None:
                 raise _invalid("InstanceId can't be null.")
         elif self.epoch < LEAVE_EPOCH:
-            raise _invalid(f"MemberEpoch {self.epoch} is invalid.")
+            raise _invalid("MemberEpoch is invalid.")
         if self.assignor is not None and self.assignor not in assignors:
             raise KafkaError(
                 ErrorCode.unsupported_assignor,

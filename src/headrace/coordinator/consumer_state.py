@@ -58,7 +58,7 @@ class ConsumerState:
 
     def __init__(self, group_id: str, settings: GroupSettings) -> None:
         self.group_id = group_id
-        self.settings = settings
+        self._settings = settings
         self.epoch = FIRST_EPOCH
         self.assignment_epoch = FIRST_EPOCH
         self.members: dict[str, ConsumerMember] = {}
@@ -72,6 +72,10 @@ class ConsumerState:
         self._subscribed: Counter[str] = Counter()
 
     # Queries
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self._settings.of(self.group_id)
 
     @property
     def state(self) -> ConsumerGroupState:

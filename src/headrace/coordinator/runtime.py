@@ -138,6 +138,10 @@ class GroupCoordinator:
 
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[ErrorCode]:
         """One error code per leaver."""
+        shard = self._shards.of(group_id)
+        modern = shard.state.groups.get(group_id)
+        if isinstance(modern, ConsumerGroup):
+            return [self._remove_member(shard, modern, leaver) for leaver in leavers]
         shard, group = self._joined(group_id)
         errors, effects = group.leave(leavers, wall_ms())
         self._act(shard, group, effects)
@@ -151,8 +155,12 @@ class GroupCoordinator:
         shard = self._shards.of(group_id)
         existing = shard.state.groups.get(group_id)
         if not isinstance(existing, ConsumerGroup) and request.epoch != 0:
-            why = "not found" if existing is None else "is not a consumer group"
-            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {why}.")
+            if existing is None:
+                raise KafkaError(
+                    ErrorCode.group_id_not_found,
+                    f"{'Consumer group' if request.epoch > 0 else 'Group'} {group_id} not found.",
+                )
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
         group = shard.state.consumer_group(group_id)
         try:
             outcome = group.heartbeat(request, self._topics, wall_ms())
@@ -165,6 +173,14 @@ class GroupCoordinator:
         self._carry_out(shard, group, outcome, removal)
         assert outcome.result is not None
         return outcome.result
+
+    def _remove_member(self, shard: LedShard, group: ConsumerGroup, leaver: Leaver) -> ErrorCode:
+        """At an administrator's wish."""
+        try:
+            self._carry_out(shard, group, group.remove(leaver.member_id, leaver.instance_id, self._topics))
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.none
 
     def _carry_out(
         self, shard: LedShard, group: ConsumerGroup, outcome: Outcome, removal: Sequence[Change] = ()
@@ -186,11 +202,14 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         offsets: Sequence[OffsetToCommit],
+        *,
+        knows_epochs: bool = True,
     ) -> list[ErrorCode]:
-        """One error code per offset; all go into one batch.
+        """One error code per offset; all go into one batch. Members of the consumer protocol must use a version of
+        OffsetCommit that `knows_epochs`.
 
-        Raises KafkaError: group_id_not_found (a generation of a group that does not exist), and what
-        `check_offset_commit` of the group raises.
+        Raises KafkaError: group_id_not_found (a generation of a group that does not exist), unsupported_version, and
+        what `check_offset_commit` of the group raises.
         """
         shard = self._shards.of(group_id)
         group = shard.state.groups.get(group_id)
@@ -199,7 +218,8 @@ class GroupCoordinator:
                 raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         elif isinstance(group, ConsumerGroup):
             partitions = frozenset(TopicIdPartition(value.topic_id, index) for _, index, value in offsets)
-            group.check_offset_commit(member_id, generation, partitions)
+            if group.check_offset_commit(member_id, generation, partitions) is not None and not knows_epochs:
+                raise KafkaError(ErrorCode.unsupported_version, "members of the group commit with version 9 or newer")
         else:
             try:
                 member = group.check_offset_commit(member_id, instance_id, generation)

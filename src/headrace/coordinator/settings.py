@@ -1,6 +1,6 @@
 """The settings of the group coordinator, with Kafka's names and defaults."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +22,9 @@ class GroupSettings:
     offsets_topic_num_partitions: int = 50
     offsets_topic_compression_codec: int = 0
     """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+    by_group: dict[str, "GroupSettings"] = field(default_factory=dict, compare=False, repr=False)
+    """Groups of the consumer protocol that have settings of their own (KIP-848)."""
+
+    def of(self, group_id: str) -> "GroupSettings":
+        """The settings that hold for the group."""
+        return self.by_group.get(group_id, self)

@@ -352,7 +352,7 @@ def test_transactional_offsets_in_a_log_that_kafka_wrote_are_understood(commit: 
 
 def test_a_partition_that_kafka_wrote_is_read() -> None:
     world = World(MemoryLog([(GOLDEN / "partition.bin").read_bytes()]))
-    (group,) = world.coordinator.groups()
+    group = world.coordinator.classic_group("hrgroups-txn-21")
     assert (group.group_id, group.state, group.generation, group.protocol_type) == (
         "hrgroups-txn-21",
         "Empty",

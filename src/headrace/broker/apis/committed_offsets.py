@@ -16,6 +16,7 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 
 _TOPIC_IDS_SINCE = 10
+_EPOCHS_SINCE = 9
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -53,6 +54,8 @@ class OffsetApis:
         to_commit: list[OffsetToCommit] = []
         accepted: list[dict[str, Any]] = []
         for topic in request.topics:
+            if not topic.partitions:
+                continue  # as Kafka: what was not said is not answered
             name, unknown, partition_count = self._resolve(topic, by_id=by_id)
             topic_id = self._topics.topic_id(name) if partition_count else None
             partitions = []
@@ -85,10 +88,11 @@ class OffsetApis:
                 getattr(request, "group_instance_id", None),
                 request.generation_id_or_member_epoch,
                 to_commit,
+                knows_epochs=context.api_version >= _EPOCHS_SINCE,
             )
         except KafkaError as error:
             code = error.code
-            if code is ErrorCode.group_id_not_found and context.api_version < 9:
+            if code is ErrorCode.group_id_not_found and context.api_version < _EPOCHS_SINCE:
                 code = ErrorCode.illegal_generation
             return [code] * len(to_commit)
 

@@ -59,9 +59,9 @@ class ConsumerGroupApis:
         }
 
     def describe(self, _: RequestContext, request: Request) -> Fields:
-        """State, epochs, members and their assignments of each group."""
+        """State, epochs, members and their assignments of each group; as with Kafka, those without a name first."""
         operations = _ALL_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
-        return {"groups": [self._describe(group_id, operations) for group_id in request.group_ids]}
+        return {"groups": [self._describe(group_id, operations) for group_id in sorted(request.group_ids, key=bool)]}
 
     def _describe(self, group_id: str, operations: int) -> Fields:
         try:
