@@ -13,6 +13,7 @@ from headrace.storage.log_cleaner import CleanerSettings, Compactable, LogCleane
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 from headrace.storage.producer_snapshot import ProducerEntry
+from headrace.storage.segment import Segment
 from headrace.types import TopicPartition
 from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.compression import Codec
@@ -129,6 +130,10 @@ class Table:
 
     def records(self) -> list[Record]:
         return [record for segment in self.log.segments for record in iter_records(segment.path.read_bytes())]
+
+    def records_at(self, segment: Segment, position: int, header: BatchHeader) -> list[Record]:
+        """The records of one batch."""
+        return list(iter_records(segment.file.pread(header.size, position)))
 
     def pairs(self) -> list[tuple[int, bytes | None, bytes | None]]:
         return [(each.offset, each.key, each.value) for each in self.records()]

@@ -18,6 +18,7 @@ from headrace.storage.segment import Segment
 from headrace.storage.txn_index import AbortedTransaction
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
+from tests.unit.storage.compaction import Table
 from tests.unit.storage.logs import NOW, SMALL, append, open_log
 
 JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[3] / ".build" / "jars" / "kafka")
@@ -105,6 +106,28 @@ def test_what_recovery_rebuilt_is_sound(directory: Path) -> None:
     text = dump(directory, "--deep-iteration")
     assert text.count("isvalid: true") == 149
     assert dumped_entries(text) == entries(log)
+
+
+def test_what_was_compacted_is_sound(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    for place in range(120):
+        key = f"key {place * 7 % 9}"
+        table.put((key, "v" * 30), (f"{place}", "w" * 30), (key, None), ("x", None), codec=list(Codec)[place % 5])
+    last = table.put(("x", "1"), producer_id=9, producer_epoch=0, base_sequence=0)
+    table.producers = [ProducerEntry(9, 0, 0, last.last_offset, 0, NOW, -1, -1)]
+    table.put(("x", "2"))
+    table.log.roll(NOW)
+    table.compact()
+    table.put(("active", "1"))
+    table.reopen()
+    assert {header.record_count for header in table.headers()} == {0, 1, 2}
+    text = dump(table.log.directory, "--deep-iteration", "--print-data-log")
+    assert "deleteHorizonMs: OptionalLong[" in text
+    assert text.count("isvalid: true") == len(table.headers())
+    assert text.count("| offset: ") == len(table.records())
+    assert dumped_entries(text) == entries(table.log)
+    text = dump(table.log.directory, "--index-sanity-check", suffixes=(".index", ".timeindex"))
+    assert text.count("passed sanity check") == 2 * len(table.log.segments)
 
 
 def test_the_tool_would_complain(directory: Path) -> None:
