@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             # Seconds when the machine has nothing else to do, minutes when it has.
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(900))
             if importlib.util.find_spec("pyspark") is None:
                 item.add_marker(pytest.mark.skip(reason="the extra headrace[pipeline] is not installed"))
 
@@ -49,7 +49,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`headrace demo` to its end."""
     command = [sys.executable, "-m", "headrace", "demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=580, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=880, check=False)
 
 
 def demo_totals(*arguments: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STARTS_S = 280.0
+STARTS_S = 400.0
 CHANGELOGS = {
     "page-views-per-minute": "page_views_per_minute",
     "request-rate-per-minute": "request_rate_per_minute",
@@ -40,13 +40,14 @@ def test_a_killed_query_gives_every_result_once(
     _ship(shipper, [*lines[:5000], b"torn"])
     killed = DriverProcess(broker.bootstrap, data, "", log)
     try:
-        # Results appear in the topic before Spark notes that their batch is done: the batch will be repeated.
-        wait_for(lambda: topics.record_count("page-views-per-minute"), "results", timeout_s=STARTS_S, interval_s=0.005)
+        # The first results appear in the topic before Spark notes that their batch is done: it will be repeated.
+        # test_sink.py has every point at which it may have been cut; this is the whole of it, wherever it was.
+        results = "page-views-per-minute"
+        wait_for(lambda: any(topics.end_offsets(results).values()), "results", timeout_s=STARTS_S)
         os.killpg(killed.pid, signal.SIGKILL)
         wait_for(lambda: not list(killed.events()) and killed.ended(), "the end of the driver")
     finally:
         killed.stop()
-    assert not (data / "checkpoints" / "page-views" / "commits" / "0").exists()
 
     _ship(shipper, lines[5000:])
     report = _run_to_the_end(DriverProcess(broker.bootstrap, data, "", log))
