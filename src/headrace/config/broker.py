@@ -7,6 +7,7 @@ file/environment/command line the broker started with, the default (KIP-226).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import dropwhile
 from typing import Final, NamedTuple
 
 from headrace.config.coordinator import COORDINATOR_SETTINGS
@@ -318,7 +319,10 @@ class BrokerConfig:
         return name in self._own or name in self._cluster or name in self._static
 
     def origins(self, name: str) -> list[Origin]:
-        """Every source that has a value for `name` or for a setting that stands in for it, the one in force first."""
+        """Every source that has a value for `name` or for a setting that stands in for it, the one in force first.
+
+        As Kafka tells it: what stands in for `name` is only mentioned behind a value of `name` itself.
+        """
         setting = find_setting(name)
         if setting is None:
             return []
@@ -333,7 +337,7 @@ class BrokerConfig:
             default = BROKER_SETTINGS[each].default if each != name else setting.default
             if default is not None:
                 found.append(Origin(each, setting.format(default), DEFAULT_SOURCE))
-        return found
+        return list(dropwhile(lambda origin: origin.name != name, found))
 
     def listener_settings(self) -> Iterator[tuple[str, str]]:
         """Keys and texts of settings that were given for one listener only."""

@@ -119,12 +119,12 @@ class ConfigApis:
         try:
             entries = self._entries(resource.resource_type, resource.resource_name, resource.configuration_keys)
         except KafkaError as error:
-            return {**described, "error_code": error.code, "error_message": error.message, "configs": ()}
+            return {**described, "error_code": error.code, "error_message": error.message or "", "configs": ()}
         if not request.include_synonyms:
             entries = [{**entry, "synonyms": ()} for entry in entries]
         if not getattr(request, "include_documentation", False):
             entries = [{**entry, "documentation": None} for entry in entries]
-        return {**described, "configs": entries}
+        return {**described, "error_message": "", "configs": entries}  # empty, not null, as Kafka has it
 
     def _entries(self, resource_type: int, name: str, keys: Sequence[str] | None) -> list[Entry]:
         image = self._controller.image
