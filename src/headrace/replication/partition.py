@@ -57,6 +57,7 @@ class Partition:
         "leader_epoch",
         "log",
         "producers",
+        "replica_count",
         "topic_id",
         "topic_partition",
     )
@@ -68,6 +69,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.producers = producers
         self.isr_size = 1
+        self.replica_count = 1
         self.high_watermark = log.log_end_offset
         self._grown: set[Callable[[], None]] = set()
 
@@ -99,11 +101,13 @@ class Partition:
         """
         log = self.log
         config = log.config
-        if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
+        # Never more than there are (KIP-966).
+        in_sync_wanted = min(config.min_insync_replicas, self.replica_count)
+        if acks == ALL_REPLICAS and self.isr_size < in_sync_wanted:
             raise KafkaError(
                 ErrorCode.not_enough_replicas,
                 f"{self.topic_partition} has {self.isr_size} replica in sync;"
-                f" min.insync.replicas asks for {config.min_insync_replicas}",
+                f" min.insync.replicas asks for {in_sync_wanted}",
             )
         header = validate_produced(records, config.max_message_bytes)
         if header.attributes & TRANSACTIONAL_FLAG and not internal:

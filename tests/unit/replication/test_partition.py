@@ -141,7 +141,9 @@ def test_the_topics_compression_replaces_the_producers(setup: Setup, name: str) 
 
 def test_acks_all_needs_the_replicas_that_the_topic_asks_for(setup: Setup) -> None:
     partition = setup.configure(min_insync_replicas=2)
+    partition.append_as_leader(batch(b"a"), now_ms=NOW)  # it has but one replica
 
+    partition.replica_count = 3
     code = refused(lambda: partition.append_as_leader(batch(b"a"), now_ms=NOW))
     assert code is ErrorCode.not_enough_replicas
     partition.append_as_leader(batch(b"a"), now_ms=NOW, acks=1)
