@@ -220,8 +220,10 @@ class _Fetch:
         """The encoded answer; in an incremental one, only of partitions that have something new."""
         told = [answered for answered in self._answered if self._is_news(answered)]
         if self._session.is_kept:
-            for wanted, _, partition, part, _ in told:
-                if partition is not None:
+            for wanted, error, partition, part, _ in told:
+                if error is not ErrorCode.none:
+                    wanted.told_high_watermark = -1  # the end of the error is news
+                elif partition is not None:
                     wanted.told_high_watermark = partition.high_watermark
                     wanted.told_log_start_offset = partition.log_start_offset
                 if part is not None:
@@ -312,8 +314,8 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
         offsets = (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset)
     fixed = _PARTITION.pack(wanted.index, error.value, *offsets)
     out += fixed if version >= 5 else fixed[:-8]
-    # Aborted transactions: an empty list for read_committed and for what is not here, null otherwise.
-    has_list = read_committed or partition is None
+    # Aborted transactions: an empty list where read_committed read something and for what is not here, null otherwise.
+    has_list = partition is None or (read_committed and error is ErrorCode.none)
     if version >= _FLEXIBLE:
         out += b"\x01" if has_list else b"\x00"
         out += b"\xff\xff\xff\xff"

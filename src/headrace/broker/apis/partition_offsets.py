@@ -1,6 +1,7 @@
 """Where a partition begins and ends: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -46,13 +47,16 @@ class PartitionOffsetsApi:
     def list_offsets(self, context: RequestContext, request: Any) -> Reply:
         """Offsets by timestamp, and the special ones that negative timestamps ask for."""
         read_committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+        times = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
         return {
             "topics": [
                 {
                     "name": topic.name,
                     "partitions": [
                         self._list_one(topic.name, asked, context.api_version, read_committed=read_committed)
-                        for asked in topic.partitions
+                        if times[topic.name, index] == 1
+                        else _offset_found(index, ErrorCode.invalid_request, _NOWHERE)
+                        for index, asked in {each.partition_index: each for each in topic.partitions}.items()
                     ],
                 }
                 for topic in request.topics
@@ -61,22 +65,16 @@ class PartitionOffsetsApi:
 
     def _list_one(self, topic: str, asked: Any, version: int, *, read_committed: bool) -> Fields:
         error = ErrorCode.none
-        timestamp, offset, leader_epoch = _NOWHERE
+        found = _NOWHERE
         try:
             if asked.timestamp < 0 and version < _SINCE_VERSION.get(asked.timestamp, version + 1):
                 raise KafkaError(ErrorCode.unsupported_version)
             partition = self._replicas.get(topic, asked.partition_index)
             partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
-            timestamp, offset, leader_epoch = find_offset(partition, asked.timestamp, read_committed=read_committed)
+            found = find_offset(partition, asked.timestamp, read_committed=read_committed)
         except KafkaError as failure:
             error = failure.code
-        return {
-            "partition_index": asked.partition_index,
-            "error_code": error,
-            "timestamp": timestamp,
-            "offset": offset,
-            "leader_epoch": leader_epoch,
-        }
+        return _offset_found(asked.partition_index, error, found)
 
     def offset_for_leader_epoch(self, _: RequestContext, request: Any) -> Reply:
         """Where the log of a leader epoch ends, for a client that looks for the point of divergence."""
@@ -127,6 +125,17 @@ class PartitionOffsetsApi:
         return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": error}
 
 
+def _offset_found(index: int, error: ErrorCode, found: tuple[int, int, int]) -> Fields:
+    timestamp, offset, leader_epoch = found
+    return {
+        "partition_index": index,
+        "error_code": error,
+        "timestamp": timestamp,
+        "offset": offset,
+        "leader_epoch": leader_epoch,
+    }
+
+
 def find_offset(partition: Partition, timestamp: int, *, read_committed: bool) -> tuple[int, int, int]:
     """`(timestamp in ms, offset, leader epoch)`, each -1 where there is none, as Kafka without tiered storage answers.
 
@@ -137,7 +146,10 @@ def find_offset(partition: Partition, timestamp: int, *, read_committed: bool) -
     if timestamp == LATEST:
         return -1, end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return -1, log.log_start_offset, log.leader_epochs.epoch_for(log.log_start_offset)
+        start = log.log_start_offset
+        epoch = log.leader_epochs.epoch_for(start)
+        # What will be written at the start of an empty log is of the present epoch.
+        return -1, start, partition.leader_epoch if epoch < 0 and start == log.log_end_offset else epoch
     if timestamp == MAX_TIMESTAMP:
         newest = log.max_timestamp()
         return _NOWHERE if newest is None else (*newest, log.leader_epochs.epoch_for(newest[1]))

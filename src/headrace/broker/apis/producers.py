@@ -24,7 +24,11 @@ class ProducersApi:
         }
 
     async def init_producer_id(self, _: RequestContext, request: Any) -> Reply:
-        """A new producer id with epoch 0 for an idempotent producer (KIP-98)."""
+        """A new producer id with epoch 0 for an idempotent producer (KIP-98). An id needs its epoch (KIP-360)."""
+        if request.transactional_id == "":
+            raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
+        if (getattr(request, "producer_id", -1) == -1) != (getattr(request, "producer_epoch", -1) == -1):
+            raise KafkaError(ErrorCode.invalid_request, "give the producer's id and epoch both, or neither")
         if request.transactional_id is not None:
             raise KafkaError(
                 ErrorCode.unsupported_version,
