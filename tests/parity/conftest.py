@@ -1,0 +1,48 @@
+"""Both brokers for the session, and the report of where they differ."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+
+from headrace.testing import Broker
+from tests.parity.both import Both
+from tests.support.kafka_process import SETTINGS, kafka_bootstrap  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def session_both(kafka_bootstrap: str) -> Iterator[Both]:  # noqa: F811
+    with Broker(SETTINGS) as headrace:
+        both = Both(kafka_bootstrap, headrace.bootstrap)
+        both.warm_up()
+        yield both
+        both.close()
+
+
+@pytest.fixture
+def both(session_both: Both) -> Both:
+    """Apache Kafka and Headrace side by side."""
+    session_both.take_differences()
+    return session_both
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Makes names of topics and groups that no other test has, and no earlier run against the same Kafka."""
+    numbers = itertools.count(1)
+    test = "".join(each if each.isalnum() else "-" for each in request.node.name.removeprefix("test_")).strip("-")
+    run = secrets.token_hex(3)
+    return lambda: f"{test[:60]}-{run}-{next(numbers)}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a test whose questions were answered differently, and show all of them."""
+    result = yield
+    both = getattr(item, "funcargs", {}).get("both")
+    if isinstance(both, Both) and (found := both.take_differences()):
+        pytest.fail("\n".join(found), pytrace=False)
+    return result

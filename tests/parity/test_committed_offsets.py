@@ -1,0 +1,154 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from headrace.wire.apis import ApiKey
+from tests.parity.both import Asked, Both, Side, every_version
+from tests.parity.test_groups import Member, join, joined, leave, of, sync
+
+Names = Callable[[], str]
+Offset = tuple[int, int, str | None]
+"""Partition, offset, metadata."""
+
+
+@pytest.fixture(scope="module")
+def topic(session_both: Both) -> str:
+    """What offsets are committed of; the groups of this module's members say that they read it."""
+    return session_both.create(f"committed-{uuid.uuid4().hex[:8]}", 3)
+
+
+def commit(
+    group: str,
+    topic: str,
+    *offsets: Offset,
+    member: Member | str = "",
+    generation: int = -1,
+    instance: str | None = None,
+) -> Asked:
+    def message(side: Side) -> dict[str, Any]:
+        partitions = [
+            {
+                "partition_index": partition,
+                "committed_offset": offset,
+                "committed_leader_epoch": 2,
+                "committed_metadata": metadata,
+            }
+            for partition, offset, metadata in offsets
+        ]
+        return {
+            "group_id": group,
+            "generation_id_or_member_epoch": generation,
+            "member_id": member(side) if callable(member) else member,
+            "group_instance_id": instance,
+            "retention_time": -1,
+            "topics": [{"name": topic, "topic_id": side.topic_id(topic), "partitions": partitions}],
+        }
+
+    return message
+
+
+def fetch(groups: Sequence[str], topics: Sequence[tuple[str, list[int]]] | None, *, stable: bool = False) -> Asked:
+    def message(side: Side) -> dict[str, Any]:
+        asked = None
+        if topics is not None:
+            asked = [
+                {"name": topic, "topic_id": side.topic_id(topic), "partition_indexes": partitions}
+                for topic, partitions in topics
+            ]
+        each = [{"group_id": group, "topics": asked, "member_id": None, "member_epoch": -1} for group in groups]
+        return {"group_id": groups[0], "topics": asked, "groups": each, "require_stable": stable}
+
+    return message
+
+
+@every_version(ApiKey.OFFSET_COMMIT)
+def test_committing_without_a_group(version: int, both: Both, topic: str, name: Names) -> None:
+    group = name()
+    for what, asked in (
+        ("good and bad partitions", commit(group, topic, (0, 5, "m"), (1, 6, None), (9, 1, ""), (-1, 1, ""))),
+        ("unknown topic", commit(group, "no-such-topic", (0, 1, ""))),
+        ("no group", commit("", topic, (0, 1, ""))),
+        ("long metadata", commit(group, topic, (0, 5, "x" * 4097), (1, 9, "y" * 4096))),
+        ("negative offset", commit(group, topic, (2, -1, ""))),
+        ("a generation of nothing", commit(name(), topic, (0, 1, ""), generation=5, member="m")),
+        ("a generation", commit(group, topic, (0, 1, ""), generation=5, member="m")),
+        ("a member", commit(group, topic, (0, 1, ""), member="m")),
+        ("nothing", commit(group, topic)),
+    ):
+        both.ask(ApiKey.OFFSET_COMMIT, version, asked, what=what)
+    both.ask(ApiKey.OFFSET_FETCH, 8, fetch([group], None), what="after all")
+
+
+@every_version(ApiKey.OFFSET_COMMIT)
+def test_committing_as_a_member(version: int, both: Both, topic: str, name: Names) -> None:
+    group = name()
+    member = of(both, joined(both, group))
+    early = commit(group, topic, (0, 1, ""), member=member, generation=1)
+    both.ask(ApiKey.OFFSET_COMMIT, version, early, what="before the assignment")
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
+    for what, who in (
+        ("good", {"member": member, "generation": 1}),
+        ("another generation", {"member": member, "generation": 9}),
+        ("no generation", {"member": member}),
+        ("stranger", {"member": "stranger", "generation": 1}),
+        ("nobody", {}),
+        ("instance", {"member": member, "generation": 1, "instance": "i"}),
+    ):
+        if "instance" not in who or version >= 7:
+            asked = commit(group, topic, (0, 7, "note"), **who)  # type: ignore[arg-type]
+            both.ask(ApiKey.OFFSET_COMMIT, version, asked, what=what)
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
+    late = commit(group, topic, (0, 1, ""), member=member, generation=1)
+    both.ask(ApiKey.OFFSET_COMMIT, version, late, what="after leaving")
+
+
+@every_version(ApiKey.OFFSET_FETCH)
+def test_fetching(version: int, both: Both, topic: str, name: Names) -> None:
+    one, two = name(), name()
+    both.ask(ApiKey.OFFSET_COMMIT, 9, commit(one, topic, (0, 5, "m"), (2, 6, None)))
+    both.ask(ApiKey.OFFSET_COMMIT, 9, commit(two, topic, (1, 8, "")))
+    groups = [one, two, "no-such-group"]
+    for what, asked in (
+        ("some", fetch(groups, [(topic, [0, 1, 2, 9])])),
+        ("unknown topic", fetch(groups, [("no-such-topic", [0])])),
+        ("unknown group", fetch(["no-such-group"], [(topic, [0])])),
+        ("no group", fetch([""], [(topic, [0])])),
+        ("no topic", fetch(groups, [])),
+        ("no partition", fetch(groups, [(topic, [])])),
+    ):
+        both.ask(ApiKey.OFFSET_FETCH, version, asked, what=what)
+    if version >= 2:
+        both.ask(ApiKey.OFFSET_FETCH, version, fetch(groups, None), what="all")
+        both.ask(ApiKey.OFFSET_FETCH, version, fetch(["no-such-group"], None), what="all of nothing")
+    if version >= 7:
+        both.ask(ApiKey.OFFSET_FETCH, version, fetch([one], [(topic, [0])], stable=True), what="stable")
+
+
+def test_deleting(both: Both, topic: str, name: Names) -> None:
+    group = name()
+
+    def delete(what: str, which: str, *topics: tuple[str, list[int]]) -> None:
+        asked = [
+            {"name": each, "partitions": [{"partition_index": index} for index in indexes]} for each, indexes in topics
+        ]
+        both.ask(ApiKey.OFFSET_DELETE, 0, {"group_id": which, "topics": asked}, what=what)
+        both.ask(ApiKey.OFFSET_FETCH, 8, fetch([group], None), what=f"after: {what}")
+
+    both.ask(ApiKey.OFFSET_COMMIT, 9, commit(group, topic, (0, 5, "m"), (1, 6, None), (2, 7, "")))
+    delete("unknown group", "no-such-group", (topic, [0]))
+    delete("no group", "", (topic, [0]))
+    delete("nothing", group)
+    delete("some", group, (topic, [0, 9]), ("no-such-topic", [0]))
+    member = of(both, both.ask(ApiKey.JOIN_GROUP, 3, join(group)))
+    delete("before the assignment", group, (topic, [1]))
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
+    delete("of a topic not subscribed to", group, (topic, [1]))
+    delete("of a topic subscribed to", group, ("topic", [0]))
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
+    delete("empty group", group, (topic, [2]))

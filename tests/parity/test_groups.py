@@ -1,0 +1,306 @@
+"""The life of a classic group, alone and in pairs, with dynamic and static members, and every way to be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.wire.apis import ApiKey
+from tests.parity.both import Answers, Asked, Both, Side, every_version
+
+Names = Callable[[], str]
+SUBSCRIPTION = b"\x00\x01\x00\x00\x00\x01\x00\x05topic\xff\xff\xff\xff\x00\x00\x00\x00"
+
+Member = Callable[[Side], str]
+"""The id that a broker gave to a member."""
+
+
+def join(
+    group: str,
+    member: Member | str = "",
+    *,
+    instance: str | None = None,
+    protocols: tuple[str, ...] = ("range", "roundrobin"),
+    protocol_type: str = "consumer",
+    session_timeout: int = 10_000,
+) -> Asked:
+    return lambda side: {
+        "group_id": group,
+        "session_timeout": session_timeout,
+        "rebalance_timeout": 10_000,
+        "member_id": member(side) if callable(member) else member,
+        "group_instance_id": instance,
+        "protocol_type": protocol_type,
+        "protocols": [{"name": protocol, "metadata": SUBSCRIPTION} for protocol in protocols],
+        "reason": "a test",
+    }
+
+
+def sync(group: str, member: Member | str, generation: int, **fields: Any) -> Asked:
+    def message(side: Side) -> dict[str, Any]:
+        member_id = member(side) if callable(member) else member
+        return {
+            "group_id": group,
+            "generation_id": generation,
+            "member_id": member_id,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+            "assignments": [{"member_id": member_id, "assignment": b"assigned"}],
+            **fields,
+        }
+
+    return message
+
+
+def heartbeat(group: str, member: Member | str, generation: int, instance: str | None = None) -> Asked:
+    return lambda side: {
+        "group_id": group,
+        "generation_id": generation,
+        "member_id": member(side) if callable(member) else member,
+        "group_instance_id": instance,
+    }
+
+
+def leave(group: str, *members: tuple[Member | str, str | None]) -> Asked:
+    def message(side: Side) -> dict[str, Any]:
+        ids = [(member(side) if callable(member) else member, instance) for member, instance in members]
+        return {
+            "group_id": group,
+            "member_id": ids[0][0] if ids else "",
+            "members": [{"member_id": each, "group_instance_id": instance, "reason": "bye"} for each, instance in ids],
+        }
+
+    return message
+
+
+def describe(*groups: str, operations: bool = False) -> dict[str, Any]:
+    return {"groups": groups, "include_authorized_operations": operations}
+
+
+def of(both: Both, answers: Answers) -> Member:
+    """The member whose join was answered so."""
+    ids = {id(both.kafka): answers.kafka["member_id"], id(both.headrace): answers.headrace["member_id"]}
+    return lambda side: ids[id(side)]
+
+
+def joined(both: Both, group: str, version: int = 9, *, on: str = "parity", instance: str | None = None) -> Answers:
+    """Join, with the second request that dynamic members need since version 4."""
+    answers = both.ask(ApiKey.JOIN_GROUP, version, join(group, instance=instance), what="join", on=on)
+    if answers.kafka["error_code"] == "member_id_required":
+        asked = join(group, of(both, answers), instance=instance)
+        answers = both.ask(ApiKey.JOIN_GROUP, version, asked, what="join with the id", on=on)
+    return answers
+
+
+@every_version(ApiKey.JOIN_GROUP)
+def test_joining(version: int, both: Both, name: Names) -> None:
+    group = name()
+    for what, asked in (
+        ("unknown member", join(group, "stranger")),
+        ("short session", join(group, session_timeout=1)),
+        ("long session", join(group, session_timeout=10**9)),
+        ("no group", join("")),
+        ("no protocols", join(group, protocols=())),
+        ("no protocol type", join(group, protocol_type="")),
+    ):
+        both.ask(ApiKey.JOIN_GROUP, version, asked, what=what)
+    member = of(both, joined(both, group, version))
+    for what, asked in (
+        ("another protocol type", join(group, protocol_type="connect")),
+        ("no common protocol", join(group, protocols=("sticky",))),
+        ("a stranger", join(group, "stranger")),
+    ):
+        both.ask(ApiKey.JOIN_GROUP, version, asked, what=what)
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, member), what="the leader again")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, member), what="after leaving")
+
+
+@every_version(ApiKey.SYNC_GROUP)
+def test_syncing(version: int, both: Both, name: Names) -> None:
+    group = name()
+    member = of(both, joined(both, group))
+    for what, asked in (
+        ("generation", sync(group, member, 9)),
+        ("stranger", sync(group, "stranger", 1)),
+        ("no member", sync(group, "", 1)),
+        ("no group", sync("", member, 1)),
+        ("unknown group", sync("no-such-group", member, 1)),
+        ("protocol", sync(group, member, 1, protocol_name="sticky")),
+        ("protocol type", sync(group, member, 1, protocol_type="connect")),
+        ("no protocol type", sync(group, member, 1, protocol_type=None)),
+        ("instance", sync(group, member, 1, group_instance_id="i")),
+        ("good", sync(group, member, 1)),
+        ("again", sync(group, member, 1, assignments=[])),
+    ):
+        both.ask(ApiKey.SYNC_GROUP, version, asked, what=what)
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
+    both.ask(ApiKey.SYNC_GROUP, version, sync(group, member, 1), what="after leaving")
+
+
+@every_version(ApiKey.HEARTBEAT)
+def test_heartbeats(version: int, both: Both, name: Names) -> None:
+    group = name()
+    member = of(both, joined(both, group))
+    both.ask(ApiKey.HEARTBEAT, version, heartbeat(group, member, 1), what="before the assignment")
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
+    for what, asked in (
+        ("good", heartbeat(group, member, 1)),
+        ("generation", heartbeat(group, member, 9)),
+        ("stranger", heartbeat(group, "stranger", 1)),
+        ("no group", heartbeat("", member, 1)),
+        ("unknown group", heartbeat("no-such-group", member, 1)),
+        ("instance", heartbeat(group, member, 1, "i")),
+    ):
+        both.ask(ApiKey.HEARTBEAT, version, asked, what=what)
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
+    both.ask(ApiKey.HEARTBEAT, version, heartbeat(group, member, 1), what="after leaving")
+
+
+@every_version(ApiKey.LEAVE_GROUP)
+def test_leaving(version: int, both: Both, name: Names) -> None:
+    group = name()
+    member = of(both, joined(both, group))
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
+    for what, asked in (
+        ("no group", leave("", (member, None))),
+        ("unknown group", leave("no-such-group", (member, None))),
+        ("stranger", leave(group, ("stranger", None))),
+    ):
+        both.ask(ApiKey.LEAVE_GROUP, version, asked, what=what)
+    if version >= 3:
+        several = leave(group, ("stranger", None), ("", "unknown instance"), (member, "wrong instance"), ("", None))
+        both.ask(ApiKey.LEAVE_GROUP, version, several, what="several")
+        both.ask(ApiKey.LEAVE_GROUP, version, leave(group), what="nobody")
+    both.ask(ApiKey.LEAVE_GROUP, version, leave(group, (member, None)), what="good")
+    both.ask(ApiKey.LEAVE_GROUP, version, leave(group, (member, None)), what="again")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 6, describe(group))
+
+
+@every_version(ApiKey.JOIN_GROUP)
+def test_two_members(version: int, both: Both, name: Names) -> None:
+    group = name()
+    others = min(version, 4)
+    one = of(both, joined(both, group, version, on="one"))
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, one, 1), on="one")
+    answers = None
+    if version >= 4:
+        answers = both.ask(ApiKey.JOIN_GROUP, version, join(group), what="second", on="two")
+    both.send(ApiKey.JOIN_GROUP, version, join(group, of(both, answers) if answers else ""), on="two")
+    # The second waits until the first, which learns of it with a heartbeat, joins again.
+    for side in both.sides:
+        message = heartbeat(group, one, 1)
+        assert callable(message)
+        while side.ask(ApiKey.HEARTBEAT, others, message(side), "one")["error_code"] == "none":
+            pass
+    both.ask(ApiKey.HEARTBEAT, others, heartbeat(group, one, 1), on="one", what="rebalance")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), what="rebalance")
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, one), what="first again", on="one")
+    two = of(both, both.receive(ApiKey.JOIN_GROUP, version, what="second", on="two"))
+    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), what="joined")
+
+    def assignments(side: Side) -> list[dict[str, Any]]:
+        return [
+            {"member_id": one(side), "assignment": b"first"},
+            {"member_id": two(side), "assignment": b"second"},
+        ]
+
+    both.send(ApiKey.SYNC_GROUP, 5, sync(group, two, 2, assignments=[]), on="two")
+    leading = lambda side: sync(group, one, 2, assignments=assignments(side))(side)  # type: ignore[operator]  # noqa: E731
+    both.ask(ApiKey.SYNC_GROUP, 5, leading, what="leader", on="one")
+    both.receive(ApiKey.SYNC_GROUP, 5, what="follower", on="two")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), what="stable")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (one, None)), what="leader leaves", on="one")
+    both.ask(ApiKey.HEARTBEAT, others, heartbeat(group, two, 2), what="alone", on="two")
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, two), what="alone", on="two")
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, two, 3), what="alone", on="two")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), what="alone")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (two, None)), what="last leaves", on="two")
+
+
+@every_version(ApiKey.JOIN_GROUP, since=5)
+def test_static_members(version: int, both: Both, name: Names) -> None:
+    group = name()
+    old = of(both, joined(both, group, version, instance="i"))
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, old, 1, group_instance_id="i"))
+    new = of(both, joined(both, group, version, instance="i"))
+    for what, api, top, asked in (
+        ("old heartbeat", ApiKey.HEARTBEAT, 4, heartbeat(group, old, 1, "i")),
+        ("old sync", ApiKey.SYNC_GROUP, 5, sync(group, old, 1, group_instance_id="i")),
+        ("old join", ApiKey.JOIN_GROUP, version, join(group, old, instance="i")),
+        ("new sync", ApiKey.SYNC_GROUP, 5, sync(group, new, 1, group_instance_id="i", assignments=[])),
+        ("new heartbeat", ApiKey.HEARTBEAT, 4, heartbeat(group, new, 1, "i")),
+        ("without the instance", ApiKey.HEARTBEAT, 4, heartbeat(group, new, 1)),
+        ("another instance", ApiKey.HEARTBEAT, 4, heartbeat(group, new, 1, "j")),
+        ("described", ApiKey.DESCRIBE_GROUPS, 6, describe(group, operations=True)),
+        ("old leaves", ApiKey.LEAVE_GROUP, 5, leave(group, (old, "i"))),
+        ("leaves by instance", ApiKey.LEAVE_GROUP, 5, leave(group, ("", "i"))),
+        ("empty", ApiKey.DESCRIBE_GROUPS, 6, describe(group)),
+    ):
+        both.ask(api, top, asked, what=what)
+
+
+@every_version(ApiKey.FIND_COORDINATOR)
+def test_coordinators(version: int, both: Both) -> None:
+    for what, key_type, keys in (
+        ("group", 0, ["g"]),
+        ("two groups", 0, ["g", "h"]),
+        ("no name", 0, [""]),
+        ("no key", 0, []),
+        ("share", 2, ["g:AAAAAAAAAAAAAAAAAAAAAA:0"]),
+        ("unknown kind", 9, ["g"]),
+    ):
+        if version >= 4 or len(keys) == 1:
+            message = {"key": keys[0] if keys else "", "key_type": key_type, "coordinator_keys": keys}
+            both.ask(ApiKey.FIND_COORDINATOR, version, message, what=what)
+
+
+@every_version(ApiKey.DESCRIBE_GROUPS)
+def test_groups_are_described(version: int, both: Both, name: Names) -> None:
+    group = name()
+    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe("no-such-group"), what="unknown")
+    if version >= 3:
+        both.ask(ApiKey.DESCRIBE_GROUPS, version, describe("no-such-group", operations=True), what="unknown, allowed")
+    member = of(both, joined(both, group))
+    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe(group), what="before the assignment")
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
+    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe(group, operations=version >= 3), what="stable")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
+    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe(group), what="empty")
+
+
+@every_version(ApiKey.LIST_GROUPS)
+def test_groups_are_listed(version: int, both: Both, name: Names) -> None:
+    stable, empty = name(), name()
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(stable, of(both, joined(both, stable)), 1))
+    member = of(both, joined(both, empty))
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(empty, (member, None)))
+
+    def own(answer: Any) -> Any:
+        if isinstance(answer, str):
+            return answer
+        return {**answer, "groups": [each for each in answer["groups"] if each["group_id"] in (stable, empty)]}
+
+    for states in ([], ["Empty"], ["empty"], ["Stable", "Empty"], ["Dead"], ["nonsense"]):
+        for types in ([], ["classic"], ["Classic"], ["consumer"], ["nonsense"]):
+            if (states and version < 4) or (types and version < 5):
+                continue
+            both.send(ApiKey.LIST_GROUPS, version, {"states_filter": states, "types_filter": types})
+            both.receive(ApiKey.LIST_GROUPS, version, what=f"{states} {types}", only=own)
+
+
+@every_version(ApiKey.DELETE_GROUPS)
+def test_groups_are_deleted(version: int, both: Both, name: Names) -> None:
+    stable, empty = name(), name()
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(stable, of(both, joined(both, stable)), 1))
+    member = of(both, joined(both, empty))
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(empty, (member, None)))
+    for what, groups in (
+        ("several", [stable, empty, "no-such-group"]),
+        ("again", [empty]),
+        ("twice", [stable, stable]),
+        ("none", []),
+    ):
+        both.ask(ApiKey.DELETE_GROUPS, version, {"groups_names": groups}, what=what)

@@ -1,0 +1,181 @@
+"""CreateTopics, DeleteTopics and CreatePartitions: what is made, and every way to be refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from headrace.wire.apis import ApiKey
+from tests.parity.both import UNKNOWN_ID, Both, Side, every_version
+
+Names = Callable[[], str]
+
+
+def topic(name: str, num_partitions: int = 1, **fields: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "num_partitions": num_partitions,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [],
+        **fields,
+    }
+
+
+def create(*topics: dict[str, Any], validate_only: bool = False) -> dict[str, Any]:
+    return {"topics": topics, "timeout": 30_000, "validate_only": validate_only}
+
+
+def configs(**values: str | None) -> list[dict[str, Any]]:
+    return [{"name": name.replace("_", "."), "value": value} for name, value in values.items()]
+
+
+def assigned(*places: tuple[int, list[int]]) -> list[dict[str, Any]]:
+    return [{"partition_index": index, "broker_ids": brokers} for index, brokers in places]
+
+
+@every_version(ApiKey.CREATE_TOPICS)
+def test_topics_are_created(version: int, both: Both, name: Names) -> None:
+    plain, defaults, settings, placed = name(), name(), name(), name()
+    asked = create(
+        topic(plain, 3),
+        topic(defaults, -1, replication_factor=-1),
+        topic(settings, configs=configs(retention_ms="1234", cleanup_policy="compact,delete")),
+        topic(placed, -1, replication_factor=-1, assignments=assigned((0, [0]), (1, [0]))),
+    )
+    both.ask(ApiKey.CREATE_TOPICS, version, {**asked, "validate_only": True}, what="only validated")
+    both.ask(ApiKey.CREATE_TOPICS, version, asked)
+    both.wait_for_topics([plain, defaults, settings, placed])
+    both.ask(ApiKey.CREATE_TOPICS, version, asked, what="again")
+
+
+REFUSED = {
+    "no partitions": {"num_partitions": 0},
+    "negative partitions": {"num_partitions": -2},
+    "no replicas": {"replication_factor": 0},
+    "negative replicas": {"replication_factor": -3},
+    "too many replicas": {"replication_factor": 2},
+    "unknown setting": {"configs": configs(no_such_setting="1")},
+    "bad value": {"configs": configs(retention_ms="soon")},
+    "value out of range": {"configs": configs(segment_bytes="-5")},
+    "unknown word": {"configs": configs(cleanup_policy="burn")},
+    "null value": {"configs": configs(retention_ms=None)},
+    "setting twice": {"configs": [*configs(retention_ms="1"), *configs(retention_ms="2")]},
+    "unknown broker": {"num_partitions": -1, "replication_factor": -1, "assignments": assigned((0, [7]))},
+    "broker twice": {"num_partitions": -1, "replication_factor": -1, "assignments": assigned((0, [0, 0]))},
+    "partition left out": {
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": assigned((0, [0]), (2, [0])),
+    },
+    "partition twice": {"num_partitions": -1, "replication_factor": -1, "assignments": assigned((0, [0]), (0, [0]))},
+    "nobody assigned": {"num_partitions": -1, "replication_factor": -1, "assignments": assigned((0, []))},
+    "assignments and counts": {"assignments": assigned((0, [0]))},
+    "local retention over retention": {"configs": configs(local_retention_ms="10", retention_ms="5")},
+    "compression level": {"configs": configs(compression_gzip_level="99")},
+    "remote storage": {"configs": configs(remote_storage_enable="true")},
+}
+
+
+@every_version(ApiKey.CREATE_TOPICS)
+def test_topics_that_cannot_be_are_refused(version: int, both: Both, name: Names) -> None:
+    topics = {why: topic(name(), **fields) for why, fields in REFUSED.items()}
+    for why, refused in topics.items():
+        both.ask(ApiKey.CREATE_TOPICS, version, create(refused, validate_only=True), what=f"only validated: {why}")
+    both.ask(ApiKey.CREATE_TOPICS, version, create(*topics.values()), what=", ".join(topics))
+
+
+@every_version(ApiKey.CREATE_TOPICS)
+def test_names_that_no_topic_may_have(version: int, both: Both, name: Names) -> None:
+    wrong = ["", ".", "..", "a b", "ä", "a/b", "x" * 250]
+    both.ask(ApiKey.CREATE_TOPICS, version, create(*(topic(each) for each in wrong)))
+    both.ask(ApiKey.CREATE_TOPICS, version, create(topic("x" * 249), validate_only=True), what="longest")
+    twice = name()
+    both.ask(ApiKey.CREATE_TOPICS, version, create(topic(twice), topic(twice, 2), topic("ok"), validate_only=True))
+    dotted = both.create(name() + ".a_b")
+    both.ask(ApiKey.CREATE_TOPICS, version, create(topic(dotted.replace(".", "_"))), what="collision")
+    both.ask(ApiKey.CREATE_TOPICS, version, create(), what="no topic")
+    both.ask(ApiKey.CREATE_TOPICS, version, create(topic("__transaction_state"), validate_only=True), what="internal")
+
+
+@every_version(ApiKey.DELETE_TOPICS)
+def test_topics_are_deleted(version: int, both: Both, name: Names) -> None:
+    first, second, third = (both.create(name()) for _ in range(3))
+
+    def by_name(*names: str) -> dict[str, Any]:
+        return {
+            "topic_names": names,
+            "topics": [{"name": each, "topic_id": None} for each in names],
+            "timeout": 30_000,
+        }
+
+    both.ask(ApiKey.DELETE_TOPICS, version, by_name(first, "no-such-topic", ""))
+    both.ask(ApiKey.DELETE_TOPICS, version, by_name(first), what="again")
+    both.ask(ApiKey.DELETE_TOPICS, version, by_name(second, second), what="twice")
+    both.ask(ApiKey.DELETE_TOPICS, version, by_name(), what="none")
+    if version < 6:
+        return
+
+    def topics(side: Side, *asked: tuple[str | None, uuid.UUID | None]) -> dict[str, Any]:
+        return {"topics": [{"name": each, "topic_id": topic_id} for each, topic_id in asked], "timeout": 30_000}
+
+    both.ask(
+        ApiKey.DELETE_TOPICS,
+        version,
+        lambda side: topics(side, (None, UNKNOWN_ID), (None, None), (third, side.topic_id(third))),
+        what="bad identities",
+    )
+    both.ask(
+        ApiKey.DELETE_TOPICS,
+        version,
+        lambda side: topics(side, (None, side.topic_id(third)), (third, None)),
+        what="by id and by name",
+    )
+    both.ask(
+        ApiKey.DELETE_TOPICS,
+        version,
+        lambda side: topics(side, (None, side.topic_id(third)), (None, side.topic_id(third))),
+        what="id twice",
+    )
+    both.ask(ApiKey.DELETE_TOPICS, version, lambda side: topics(side, (None, side.topic_id(third))), what="by id")
+
+
+@every_version(ApiKey.CREATE_PARTITIONS)
+def test_topics_grow(version: int, both: Both, name: Names) -> None:
+    grown = both.create(name(), 2)
+
+    def grow(*topics: tuple[str, int, list[list[int]] | None], validate_only: bool = False) -> dict[str, Any]:
+        return {
+            "topics": [
+                {
+                    "name": each,
+                    "count": count,
+                    "assignments": None if places is None else [{"broker_ids": brokers} for brokers in places],
+                }
+                for each, count, places in topics
+            ],
+            "timeout": 30_000,
+            "validate_only": validate_only,
+        }
+
+    for what, count, places in (
+        ("same", 2, None),
+        ("fewer", 1, None),
+        ("none", 0, None),
+        ("negative", -1, None),
+        ("too many places", 3, [[0], [0]]),
+        ("too few places", 4, [[0]]),
+        ("no places", 3, []),
+        ("unknown broker", 3, [[9]]),
+        ("broker twice", 3, [[0, 0]]),
+        ("nobody", 3, [[]]),
+        ("too many replicas", 3, [[0, 1]]),
+    ):
+        both.ask(ApiKey.CREATE_PARTITIONS, version, grow((grown, count, places)), what=what)
+    both.ask(ApiKey.CREATE_PARTITIONS, version, grow(("no-such-topic", 3, None), ("", 3, None)), what="unknown")
+    both.ask(ApiKey.CREATE_PARTITIONS, version, grow((grown, 3, None), (grown, 4, None)), what="twice")
+    both.ask(ApiKey.CREATE_PARTITIONS, version, grow((grown, 9, None), validate_only=True), what="only validated")
+    both.ask(ApiKey.CREATE_PARTITIONS, version, grow((grown, 3, None)))
+    both.ask(ApiKey.CREATE_PARTITIONS, version, grow((grown, 5, [[0], [0]])), what="placed")
+    both.ask(ApiKey.CREATE_PARTITIONS, version, grow(), what="nothing")

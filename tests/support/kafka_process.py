@@ -1,0 +1,120 @@
+"""Apache Kafka as a process: one KRaft node with a data directory of its own, for tests that compare Headrace with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+import pytest
+
+from headrace.testing import TEST_SETTINGS
+from tests.support.broker_process import answers_api_versions
+from tests.support.ports import free_port
+
+JARS_VARIABLE: Final = "HEADRACE_KAFKA_JARS"
+"""A directory with Kafka's jars; without it those that `make setup` fetched are taken."""
+ADDRESS_VARIABLE: Final = "HEADRACE_KAFKA_ADDRESS"
+"""`host:port` of an Apache Kafka with `SETTINGS` that runs already and is used instead of one started here."""
+_PROJECT: Final = Path(__file__).parents[2]
+_CLUSTER_ID: Final = "aGVhZHJhY2UtcGFyaXR5MQ"
+
+SETTINGS: Final[Mapping[str, str]] = {
+    **TEST_SETTINGS,
+    "num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "offsets.retention.check.interval.ms": "600000",
+    # Compaction, which would change what is compared while it is compared.
+    "log.cleaner.enable": "false",
+}
+"""What the broker is told; the rest is Kafka's defaults."""
+
+_JAVA_OPTIONS: Final = ("-Xmx384M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+"""For a start within seconds on a small machine; speed is not what is compared."""
+
+
+class KafkaProcess:
+    """One broker; a context manager. Its log is in `log_path`."""
+
+    def __init__(self, directory: Path, jars: Path, *, start_timeout_s: float = 90.0) -> None:
+        self.directory = directory
+        self.bootstrap = f"127.0.0.1:{free_port()}"
+        self.log_path = directory / "kafka.log"
+        self._class_path = f"{jars}/*"
+        self._start_timeout_s = start_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        settings = self._write_settings()
+        with self.log_path.open("wb") as log:
+            arguments = ("format", "-t", _CLUSTER_ID, "-c", str(settings))
+            subprocess.run(self._java("kafka.tools.StorageTool", *arguments), stdout=log, stderr=log, check=True)
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(settings)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+            )
+        deadline = time.monotonic() + self._start_timeout_s
+        host, _, port = self.bootstrap.rpartition(":")
+        while not answers_api_versions(host, int(port)):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.close()
+                raise AssertionError(f"Kafka does not start; its log:\n{self.log_path.read_text(errors='replace')}")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill it: nothing of it is needed any more."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _java(self, main: str, *arguments: str) -> list[str]:
+        return ["java", *_JAVA_OPTIONS, "-cp", self._class_path, main, *arguments]
+
+    def _write_settings(self) -> Path:
+        controller = f"127.0.0.1:{free_port()}"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "0",
+            "controller.quorum.voters": f"0@{controller}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.directory / "data"),
+            **SETTINGS,
+        }
+        path = self.directory / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return path
+
+
+def kafka_jars() -> Path:
+    """The directory of Kafka's jars; skips the test, with the reason, where they or Java are missing."""
+    if shutil.which("java") is None:
+        pytest.skip("Java 17 is not installed")
+    jars = Path(os.environ.get(JARS_VARIABLE) or _PROJECT / ".build" / "jars" / "kafka")
+    if not any(jars.glob("kafka_2.13-*.jar")):
+        pytest.skip(f"{jars} has no Kafka: run `make setup`, or name a directory of its jars in {JARS_VARIABLE}")
+    return jars
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where an Apache Kafka answers, for the whole session."""
+    running = os.environ.get(ADDRESS_VARIABLE)
+    if running:
+        yield running
+        return
+    with KafkaProcess(tmp_path_factory.mktemp("kafka"), kafka_jars()) as kafka:
+        yield kafka.bootstrap
