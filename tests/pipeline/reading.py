@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from headrace.pipeline.topics import Topics
 
@@ -40,23 +40,27 @@ def read_all(bootstrap: str, topic: str) -> list[Published]:
             consumer.assign([TopicPartition(topic, partition, 0)])
             position = 0
             while position < end:
-                for message in consumer.consume(num_messages=500, timeout=10):
-                    assert message.error() is None, message.error()
-                    position = (message.offset() or 0) + 1
-                    found.append(
-                        Published(
-                            (message.key() or b"").decode(),
-                            json.loads(message.value() or b"null"),
-                            dict(_header(*header) for header in message.headers() or []),
-                        )
-                    )
+                message = consumer.poll(10)
+                assert message is not None, f"no record at {position} of {topic}-{partition}, which ends at {end}"
+                assert message.error() is None, message.error()
+                position = (message.offset() or 0) + 1
+                found.append(_published(message))
     finally:
         consumer.close()
     return found
 
 
+def _published(message: Message) -> Published:
+    headers = dict(_header(*header) for header in message.headers() or [])
+    return Published(_text(message.key()), json.loads(_text(message.value()) or "null"), headers)
+
+
 def _header(name: str, value: str | bytes | None) -> tuple[str, str]:
-    return name, value.decode() if isinstance(value, bytes) else value or ""
+    return name, _text(value)
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else value or ""
 
 
 def latest(records: Iterable[Published]) -> dict[str, dict[str, Any]]:
