@@ -116,7 +116,7 @@ class Cleaner:
                 elif not transactions.is_aborted(header) and header.record_count:
                     if not self._make_room(header):
                         return
-                    self.map.add(survey(header, uncompressed_body(header, batch, 0)), header.last_offset)
+                    self.map.add(header, uncompressed_body(header, batch, 0))
                 self.map.skip_to(header.last_offset)
             self.map.skip_to(ends - 1)
 

@@ -3,7 +3,7 @@
 Records that stay are copied as bytes: their offsets and timestamps are relative to the batch, which keeps its base.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
@@ -26,40 +26,40 @@ class RecordSpan(NamedTuple):
     timestamp_delta: int
 
 
-def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
-    """The records of `body`, the uncompressed records of a batch. Raises KafkaError(corrupt_message)."""
-    spans = []
+def keys_of(header: rb.BatchHeader, body: bytes) -> Iterator[tuple[int, bytes | None, bool]]:
+    """Offset, key and whether there is a value, of each record in the uncompressed `body`.
+
+    Raises KafkaError(corrupt_message).
+    """
     base_offset = header.base_offset
     position = 0
     length = len(body)
-    span, new = RecordSpan, tuple.__new__
     try:
         for _ in range(header.record_count):
-            start = position
-            # Most numbers here have one byte, and a call costs as much as all the rest of the loop.
-            number = body[position]
-            if number < 0x80:
-                number >>= 1
+            # Most numbers here have one or two bytes, and a call costs as much as all the rest of the loop.
+            byte = body[position]
+            if byte < 0x80:
+                end = position + 1 + (byte >> 1)
                 position += 2
+            elif body[position + 1] < 0x80:
+                end = position + 2 + ((byte & 0x7F | body[position + 1] << 7) >> 1)
+                position += 3
             else:
-                number, position = get_varint(body, position)
+                size, position = get_varint(body, position)
+                end = position + size
                 position += 1
-            end = position - 1 + number
-            number = body[position]
-            if number < 0x80:
-                timestamp_delta = (number >> 1) ^ -(number & 1)
+            while body[position] > 0x7F:
                 position += 1
-            else:
-                timestamp_delta, position = get_varint(body, position)
-            number = body[position]
-            if number < 0x80:
-                offset_delta = number >> 1
+            position += 1
+            byte = body[position]
+            if byte < 0x80:
+                delta = byte >> 1
                 position += 1
             else:
-                offset_delta, position = get_varint(body, position)
-            number = body[position]
-            if number < 0x80:
-                size = (number >> 1) ^ -(number & 1)
+                delta, position = get_varint(body, position)
+            byte = body[position]
+            if byte < 0x80:
+                size = (byte >> 1) ^ -(byte & 1)
                 position += 1
             else:
                 size, position = get_varint(body, position)
@@ -70,9 +70,7 @@ def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
                 position += size
             if position >= end or end > length:
                 raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fit into its length")
-            spans.append(
-                new(span, (base_offset + offset_delta, key, body[position] != _NULL, start, end, timestamp_delta))
-            )
+            yield base_offset + delta, key, body[position] != _NULL
             position = end
     except IndexError:
         raise KafkaError(ErrorCode.corrupt_message, "the last record goes beyond its batch") from None
@@ -80,6 +78,17 @@ def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
         raise KafkaError(
             ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
         )
+
+
+def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
+    """Where the records of `body` are, the uncompressed records of a batch. Raises KafkaError(corrupt_message)."""
+    spans = []
+    start = 0
+    for offset, key, has_value in keys_of(header, body):
+        size, position = get_varint(body, start)
+        end = position + size
+        spans.append(RecordSpan(offset, key, has_value, start, end, get_varint(body, position + 1)[0]))
+        start = end
     return spans
 
 

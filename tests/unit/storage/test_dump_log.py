@@ -127,7 +127,7 @@ def test_what_was_compacted_is_sound(tmp_path: Path) -> None:
     assert text.count("| offset: ") == len(table.records())
     assert dumped_entries(text) == entries(table.log)
     text = dump(table.log.directory, "--index-sanity-check", suffixes=(".index", ".timeindex"))
-    assert text.count("passed sanity check") == 2 * len(table.log.segments)
+    assert text.count("passed sanity check") + text.count("is empty") == 2 * len(table.log.segments)
 
 
 def test_the_tool_would_complain(directory: Path) -> None:
