@@ -82,7 +82,9 @@ class ReplicaManager:
         if topic_partition not in self.log_dirs.partitions():
             return self.log_dirs.create(topic_partition, topic_id, config, now_ms=now_ms())
         found_id = self.log_dirs.topic_id(topic_partition)
-        if found_id is not None and found_id != topic_id:
+        if found_id is None:
+            self.log_dirs.note_topic_id(topic_partition, topic_id)
+        elif found_id != topic_id:
             raise KafkaError(
                 ErrorCode.inconsistent_topic_id,
                 f"the directory of {topic_partition} belongs to topic id {found_id}, not {topic_id}: move it away",

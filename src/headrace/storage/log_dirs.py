@@ -121,6 +121,17 @@ class LogDirs:
         """
         return read_topic_id(self._found[topic_partition][1])
 
+    def note_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        """Write down whose records are in a partition's directory, where a crash or an old Kafka left that out.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        path = self._found[topic_partition][1]
+        try:
+            write_topic_id(path, topic_id)
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot write the topic's id in {path}: {error}") from error
+
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
         """The newest leader epoch that the partition's directory knows, before its log is loaded; -1 for none."""
         try:
