@@ -1,4 +1,4 @@
-"""A broker killed again and again while idempotent producers write: nothing acknowledged is lost, doubled or reordered."""
+"""A broker killed again and again while idempotent producers write: nothing is lost, doubled or reordered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The differences from Apache Kafka that Headrace keeps, each with its reason; docs/compatibility.md tells users of them."""
+"""The differences from Apache Kafka that Headrace keeps, each with its reason; docs/compatibility.md tells of them."""
 
 from __future__ import annotations
 

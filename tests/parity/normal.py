@@ -1,4 +1,4 @@
-"""Answers without what must differ between two brokers: identities, addresses, texts, clocks, the order of hash maps."""
+"""Answers without what must differ between two brokers: identities, addresses, texts, clocks, order of hash maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apache Kafka as a process: one KRaft node with a data directory of its own, for tests that compare Headrace with it."""
+"""Apache Kafka as a process: one KRaft node with a data directory of its own, to compare Headrace with."""
 
 from __future__ import annotations
 
