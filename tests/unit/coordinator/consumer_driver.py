@@ -1,0 +1,191 @@
+"""Plays the members of one group of the consumer protocol, and the log between its decisions and its state."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.coordinator.consumer_group import ConsumerGroup, Outcome
+from headrace.coordinator.consumer_member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions, TopicIdPartition
+from headrace.coordinator.consumer_records import (
+    ConsumerKey,
+    ConsumerValue,
+    decode_consumer_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
+from headrace.coordinator.consumer_state import ConsumerGroupState
+from headrace.coordinator.effects import CancelTimer, ScheduleTimer, Timer, TimerKind
+from headrace.coordinator.settings import GroupSettings
+from headrace.errors import ErrorCode, KafkaError
+from tests.unit.coordinator.fake_topics import FakeTopics, topic_id
+
+REBALANCE_TIMEOUT_MS = 60_000
+_FENCED = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id)
+
+
+@dataclass
+class Client:
+    """What a consumer knows of itself."""
+
+    member_id: str
+    topics: tuple[str, ...] = ("t",)
+    regex: str | None = None
+    instance_id: str | None = None
+    assignor: str | None = None
+    epoch: int = 0
+    assignment: Partitions = frozenset()
+    owned: Partitions = field(default_factory=frozenset)
+
+
+class ConsumerDriver:
+    """One group, its topics, its clients, its timers and its log; invariants are checked after every step."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.settings = settings or GroupSettings()
+        self.topics = FakeTopics(t=4, u=3)
+        self.group = ConsumerGroup("g", self.settings)
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.timers: dict[Timer, int] = {}
+        self.clients: dict[str, Client] = {}
+        self.now_ms = 1_000_000
+
+    # Clients
+
+    def join(self, member_id: str, *topics: str, **more: Any) -> Client:
+        """A client that has sent its first heartbeat."""
+        client = Client(member_id, topics or ("t",), **more)
+        self.beat(client)
+        self.clients[member_id] = client
+        return client
+
+    def beat(self, client: Client, *, is_lost: bool = False, **changes: Any) -> ConsumerHeartbeatResult:
+        """One heartbeat; the client does not hear the answer where that `is_lost`."""
+        fields: dict[str, Any] = {
+            "member_id": client.member_id,
+            "new_member_id": "made-up",
+            "epoch": client.epoch,
+            "instance_id": client.instance_id,
+            "rack_id": None,
+            "client_id": "app",
+            "client_host": "/127.0.0.1",
+            "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
+            "topics": client.topics,
+            "regex": client.regex,
+            "assignor": client.assignor,
+            "owned": client.owned if client.epoch > 0 else frozenset(),
+            "brings_member_id": True,
+        }
+        request = ConsumerHeartbeat(**{**fields, **changes})
+        request.check("g", self.settings.group_consumer_assignors)
+        outcome = self.group.heartbeat(request, self.topics, self.now_ms)
+        self.carry_out(outcome)
+        assert outcome.result is not None
+        if not is_lost:
+            client.epoch = outcome.result.epoch
+            if outcome.result.assignment is not None:
+                client.assignment = outcome.result.assignment
+        return outcome.result
+
+    def beat_or_rejoin(self, client: Client, *, is_lost: bool = False) -> None:
+        """One heartbeat; where it is fenced the client drops all it has and joins again."""
+        try:
+            self.beat(client, is_lost=is_lost)
+        except KafkaError as error:
+            if error.code not in _FENCED:
+                raise
+            client.epoch, client.assignment, client.owned = 0, frozenset(), frozenset()
+            self.beat(client)
+
+    def follow(self, client: Client) -> None:
+        """The client does what it was told: gives up what is not its own any more, and takes the rest."""
+        client.owned = client.assignment
+        self.check()
+
+    def leave(self, client: Client) -> None:
+        is_static = client.instance_id is not None
+        self.beat(client, epoch=STATIC_LEAVE_EPOCH if is_static else LEAVE_EPOCH)
+        self.clients.pop(client.member_id, None)
+
+    def settle(self) -> None:
+        """Let every client heartbeat and do as it is told until nothing changes any more."""
+        for _ in range(4 + 2 * len(self.clients)):
+            self.pass_time(self.settings.group_consumer_assignment_interval_ms)
+            for client in list(self.clients.values()):
+                self.beat_or_rejoin(client)
+                self.follow(client)
+        away = [member for member in self.group.members.values() if member.epoch == STATIC_LEAVE_EPOCH]
+        if self.clients and not away:
+            assert self.group.state is ConsumerGroupState.STABLE, "every member reconciles"
+            for client in self.clients.values():
+                assert client.owned == self.group.target.get(client.member_id, frozenset())
+
+    # The world
+
+    def pass_time(self, ms: int) -> None:
+        """Fires what comes due."""
+        until = self.now_ms + ms
+        while due := [timer for timer, at in self.timers.items() if at <= until]:
+            timer = min(due, key=lambda each: self.timers[each])
+            self.now_ms = max(self.now_ms, self.timers.pop(timer))
+            outcome = self.group.timer_fired(timer, self.topics, self.now_ms)
+            if timer.kind is not TimerKind.ASSIGNMENT and outcome.decision:
+                # A client that cannot reach its coordinator for as long stops reading on its own.
+                client = self.clients.pop(timer.member_id, None)
+                if client is not None:
+                    client.owned = frozenset()
+            self.carry_out(outcome)
+        self.now_ms = until
+
+    def carry_out(self, outcome: Outcome) -> None:
+        for key, value in outcome.decision:
+            record = encode_key(key), None if value is None else encode_value(value)
+            self.log.append(record)
+            replay(self.group, *record)
+        for effect in outcome.effects:
+            if isinstance(effect, ScheduleTimer):
+                self.timers[effect.timer] = self.now_ms + effect.delay_ms
+            elif isinstance(effect, CancelTimer):
+                self.timers.pop(effect.timer, None)
+        self.check()
+
+    def reload(self) -> None:
+        """Another coordinator reads the log and goes on."""
+        before = self.group
+        self.group = self.from_log()
+        for name in ("epoch", "assignment_epoch", "members", "target", "regexes", "owners", "instances"):
+            assert getattr(self.group, name) == getattr(before, name), f"{name} is replayed as it was lived"
+        self.timers.clear()
+        self.carry_out(Outcome(effects=self.group.loaded()))
+
+    def from_log(self) -> ConsumerGroup:
+        group = ConsumerGroup("g", self.settings)
+        for record in self.log:
+            replay(group, *record)
+        return group
+
+    def check(self) -> None:
+        self.group.check()
+        owners: dict[TopicIdPartition, str] = {}
+        for client in self.clients.values():
+            for one in client.owned:
+                assert one not in owners, f"{owners[one]} and {client.member_id} both read {one}"
+                owners[one] = client.member_id
+
+    def records(self) -> list[tuple[ConsumerKey, ConsumerValue | None]]:
+        """The log, decoded."""
+        return [decoded(*record) for record in self.log]
+
+
+def decoded(key: bytes, value: bytes | None) -> tuple[ConsumerKey, ConsumerValue | None]:
+    decoded_key = decode_consumer_key(key)
+    assert decoded_key is not None
+    return decoded_key, None if value is None else decode_value(decoded_key, value)
+
+
+def replay(group: ConsumerGroup, key: bytes, value: bytes | None) -> None:
+    group.replay(*decoded(key, value))
+
+
+def partitions(topic: str, *indexes: int) -> Partitions:
+    return frozenset(TopicIdPartition(topic_id(topic), index) for index in indexes)

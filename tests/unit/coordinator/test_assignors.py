@@ -1,0 +1,69 @@
+"""The server-side assignors: complete, balanced, and sticky."""
+
+from hypothesis import given, strategies
+
+from headrace.coordinator.assignors import ASSIGNORS, Assignor, Subscriber, assign_range, assign_uniform
+from headrace.coordinator.consumer_member import Partitions
+from tests.unit.coordinator.consumer_driver import partitions
+from tests.unit.coordinator.fake_topics import topic_id
+
+_TOPICS = {topic_id("t"): 7, topic_id("u"): 4, topic_id("v"): 1}
+_SUBSCRIPTIONS = strategies.lists(strategies.sets(strategies.sampled_from(sorted(_TOPICS))), min_size=1, max_size=6)
+
+
+def subscribers(*topics: str, current: dict[str, Partitions] | None = None) -> list[Subscriber]:
+    """Members `a`, `b`... with one string of one-letter topics each."""
+    return [
+        Subscriber(name, None, frozenset(map(topic_id, each)), (current or {}).get(name, frozenset()))
+        for name, each in zip("abcdef", topics, strict=False)
+    ]
+
+
+@given(assignor=strategies.sampled_from(sorted(ASSIGNORS)), subscriptions=_SUBSCRIPTIONS)
+def test_every_partition_that_somebody_wants_has_one_reader_who_wants_it(
+    assignor: str, subscriptions: list[set[bytes]]
+) -> None:
+    members = [Subscriber(str(n), None, frozenset(each), frozenset()) for n, each in enumerate(subscriptions)]
+    wanted = {topic: _TOPICS[topic] for each in subscriptions for topic in each}
+    result = _assigned(ASSIGNORS[assignor], members, wanted)
+    given_out = [one for each in result.values() for one in each]
+    assert len(given_out) == len(set(given_out)) == sum(wanted.values())
+    for member in members:
+        assert {one.topic_id for one in result[member.member_id]} <= member.topic_ids
+
+
+@given(members=strategies.integers(1, 6), gone=strategies.integers(0, 5))
+def test_uniform_is_even_and_moves_nothing_without_need(members: int, gone: int) -> None:
+    counts = {topic_id("t"): 7, topic_id("u"): 4}
+    before = assign_uniform(subscribers(*["tu"] * members), counts)
+    assert max(map(len, before.values())) - min(map(len, before.values())) <= 1
+    again = assign_uniform(subscribers(*["tu"] * members, current=before), counts)
+    assert again == before
+    left = [each for n, each in enumerate(subscribers(*["tu"] * members, current=before)) if n != gone]
+    if left:
+        after = assign_uniform(left, counts)
+        for member in left:
+            assert before[member.member_id] <= after[member.member_id], "nobody loses what another left behind"
+
+
+def test_uniform_balances_members_with_different_subscriptions() -> None:
+    result = assign_uniform(subscribers("tu", "t"), {topic_id("t"): 4, topic_id("u"): 3})
+    assert {name: len(each) for name, each in result.items()} == {"a": 4, "b": 3}
+    assert partitions("u", 0, 1, 2) <= result["a"]
+
+
+def test_range_gives_neighbours_and_the_same_ones_of_every_topic() -> None:
+    result = assign_range(subscribers("tu", "tu"), {topic_id("t"): 4, topic_id("u"): 4})
+    assert result["a"] == partitions("t", 0, 1) | partitions("u", 0, 1)
+    assert result["b"] == partitions("t", 2, 3) | partitions("u", 2, 3)
+
+
+def test_range_puts_static_members_first() -> None:
+    dynamic, static = subscribers("t", "t")
+    static = static._replace(instance_id="z")
+    result = assign_range([dynamic, static], {topic_id("t"): 3})
+    assert result == {"b": partitions("t", 0, 1), "a": partitions("t", 2)}
+
+
+def _assigned(assignor: Assignor, members: list[Subscriber], counts: dict[bytes, int]) -> dict[str, Partitions]:
+    return assignor(members, counts)

@@ -1,0 +1,239 @@
+"""Groups of the consumer protocol: joining, reconciling, leaving, fencing."""
+
+from typing import Any
+
+import pytest
+
+from headrace.coordinator.consumer_member import MemberState
+from headrace.coordinator.consumer_records import ConsumerGroupKey, GroupEpoch, RegexKey
+from headrace.coordinator.consumer_state import ConsumerGroupState
+from headrace.coordinator.settings import GroupSettings
+from headrace.errors import ErrorCode, KafkaError
+from tests.unit.coordinator.consumer_driver import REBALANCE_TIMEOUT_MS, Client, ConsumerDriver, partitions
+
+
+def refused(driver: ConsumerDriver, name: str, **changes: Any) -> KafkaError:
+    """What a heartbeat of the client, or the first one of a new client, is refused with."""
+    client = driver.clients.get(name) or Client(name)
+    with pytest.raises(KafkaError) as raised:
+        driver.beat(client, **changes)
+    return raised.value
+
+
+def test_a_first_member_gets_everything_at_once(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a")
+    assert client.epoch == 2
+    assert client.assignment == partitions("t", 0, 1, 2, 3)
+
+
+def test_a_partition_is_given_only_after_its_owner_gave_it_up(consumers: ConsumerDriver) -> None:
+    first = consumers.join("a")
+    consumers.follow(first)
+    consumers.pass_time(1000)
+    second = consumers.join("b")
+    assert (second.epoch, second.assignment) == (3, frozenset())
+    consumers.beat(first)
+    assert (first.epoch, len(first.assignment)) == (2, 2)
+    assert consumers.beat(second).assignment == frozenset()
+    consumers.follow(first)
+    consumers.beat(first)
+    assert first.epoch == 3
+    consumers.beat(second)
+    assert second.assignment == partitions("t", 0, 1, 2, 3) - first.assignment
+
+
+def test_an_assignment_is_told_once(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a")
+    assert consumers.beat(client, topics=None, owned=None, rebalance_timeout_ms=-1).assignment is None
+
+
+def test_members_that_join_together_share_one_assignment(consumers: ConsumerDriver) -> None:
+    consumers.join("a")
+    consumers.join("b")
+    consumers.join("c")
+    seen = [(consumers.group.epoch, consumers.group.assignment_epoch, consumers.group.state)]
+    consumers.pass_time(1000)
+    seen.append((consumers.group.epoch, consumers.group.assignment_epoch, consumers.group.state))
+    assert seen == [(4, 2, ConsumerGroupState.ASSIGNING), (4, 4, ConsumerGroupState.RECONCILING)]
+
+
+def test_an_answer_may_be_lost(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a")
+    consumers.follow(client)
+    consumers.pass_time(1000)
+    consumers.join("b")
+    consumers.beat(client)
+    consumers.follow(client)
+    consumers.beat(client, is_lost=True)
+    assert client.epoch == 2
+    consumers.beat(client)
+    assert client.epoch == 3
+
+
+@pytest.mark.parametrize("epoch", [1, 9])
+def test_a_wrong_epoch_is_fenced(consumers: ConsumerDriver, epoch: int) -> None:
+    consumers.follow(consumers.join("a"))
+    assert refused(consumers, "a", epoch=epoch).code is ErrorCode.fenced_member_epoch
+
+
+def test_a_member_that_nobody_knows_is_told_so(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a")
+    assert refused(consumers, "a", member_id="b").code is ErrorCode.unknown_member_id
+    consumers.leave(client)
+
+
+def test_a_silent_member_loses_its_place(consumers: ConsumerDriver) -> None:
+    consumers.join("a")
+    consumers.pass_time(45_000)
+    assert consumers.group.state is ConsumerGroupState.EMPTY
+    assert consumers.group.epoch == 3
+
+
+def test_a_member_that_does_not_give_up_its_partitions_in_time_is_removed(consumers: ConsumerDriver) -> None:
+    slow = consumers.join("a")
+    consumers.follow(slow)
+    consumers.pass_time(1000)
+    other = consumers.join("b")
+    consumers.beat(slow)
+    assert consumers.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    for _ in range(REBALANCE_TIMEOUT_MS // 30_000):
+        consumers.pass_time(30_000)
+        consumers.beat(other)
+        if "a" in consumers.clients:
+            consumers.beat(slow)
+    assert consumers.group.members.keys() == {"b"}
+    consumers.settle()
+    assert other.owned == partitions("t", 0, 1, 2, 3)
+
+
+def test_what_a_member_gives_up_on_leaving_goes_to_the_others(consumers: ConsumerDriver) -> None:
+    first, second = consumers.join("a"), consumers.join("b")
+    consumers.settle()
+    consumers.leave(first)
+    consumers.settle()
+    assert second.owned == partitions("t", 0, 1, 2, 3)
+
+
+def test_a_group_takes_no_more_members_than_it_may() -> None:
+    consumers = ConsumerDriver(GroupSettings(group_consumer_max_size=1))
+    consumers.join("a")
+    assert refused(consumers, "b").code is ErrorCode.group_max_size_reached
+
+
+def test_an_unknown_assignor_is_refused(consumers: ConsumerDriver) -> None:
+    assert refused(consumers, "a", assignor="sticky").code is ErrorCode.unsupported_assignor
+
+
+def test_the_assignor_that_most_members_wish_for_is_used(consumers: ConsumerDriver) -> None:
+    consumers.join("a", "t", "u", assignor="range")
+    consumers.join("b", "t", "u")
+    consumers.settle()
+    assert consumers.group.target == {
+        "a": partitions("t", 0, 1) | partitions("u", 0, 1),
+        "b": partitions("t", 2, 3) | partitions("u", 2),
+    }
+
+
+# Static members
+
+
+def test_a_static_member_finds_its_partitions_when_it_comes_back(consumers: ConsumerDriver) -> None:
+    first, other = consumers.join("a", instance_id="i"), consumers.join("b")
+    consumers.settle()
+    epoch, kept = consumers.group.epoch, first.owned
+    consumers.leave(first)
+    consumers.beat(other)
+    back = consumers.join("c", instance_id="i")
+    assert (back.assignment, consumers.group.epoch) == (kept, epoch)
+
+
+def test_a_static_member_that_is_still_there_is_not_replaced(consumers: ConsumerDriver) -> None:
+    consumers.join("a", instance_id="i")
+    assert refused(consumers, "b", instance_id="i").code is ErrorCode.unreleased_instance_id
+
+
+def test_a_static_member_that_stays_away_is_removed(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a", instance_id="i")
+    consumers.leave(client)
+    consumers.pass_time(45_000)
+    assert consumers.group.is_empty
+
+
+def test_the_earlier_id_of_a_static_member_is_fenced(consumers: ConsumerDriver) -> None:
+    old = consumers.join("a", instance_id="i")
+    consumers.leave(old)
+    consumers.join("b", instance_id="i")
+    with pytest.raises(KafkaError) as raised:
+        consumers.beat(old, epoch=2)
+    assert raised.value.code is ErrorCode.fenced_instance_id
+
+
+# Topics and expressions
+
+
+def test_new_partitions_are_given_out_at_the_next_heartbeat(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a")
+    consumers.topics.set("t", 6)
+    consumers.settle()
+    assert client.owned == partitions("t", *range(6))
+
+
+def test_a_deleted_topic_is_taken_away(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a", "t", "u")
+    consumers.topics.delete("u")
+    consumers.settle()
+    assert client.owned == partitions("t", 0, 1, 2, 3)
+
+
+def test_an_expression_follows_the_topics(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a", regex="t.*")
+    client.topics = ()
+    consumers.topics.set("t-new", 2)
+    consumers.settle()
+    assert client.owned == partitions("t", 0, 1, 2, 3) | partitions("t-new", 0, 1)
+    assert consumers.group.is_subscribed_to("t-new")
+
+
+def test_an_expression_that_nobody_uses_is_forgotten(consumers: ConsumerDriver) -> None:
+    consumers.leave(consumers.join("a", regex="t.*"))
+    assert consumers.records()[-2:] == [
+        (RegexKey("g", "t.*"), None),
+        (ConsumerGroupKey("g"), GroupEpoch(3, 0)),
+    ]
+
+
+def test_a_bad_expression_is_refused_and_changes_nothing(consumers: ConsumerDriver) -> None:
+    assert refused(consumers, "a", regex="(").code is ErrorCode.invalid_regular_expression
+    assert consumers.log == []
+
+
+# Offsets
+
+
+def test_a_commit_in_the_old_epoch_counts_for_what_the_member_kept(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a")
+    consumers.follow(client)
+    consumers.pass_time(1000)
+    consumers.join("b")
+    consumers.beat(client)
+    consumers.follow(client)
+    consumers.beat(client)
+    lost = partitions("t", 0, 1, 2, 3) - client.owned
+    assert consumers.group.check_offset_commit("a", 2, client.owned) is not None
+    for epoch, those in ((2, lost), (4, client.owned), (1, client.owned)):
+        with pytest.raises(KafkaError) as raised:
+            consumers.group.check_offset_commit("a", epoch, those)
+        assert raised.value.code is ErrorCode.stale_member_epoch
+
+
+def test_an_administrator_commits_while_the_group_is_empty(consumers: ConsumerDriver) -> None:
+    assert consumers.group.check_offset_commit("", -1, frozenset()) is None
+    consumers.join("a")
+    with pytest.raises(KafkaError) as raised:
+        consumers.group.check_offset_commit("", -1, frozenset())
+    assert raised.value.code is ErrorCode.unknown_member_id
+
+
+def test_the_tombstones_of_a_group_leave_nothing(consumers: ConsumerDriver) -> None:
+    consumers.leave(consumers.join("a", regex="t.*"))
+    assert [key for key, _ in consumers.group.tombstones()][-1] == ConsumerGroupKey("g")

@@ -1,0 +1,87 @@
+"""Records of groups of the consumer protocol, against bytes that Kafka 4.3.1 wrote."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.coordinator.consumer_group import ConsumerGroup
+from headrace.coordinator.consumer_member import MemberState
+from headrace.coordinator.consumer_records import (
+    ConsumerGroupKey,
+    CurrentAssignment,
+    CurrentAssignmentKey,
+    MemberKey,
+    PartitionMetadataKey,
+    decode_consumer_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from headrace.coordinator.settings import GroupSettings
+from headrace.errors import ErrorCode, KafkaError
+
+RECORDS = [
+    (bytes.fromhex(record["key"]), None if record["value"] is None else bytes.fromhex(record["value"]))
+    for record in map(
+        json.loads,
+        (Path(__file__).parents[2] / "golden" / "consumer_offsets" / "consumer_protocol.jsonl")
+        .read_text()
+        .splitlines(),
+    )
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record[0].hex()[:60])
+def test_what_kafka_wrote_is_read_and_written_the_same(record: tuple[bytes, bytes | None]) -> None:
+    key = decode_consumer_key(record[0])
+    assert key is not None
+    assert encode_key(key) == record[0]
+    if record[1] is not None:
+        assert encode_value(decode_value(key, record[1])) == record[1]
+
+
+def test_a_group_that_kafka_wrote_is_understood_at_every_record() -> None:
+    groups: dict[str, ConsumerGroup] = {}
+    for raw_key, raw_value in RECORDS:
+        key = decode_consumer_key(raw_key)
+        assert key is not None
+        group = groups.setdefault(key.group_id, ConsumerGroup(key.group_id, GroupSettings()))
+        group.replay(key, None if raw_value is None else decode_value(key, raw_value))
+    (static,) = groups["cgp-static"].members.values()
+    assert (static.instance_id, static.epoch, static.assignor, len(static.assigned)) == ("inst-1", -2, "range", 4)
+    for name in ("cgp-two", "cgp-regex"):
+        groups[name].check()
+        assert groups[name].is_empty
+
+
+def test_a_member_of_kafka_before_its_partitions_had_epochs_is_read() -> None:
+    value = bytes.fromhex("000000000005000000040002" + "07" * 16 + "0200000003000100")
+    decoded = decode_value(CurrentAssignmentKey("g", "m"), value)
+    assert isinstance(decoded, CurrentAssignment)
+    assert list(decoded.assigned.values()) == [5]
+
+
+def test_a_state_that_only_a_newer_kafka_knows_is_told_apart() -> None:
+    value = bytes.fromhex("0000000000050000000409010100")
+    decoded = decode_value(CurrentAssignmentKey("g", "m"), value)
+    assert isinstance(decoded, CurrentAssignment)
+    assert decoded.state is MemberState.UNKNOWN
+
+
+def test_partition_metadata_of_an_older_kafka_is_removed_with_the_group() -> None:
+    group = ConsumerGroup("g", GroupSettings())
+    group.replay_partition_metadata()
+    assert (PartitionMetadataKey("g"), None) in group.tombstones()
+
+
+@pytest.mark.parametrize("data", [b"\x00\x00\x00", b"\x00\x07\x00\x00\x00\x01\x00"])
+def test_a_value_that_cannot_be_read_is_corrupt(data: bytes) -> None:
+    with pytest.raises(KafkaError) as raised:
+        decode_value(ConsumerGroupKey("g"), data)
+    assert raised.value.code is ErrorCode.corrupt_message
+
+
+def test_keys_of_other_protocols_are_not_consumer_keys() -> None:
+    assert decode_consumer_key(b"\x00\x0b\x00\x01g") is None
+    assert decode_consumer_key(encode_key(MemberKey("g", "m"))) == MemberKey("g", "m")
