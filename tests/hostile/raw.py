@@ -18,7 +18,7 @@ from crc32c import crc32c
 CLIENT_ID: Final = "tests-hostile"
 PATIENCE_S: Final = 15.0
 
-PRODUCE, FETCH, METADATA, API_VERSIONS, CREATE_TOPICS = 0, 1, 3, 18, 19
+PRODUCE, FETCH, METADATA, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, CREATE_TOPICS = 0, 1, 3, 9, 10, 18, 19
 
 _correlation_ids = itertools.count(1)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import resource
 import struct
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from tests.clients.brokers import start_broker
 from tests.hostile.conftest import BrokerLog, Bystander, Memory
 from tests.hostile.raw import (
     API_VERSIONS,
     FETCH,
+    FIND_COORDINATOR,
     METADATA,
+    OFFSET_FETCH,
     PRODUCE,
     Batch,
     RawConnection,
@@ -139,6 +143,25 @@ def test_connections_that_come_and_go(address: tuple[str, int], bystander: Bysta
         RawConnection(*address).close()
     bystander.works()
     memory.has_grown_by_at_most(20 * MB)
+
+
+def test_whoever_is_told_of_a_coordinator_may_use_it(tmp_path: Path) -> None:
+    """Many ask at once on a new broker, whose offsets topic is made for the first of them."""
+    broker = start_broker(tmp_path)
+    host, _, port = broker.bootstrap.rpartition(":")
+    group = string("impatient")
+    try:
+        with ExitStack() as crowd:
+            clients = [crowd.enter_context(RawConnection(host, int(port))) for _ in range(10)]
+            for client in clients:
+                client.send(framed(request(FIND_COORDINATOR, 1, group + b"\x00")))
+            for client in clients:
+                (error,) = struct.unpack_from(">h", client.receive(), 8)
+                assert error == 0
+                answer = client.call(OFFSET_FETCH, 5, group + struct.pack(">i", -1))
+                assert struct.unpack_from(">ih", answer, 4) == (0, 0)
+    finally:
+        broker.close()
 
 
 def send_until_blocked(connection: RawConnection, content: bytes) -> int:

@@ -75,6 +75,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(_SLOW_DISK_THREADS, thread_name_prefix="headrace-disk")
         self._upkeep: list[asyncio.Task[None]] = []
+        self._offsets_topic_creation = asyncio.Lock()
         self.listeners: list[Listener] = []
         self.cluster_id = ""
 
@@ -205,7 +206,9 @@ class Node:
         return Endpoint(self.config.node_id, *context.local_address)
 
     async def _create_offsets_topic(self) -> None:
-        await self.controller.create_internal_topic(offsets_topic.NAME)
+        # Whoever asks while it is being made waits too: a coordinator that is named must know its groups.
+        async with self._offsets_topic_creation:
+            await self.controller.create_internal_topic(offsets_topic.NAME)
 
     # What APIs ask about topics
 
