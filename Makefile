@@ -20,7 +20,7 @@ demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
 test: setup ## run all tests (TESTS=tests/unit for a part)
-	$(BIN)/pytest -n $(JOBS) --dist loadfile $(TESTS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0 $(TESTS)
 
 lint: setup ## ruff, mypy --strict and the contracts between rooms
 	$(BIN)/ruff check .
