@@ -101,7 +101,7 @@ def test_committing_as_a_member(version: int, both: Both, topic: str, name: Name
         ("instance", {"member": member, "generation": 1, "instance": "i"}),
     ):
         if "instance" not in who or version >= 7:
-            asked = commit(group, topic, (0, 7, "note"), **who)  # type: ignore[arg-type]
+            asked = commit(group, topic, (0, 7, "note"), **who)
             both.ask(ApiKey.OFFSET_COMMIT, version, asked, what=what)
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
     late = commit(group, topic, (0, 1, ""), member=member, generation=1)

@@ -50,7 +50,7 @@ def test_topics_are_created(version: int, both: Both, name: Names) -> None:
     both.ask(ApiKey.CREATE_TOPICS, version, asked, what="again")
 
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "no partitions": {"num_partitions": 0},
     "negative partitions": {"num_partitions": -2},
     "no replicas": {"replication_factor": 0},
@@ -159,7 +159,7 @@ def test_topics_grow(version: int, both: Both, name: Names) -> None:
             "validate_only": validate_only,
         }
 
-    for what, count, places in (
+    wanted: tuple[tuple[str, int, list[list[int]] | None], ...] = (
         ("same", 2, None),
         ("fewer", 1, None),
         ("none", 0, None),
@@ -171,7 +171,8 @@ def test_topics_grow(version: int, both: Both, name: Names) -> None:
         ("broker twice", 3, [[0, 0]]),
         ("nobody", 3, [[]]),
         ("too many replicas", 3, [[0, 1]]),
-    ):
+    )
+    for what, count, places in wanted:
         both.ask(ApiKey.CREATE_PARTITIONS, version, grow((grown, count, places)), what=what)
     both.ask(ApiKey.CREATE_PARTITIONS, version, grow(("no-such-topic", 3, None), ("", 3, None)), what="unknown")
     both.ask(ApiKey.CREATE_PARTITIONS, version, grow((grown, 3, None), (grown, 4, None)), what="twice")

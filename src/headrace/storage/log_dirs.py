@@ -130,7 +130,7 @@ class LogDirs:
         try:
             write_topic_id(path, topic_id)
         except OSError as error:
-            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot write the topic's id in {path}: {error}") from error
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot write the topic id in {path}: {error}") from error
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
         """The newest leader epoch that the partition's directory knows, before its log is loaded; -1 for none."""

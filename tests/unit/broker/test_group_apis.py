@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from headrace.coordinator.classic_group import ClassicGroup
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import every_version
@@ -63,7 +64,9 @@ async def test_a_member_joins(version: int, world: GroupWorld) -> None:
     assert answer.member_id.startswith("me-")
     assert answer.leader == answer.member_id
     assert [member.member_id for member in answer.members] == [answer.member_id]
-    member = world.coordinator.group("g").membership.members[answer.member_id]
+    group = world.coordinator.group("g")
+    assert isinstance(group, ClassicGroup)
+    member = group.membership.members[answer.member_id]
     assert (member.client_id, member.client_host) == ("me", "/192.0.2.9")
     assert member.rebalance_timeout_ms == (60_000 if version >= 1 else 10_000)
 
