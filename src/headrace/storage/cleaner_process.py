@@ -1,8 +1,9 @@
 """Compaction in a process of its own: the broker's side, which gives it jobs, and the other, which does them.
 
-A cleaner is all Python and would take the interpreter's lock from the event loop for milliseconds at a time; see
-docs/decisions/012. The two talk in lines of JSON: a job; `cleaned` for a group of segments, answered by `swapped`;
-`end_offset` or `error`. The process ends with its standard input, so none is left behind by a broker that dies.
+A cleaner is all Python and would take the interpreter's lock from the event loop for milliseconds at a time: see
+docs/decisions/012-compaction-in-a-process.md. The two talk in lines of JSON: a job; `cleaned` for a group of segments,
+answered by `swapped`; `end_offset` or `error`. The process ends with its standard input, so none is left behind by a
+broker that dies.
 """
 
 import gc

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.storage.log_cleaner import CleanerSettings
+from headrace.storage.log_cleaner import RETRY_MS, CleanerSettings
 from headrace.storage.producer_snapshot import ProducerEntry
 from headrace.wire.batch import DELETE_HORIZON_FLAG, batch_crc_ok
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
-from tests.unit.storage.compaction import DAY, Table
+from tests.unit.storage.compaction import DAY, TP, Table
 from tests.unit.storage.logs import NOW, read_all
 
 
@@ -211,3 +212,96 @@ def test_any_history_keeps_its_last_values_offsets_and_order(
     table.reopen()
     assert table.records() == kept
     table.close()
+
+
+class TestWhatIsDue:
+    def test_a_log_waits_until_enough_of_it_is_dirty(self, table: Table) -> None:
+        table.put(*[(f"{place}", "v") for place in range(50)])
+        table.log.roll(NOW)
+        table.compact()
+        table.configure(min_cleanable_dirty_ratio=0.5)
+        table.put(*[(f"{place}", "w") for place in range(20)])
+        table.log.roll(NOW)
+        assert not table.compact()
+        table.put(*[(f"{place}", "w") for place in range(40)])
+        table.log.roll(NOW)
+        assert table.compact()
+        assert len(table.records()) == 50
+
+    def test_records_younger_than_the_minimum_lag_are_left_alone(self, table: Table) -> None:
+        table.configure(min_compaction_lag_ms=1000)
+        for age in (5000, 3000, 100):
+            table.put(("a", f"{age}"), ("b", f"{age}"), timestamp=NOW - age)
+            table.log.roll(NOW)
+        assert table.compact()
+        assert [offset for offset, *_ in table.pairs()] == [2, 3, 4, 5]
+
+    def test_records_older_than_the_maximum_lag_make_any_log_due(self, table: Table) -> None:
+        table.put(*[(f"{place}", "v" * 50) for place in range(50)])
+        table.log.roll(NOW)
+        table.compact()
+        table.configure(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=1000)
+        table.put(("0", "w"))
+        table.log.roll(NOW)
+        assert not table.compact()
+        table.now += 1001
+        assert table.compact()
+
+    def test_how_far_a_log_is_compacted_survives_a_restart(self, table: Table) -> None:
+        table.put(("a", "1"))
+        table.log.roll(NOW)
+        table.compact()
+        assert (table.directory / "cleaner-offset-checkpoint").read_text() == "0\n1\ntable 0 1\n"
+        table.reopen()
+        assert not table.compact()
+
+    def test_a_new_topic_of_the_same_name_begins_anew(self, table: Table) -> None:
+        table.put(("a", "1"), ("a", "2"))
+        table.log.roll(NOW)
+        table.compact()
+        table.dirs.delete(TP, now_ms=NOW)
+        table.log = table.dirs.create(TP, UUID(int=2), table.log.config, now_ms=NOW)
+        assert table.dirs.cleaned_upto(TP) is None
+
+
+class TestFailures:
+    def test_too_little_memory_for_a_batch_says_what_to_do(
+        self, table: Table, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        table.settings = CleanerSettings(map_bytes=100, io_buffer_bytes=512, bytes_per_second=1e12)
+        table.put(("a", "1"), ("a", "2"))
+        table.log.roll(NOW)
+        table.compact()
+        assert "raise log.cleaner.dedupe.buffer.size" in caplog.text
+        assert "log.cleaner.dedupe.buffer.size" in table.cleaner.failing[TP]
+
+    def test_a_failing_log_is_retried_after_a_minute_and_reported_once(
+        self, table: Table, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        table.put(("a", "1"), ("a", "2"))
+        table.log.roll(NOW)
+        path = table.log.segments[0].path
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        for _ in range(3):
+            assert table.compact()
+            assert not table.compact()
+            table.now += RETRY_MS
+        assert caplog.text.count("failed") == 1
+        assert "at byte 0" in table.cleaner.failing[TP]
+        path.write_bytes(content)
+        assert table.compact()
+        assert not table.cleaner.failing
+        assert table.pairs() == [(1, b"a", b"2")]
+
+
+def test_what_is_read_and_written_is_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("headrace.storage.cleaner.time.sleep", slept.append)
+    monkeypatch.setattr("headrace.storage.cleaner.time.monotonic", lambda: 1000.0)
+    table.settings = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second=1000)
+    table.put(("a", "v" * 400), ("b", "v" * 400))
+    table.log.roll(NOW)
+    size = table.log.size
+    table.compact()
+    assert slept[-1] == pytest.approx(3 * size / 1000)
