@@ -106,11 +106,12 @@ class ConsumerGroup(ConsumerState):
         has_changed = (after.topics, after.regex) != (before.topics, before.regex)
         if after.regex and after.regex != before.regex:
             compiled(after.regex)
-        if member_id not in self.members or after != before:
+        is_new = member_id not in draft.members
+        if is_new or after != before:
             out.decision.append((MemberKey(self.group_id, member_id), _subscription(after)))
-            what = Happening.SUBSCRIBED if member_id in self.members else Happening.JOINED
-            if has_changed or what is Happening.JOINED:
-                self._note(out, what, after, f"{len(after.topics)} topics {after.regex}".rstrip())
+        if is_new or has_changed:
+            what = Happening.JOINED if is_new else Happening.SUBSCRIBED
+            self._note(out, what, after, f"{len(after.topics)} topics {after.regex}".rstrip())
         draft.members[member_id] = after
         if has_changed or self._checked_version != topics.version:
             self._refresh(out, draft, topics, now_ms, has_changed=has_changed)
@@ -202,6 +203,7 @@ class ConsumerGroup(ConsumerState):
         group_id = self.group_id
         new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
         draft.members.pop(old.member_id)
+        draft.members[member_id] = new
         target = self.target.get(old.member_id, NO_PARTITIONS)
         out.decision += self._member_tombstones(old.member_id)
         out.decision += (

@@ -1,0 +1,194 @@
+"""Groups of the consumer protocol (KIP-848) with the clients that have it: librdkafka and the Java client."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.clients.drivers.java_driver import CONSOLE_CONSUMER, run_tool
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_for
+
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+SETTINGS = {
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 200,
+    "group.consumer.min.session.timeout.ms": 1000,
+    "group.consumer.session.timeout.ms": 6000,
+    "group.consumer.assignment.interval.ms": 100,
+}
+
+
+class Members:
+    """Consumers of one group; `poll` keeps all of them going."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.group_id = f"group-{uuid.uuid4().hex[:8]}"
+        self._broker = broker
+        self._consumers: list[Consumer] = []
+        self.values: list[bytes] = []
+
+    def join(self, topic: str, **settings: Any) -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._broker.bootstrap,
+                "group.id": self.group_id,
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                "topic.metadata.refresh.interval.ms": 500,
+                **settings,
+            }
+        )
+        consumer.subscribe([topic])
+        self._consumers.append(consumer)
+        return consumer
+
+    def leave(self, consumer: Consumer) -> None:
+        self._consumers.remove(consumer)
+        consumer.close()
+
+    def poll(self) -> None:
+        for consumer in self._consumers:
+            message = consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                value = message.value()
+                assert value is not None
+                self.values.append(value)
+
+    def wait_for_share(self, *expected: int) -> None:
+        """Until the members have that many partitions each."""
+        wait_for(lambda: self._share() == list(expected), f"members share partitions {expected}")
+
+    def wait_for_values(self, *expected: str) -> None:
+        """Until all of these have been read."""
+        wait_for(lambda: self._share() and {each.encode() for each in expected} <= set(self.values), "records arrive")
+
+    def wait_for_count(self, count: int) -> None:
+        """Until that many records have been read."""
+        wait_for(lambda: self._share() and len(self.values) == count, f"{count} records arrive")
+
+    def _share(self) -> list[int]:
+        self.poll()
+        return [len(consumer.assignment()) for consumer in self._consumers]
+
+    def close(self) -> None:
+        for consumer in self._consumers:
+            consumer.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS)
+    broker.start()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def members(broker: BrokerProcess) -> Iterator[Members]:
+    members = Members(broker)
+    yield members
+    members.close()
+
+
+@pytest.fixture
+def fill(broker: BrokerProcess) -> Callable[[str, int], None]:
+    """Creates a topic of four partitions with that many records, numbered."""
+
+    def create_and_fill(topic: str, count: int) -> None:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic(topic, 4, 1)])[topic].result()
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(count):
+            producer.produce(topic, str(number).encode(), partition=number % 4)
+        producer.flush()
+
+    return create_and_fill
+
+
+def test_members_share_partitions_and_take_over_what_others_leave(
+    members: Members, broker: BrokerProcess, topic: str, fill: Callable[[str, int], None]
+) -> None:
+    fill(topic, 40)
+    members.join(topic)
+    members.wait_for_share(4)
+    second = members.join(topic)
+    members.wait_for_share(2, 2)
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    described = admin.describe_consumer_groups([members.group_id])[members.group_id].result()
+    assert (described.state, described.type, described.partition_assignor) == (
+        ConsumerGroupState.STABLE,
+        ConsumerGroupType.CONSUMER,
+        "uniform",
+    )
+    assert [len(member.assignment.topic_partitions) for member in described.members] == [2, 2]
+
+    members.leave(second)
+    members.wait_for_share(4)
+    members.wait_for_values(*map(str, range(40)))
+
+
+def test_a_group_goes_on_after_its_coordinator_was_killed(
+    members: Members, broker: BrokerProcess, topic: str, fill: Callable[[str, int], None]
+) -> None:
+    fill(topic, 20)
+    consumer = members.join(topic)
+    members.wait_for_values(*map(str, range(20)))
+    consumer.commit(asynchronous=False)
+    broker.sigkill()
+    broker.start()
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(topic, b"after", partition=0)
+    producer.flush()
+    members.wait_for_values("after")
+    assert members.values.count(b"0") == 1, "the offsets were kept"
+    committed = consumer.committed([TopicPartition(topic, 1)])
+    assert committed[0].offset == 5
+
+
+def test_a_static_member_comes_back_without_a_rebalance(
+    members: Members, topic: str, fill: Callable[[str, int], None]
+) -> None:
+    fill(topic, 0)
+    first = members.join(topic, **{"group.instance.id": "one"})
+    other = members.join(topic, **{"group.instance.id": "two"})
+    members.wait_for_share(2, 2)
+    kept = {each.partition for each in first.assignment()}
+    members.leave(first)
+    back = members.join(topic, **{"group.instance.id": "one"})
+    members.wait_for_share(2, 2)
+    assert {each.partition for each in back.assignment()} == kept
+    assert not kept & {each.partition for each in other.assignment()}
+
+
+def test_an_expression_finds_topics_that_are_created_later(
+    members: Members, topic: str, fill: Callable[[str, int], None]
+) -> None:
+    fill(f"{topic}-1", 4)
+    members.join(f"^{topic}-.*")
+    members.wait_for_share(4)
+    fill(f"{topic}-2", 4)
+    members.wait_for_share(8)
+    members.wait_for_count(8)
+
+
+def test_the_java_client_and_its_tools(broker: BrokerProcess, topic: str, fill: Callable[[str, int], None]) -> None:
+    fill(topic, 12)
+    read = run_tool(
+        CONSOLE_CONSUMER,
+        *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", f"{topic}-java", "--from-beginning"),
+        *("--command-property", "group.protocol=consumer", "--max-messages", "12", "--timeout-ms", "20000"),
+    )
+    assert sorted(read.split()) == sorted(map(str, range(12)))
+    described = run_tool(
+        CONSUMER_GROUPS, "--bootstrap-server", broker.bootstrap, "--describe", "--group", f"{topic}-java", "--state"
+    )
+    assert "Empty" in described
+    listed = run_tool(CONSUMER_GROUPS, "--bootstrap-server", broker.bootstrap, "--list", "--type")
+    assert any(line.split()[:2] == [f"{topic}-java", "Consumer"] for line in listed.splitlines())

@@ -1,0 +1,205 @@
+"""Groups of both protocols in one coordinator: the log under them, what replaces what, and time."""
+
+from typing import Any
+
+import pytest
+
+from headrace.coordinator.consumer_group import ConsumerGroup
+from headrace.coordinator.consumer_records import ConsumerGroupKey
+from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
+from headrace.coordinator.records import CommittedOffset, GroupKey
+from headrace.coordinator.requests import Leaver
+from headrace.coordinator.settings import GroupSettings
+from headrace.errors import ErrorCode, KafkaError
+from tests.unit.coordinator.memory_log import MemoryLog
+from tests.unit.coordinator.test_runtime import SETTINGS, World
+
+
+def beat(world: World, member_id: str = "a", epoch: int = 0, **changes: Any) -> ConsumerHeartbeatResult:
+    fields: dict[str, Any] = {
+        "member_id": member_id,
+        "new_member_id": "made-up",
+        "epoch": epoch,
+        "instance_id": None,
+        "rack_id": None,
+        "client_id": "app",
+        "client_host": "/127.0.0.1",
+        "rebalance_timeout_ms": 60_000,
+        "topics": ("t",),
+        "regex": None,
+        "assignor": None,
+        "owned": frozenset(),
+        "brings_member_id": True,
+    }
+    return world.coordinator.consumer_heartbeat("g", ConsumerHeartbeat(**{**fields, **changes}))
+
+
+def offset(world: World, member_id: str, epoch: int, *, knows_epochs: bool = True) -> list[ErrorCode]:
+    value = CommittedOffset(7, -1, "", 0, topic_id=b"t".ljust(16, b"\0"))
+    return world.coordinator.commit_offsets("g", member_id, None, epoch, [("t", 0, value)], knows_epochs=knows_epochs)
+
+
+def test_a_group_outlives_its_coordinator() -> None:
+    world = World()
+    epoch = beat(world).epoch
+    again = World(MemoryLog(world.log.stored))
+    assert beat(again, epoch=epoch, owned=None).epoch == epoch
+
+
+def test_members_of_a_group_that_was_read_from_the_log_are_watched() -> None:
+    world = World()
+    beat(world)
+    again = World(MemoryLog(world.log.stored))
+    again.loop.advance(46)
+    group = again.coordinator.group("g")
+    assert isinstance(group, ConsumerGroup)
+    assert group.is_empty
+
+
+def test_a_heartbeat_that_cannot_be_written_changes_nothing() -> None:
+    world = World()
+    world.log.error = KafkaError(ErrorCode.kafka_storage_error)
+    with pytest.raises(KafkaError):
+        beat(world)
+    world.log.error = None
+    with pytest.raises(KafkaError):
+        world.coordinator.group("g")
+    assert beat(world).epoch == 2
+
+
+def test_a_member_that_could_not_be_removed_is_removed_later() -> None:
+    world = World()
+    beat(world)
+    world.log.error = KafkaError(ErrorCode.kafka_storage_error)
+    world.loop.advance(45.5)
+    world.log.error = None
+    world.loop.advance(2)
+    group = world.coordinator.group("g")
+    assert isinstance(group, ConsumerGroup)
+    assert group.is_empty
+
+
+def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
+    world = World()
+    offset(world, "", -1)
+    beat(world)
+    assert isinstance(world.coordinator.group("g"), ConsumerGroup)
+    assert world.coordinator.committed_offsets("g")["t"][0].offset == 7
+    assert (GroupKey("g"), None) in world.log.records()
+
+
+def test_a_classic_group_with_members_stays_classic() -> None:
+    world = World()
+    world.member()
+    with pytest.raises(KafkaError) as raised:
+        beat(world)
+    assert raised.value.code is ErrorCode.group_id_not_found
+
+
+def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
+    world = World()
+    beat(world)
+    beat(world, epoch=-1)
+    world.member()
+    assert world.coordinator.classic_group("g").membership.members
+    assert (ConsumerGroupKey("g"), None) in world.log.records()
+    assert World(MemoryLog(world.log.stored)).coordinator.classic_group("g").group_id == "g"
+
+
+def test_a_consumer_group_with_members_takes_no_classic_ones() -> None:
+    world = World()
+    beat(world)
+    with pytest.raises(KafkaError) as raised:
+        world.join()
+    assert raised.value.code is ErrorCode.inconsistent_group_protocol
+    with pytest.raises(KafkaError) as raised:
+        world.coordinator.heartbeat("g", "a", None, 2)
+    assert raised.value.code is ErrorCode.unknown_member_id
+
+
+def test_members_commit_with_their_epoch_and_a_version_that_has_one() -> None:
+    world = World()
+    epoch = beat(world).epoch
+    assert offset(world, "a", epoch) == [ErrorCode.none]
+    for arguments, code in (
+        (("a", epoch + 1), ErrorCode.stale_member_epoch),
+        (("b", epoch), ErrorCode.unknown_member_id),
+    ):
+        with pytest.raises(KafkaError) as raised:
+            offset(world, *arguments)
+        assert raised.value.code is code
+    with pytest.raises(KafkaError) as raised:
+        offset(world, "a", epoch, knows_epochs=False)
+    assert raised.value.code is ErrorCode.unsupported_version
+
+
+def test_members_fetch_with_their_epoch() -> None:
+    world = World()
+    epoch = beat(world).epoch
+    world.coordinator.check_offset_fetch("g", None, -1)
+    world.coordinator.check_offset_fetch("g", "a", epoch)
+    with pytest.raises(KafkaError) as raised:
+        world.coordinator.check_offset_fetch("g", "a", epoch - 1)
+    assert raised.value.code is ErrorCode.stale_member_epoch
+
+
+def test_offsets_that_a_member_reads_are_not_deleted() -> None:
+    world = World()
+    offset(world, "a", beat(world).epoch)
+    assert world.coordinator.delete_offsets("g", [("t", 0), ("u", 0)]) == [
+        ErrorCode.group_subscribed_to_topic,
+        ErrorCode.none,
+    ]
+
+
+def test_a_group_is_deleted_once_it_is_empty() -> None:
+    world = World()
+    offset(world, "a", beat(world).epoch)
+    with pytest.raises(KafkaError) as raised:
+        world.coordinator.delete_group("g")
+    assert raised.value.code is ErrorCode.non_empty_group
+    beat(world, epoch=-1)
+    world.coordinator.delete_group("g")
+    again = World(MemoryLog(world.log.stored))
+    assert not list(again.coordinator.groups())
+    assert not again.coordinator.committed_offsets("g")
+
+
+def test_an_administrator_removes_members() -> None:
+    world = World()
+    beat(world)
+    beat(world, "s", instance_id="i")
+    leavers = [Leaver(member_id=each, instance_id=instance, reason="") for each, instance in (("a", None), ("", "i"))]
+    assert world.coordinator.leave("g", [*leavers, leavers[0]]) == [
+        ErrorCode.none,
+        ErrorCode.none,
+        ErrorCode.unknown_member_id,
+    ]
+
+
+def test_a_group_may_have_settings_of_its_own() -> None:
+    settings = GroupSettings(offsets_topic_num_partitions=1)
+    world = World(settings=settings)
+    settings.by_group["g"] = GroupSettings(group_consumer_heartbeat_interval_ms=777)
+    assert beat(world).heartbeat_interval_ms == 777
+    assert SETTINGS.of("g").group_consumer_heartbeat_interval_ms == 5000
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"member_id": ""}, ErrorCode.invalid_request),
+        ({"instance_id": " "}, ErrorCode.invalid_request),
+        ({"rebalance_timeout_ms": -1}, ErrorCode.invalid_request),
+        ({"owned": None}, ErrorCode.invalid_request),
+        ({"topics": None}, ErrorCode.invalid_request),
+        ({"epoch": -2}, ErrorCode.invalid_request),
+        ({"epoch": -3}, ErrorCode.invalid_request),
+        ({"assignor": "sticky"}, ErrorCode.unsupported_assignor),
+        ({"epoch": 3}, ErrorCode.group_id_not_found),
+    ],
+)
+def test_a_bad_heartbeat_is_refused(changes: dict[str, Any], code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as raised:
+        beat(World(), **changes)
+    assert raised.value.code is code
