@@ -1,0 +1,134 @@
+"""A broker killed while topics come and go: metadata and log directories agree at the next start."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+from headrace.storage.partition_metadata import read_topic_id
+from headrace.wire.apis import ApiKey
+from headrace.wire.records import RecordData, build_batch, iter_records
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
+
+KILLS = int(os.environ.get("HEADRACE_KILLS", "4"))
+CHANGES_BETWEEN_KILLS = 15
+NAMES = [f"topic-{number}" for number in range(12)]
+
+
+class Changer:
+    """Creates, grows and deletes topics at random until its connection ends; the same names come again and again."""
+
+    def __init__(self, bootstrap: str, seed: int) -> None:
+        self.changes = 0
+        self._bootstrap = bootstrap
+        self._random = random.Random(seed)
+        self.thread = threading.Thread(target=self._change, daemon=True)
+        self.thread.start()
+
+    def _change(self) -> None:
+        try:
+            with WireClient(self._bootstrap) as client:
+                while True:
+                    self._change_one(client, self._random.choice(NAMES))
+                    self.changes += 1
+        except OSError:
+            return
+
+    def _change_one(self, client: WireClient, name: str) -> None:
+        new = {"name": name, "num_partitions": 3, "replication_factor": 1, "assignments": [], "configs": []}
+        created = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        if created["topics"][0]["error_code"] == "none":
+            produce(client, name, 0)
+        elif self._random.random() < 0.3:
+            grown = {"name": name, "count": 3 + self._random.randrange(4), "assignments": None}
+            client.ask(ApiKey.CREATE_PARTITIONS, 1, {"topics": [grown], "timeout": 9000, "validate_only": False})
+        else:
+            client.ask(ApiKey.DELETE_TOPICS, 4, {"topic_names": [name], "timeout": 9000})
+
+
+def produce(client: WireClient, topic: str, partition: int) -> str:
+    batch = build_batch([RecordData(None, topic.encode(), 1)])
+    message = {
+        "transactional_id": None,
+        "acks": 1,
+        "timeout": 9000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
+    }
+    answer = client.ask(ApiKey.PRODUCE, 9, message)
+    code: str = answer["responses"][0]["partition_responses"][0]["error_code"]
+    return code
+
+
+def fetched(client: WireClient, topic: str, partition: int) -> dict[str, Any]:
+    wanted = {
+        "partition": partition,
+        "current_leader_epoch": -1,
+        "fetch_offset": 0,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1 << 20,
+    }
+    message = {
+        "replica_id": -1,
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": 1 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [wanted]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    answer: dict[str, Any] = client.ask(ApiKey.FETCH, 12, message)["responses"][0]["partitions"][0]
+    return answer
+
+
+def check_agreement(bootstrap: str, data: Path) -> None:
+    """Every partition of every topic has a directory of that topic's id, and nothing else has one; all can be used.
+
+    What a deletion left half done is set aside as stray.
+    """
+    with WireClient(bootstrap) as client:
+        asked = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        topics = client.ask(ApiKey.METADATA, 12, asked)["topics"]
+        expected: dict[str, uuid.UUID] = {}
+        for topic in topics:
+            assert topic["error_code"] == "none", topic
+            for partition in topic["partitions"]:
+                assert partition["error_code"] == "none", topic
+                expected[f"{topic['name']}-{partition['partition_index']}"] = topic["topic_id"]
+        on_disk = {
+            path.name: read_topic_id(path)
+            for path in data.iterdir()
+            if path.is_dir() and not path.name.endswith(("-delete", "-stray"))
+        }
+        assert on_disk == expected
+        for topic in topics:
+            for partition in topic["partitions"]:
+                name, index = topic["name"], partition["partition_index"]
+                assert produce(client, name, index) == "none"
+                answer = fetched(client, name, index)
+                assert answer["error_code"] == "none"
+                assert {record.value for record in iter_records(answer["records"])} == {name.encode()}
+
+
+def test_metadata_and_log_directories_agree_after_every_kill(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data, settings={"log.segment.delete.delay.ms": 50}) as broker:
+        for kill in range(KILLS):
+            changers = [Changer(broker.bootstrap, 10 * kill + number) for number in range(3)]
+            wait_for(lambda: sum(each.changes for each in changers) >= CHANGES_BETWEEN_KILLS, "changes of topics")  # noqa: B023
+            broker.sigkill()
+            for changer in changers:
+                changer.thread.join(20)
+            broker.start()
+            check_agreement(broker.bootstrap, data)
+        assert "Traceback" not in broker.log()
