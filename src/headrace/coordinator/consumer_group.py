@@ -278,6 +278,8 @@ class ConsumerGroup(ConsumerState):
 
     def _retarget(self, out: Outcome, draft: _Draft, topics: Topics, now_ms: int) -> tuple[int, dict[str, Partitions]]:
         """The target assignment and its epoch; a new one where the group's epoch has moved on and it is time."""
+        if not out.decision and draft.epoch <= self.assignment_epoch:
+            return self.assignment_epoch, self.target
         # A member that took over a place has its target too.
         current = dict(self.target)
         for key, value in out.decision:
