@@ -17,13 +17,13 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import sync_file
 from headrace.storage.cleaned_transactions import CleanedTransactions
 from headrace.storage.log_config import LogConfig
-from headrace.storage.offset_map import LIVE, SUPERSEDED, TOMBSTONE, OffsetMap
+from headrace.storage.offset_map import LIVE, SUPERSEDED, OffsetMap
 from headrace.storage.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment
 from headrace.storage.segment_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import Buffer
 from headrace.wire.batch import DELETE_HORIZON_FLAG, HEADER_SIZE, MAGIC_V2, BatchHeader, batch_crc_ok, parse_header
-from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, survey
+from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, survey, survivors
 from headrace.wire.records import uncompressed_body
 
 
@@ -237,26 +237,27 @@ class Cleaner:
             if fates.count(LIVE) == len(fates):
                 writer.add(header, batch)
                 return
-        body = uncompressed_body(header, batch, 0)
-        spans = survey(header, body)
+            body = uncompressed_body(header, batch, 0)
+            kept = survivors(header, body, fates)
+        else:
+            body = uncompressed_body(header, batch, 0)
+            kept = [each for each in survey(header, body) if self._is_newest(each)]
         horizon = _delete_horizon(header)
-        tombstones_go = horizon is not None and horizon <= self._job.now_ms
-        kept = [each for each in spans if self._stays(each, tombstones_go=tombstones_go)]
+        if horizon is not None and horizon <= self._job.now_ms:
+            kept = [each for each in kept if each.has_value]
         set_horizon = horizon is None and not all(each.has_value for each in kept)
         if not kept:
             self._copy_empty(header, writer)
-        elif len(kept) == len(spans) and not set_horizon:
+        elif len(kept) == header.record_count and not set_horizon:
             writer.add(header, batch)
         else:
             self._rebuild(header, body, kept, writer, set_horizon=set_horizon)
 
-    def _stays(self, record: RecordSpan, *, tombstones_go: bool) -> bool:
+    def _is_newest(self, record: RecordSpan) -> bool:
+        """Of its key, in a batch that begins before the dirty part; it may end in it."""
         if record.offset >= self.map.first_offset:
-            fate = self.map.fates[record.offset - self.map.first_offset]
-            return fate == LIVE or (fate == TOMBSTONE and not tombstones_go)
-        if record.key is None or self.map.supersedes(record.key):
-            return False
-        return record.has_value or not tombstones_go
+            return self.map.fates[record.offset - self.map.first_offset] != SUPERSEDED
+        return record.key is not None and not self.map.supersedes(record.key)
 
     def _rebuild(
         self, header: BatchHeader, body: bytes, kept: Sequence[RecordSpan], writer: "_Writer", *, set_horizon: bool

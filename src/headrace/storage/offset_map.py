@@ -17,7 +17,7 @@ _DIGEST_SIZE: Final = 47
 LIVE: Final = 0
 """The record is the newest of its key and has a value; or there is no such record."""
 SUPERSEDED: Final = 1
-"""A newer record has the same key, or the record has no key."""
+"""As `record_spans.survivors` has it. A newer record has the same key, or the record has no key."""
 TOMBSTONE: Final = 2
 """The record is the newest of its key and has no value."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Buffer
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
 from headrace.wire.records import assemble, get_varint, put_varint
@@ -89,6 +90,38 @@ def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
         end = position + size
         spans.append(RecordSpan(offset, key, has_value, start, end, get_varint(body, position + 1)[0]))
         start = end
+    return spans
+
+
+def survivors(header: rb.BatchHeader, body: bytes, gone: Buffer) -> list[RecordSpan]:
+    """As `survey`, but without keys and without the records whose offset has a one in `gone`.
+
+    `gone` has a byte for each offset of the batch; one that is neither 0 nor 1 says that the record has no value.
+    """
+    spans = []
+    position = 0
+    base_offset = header.base_offset
+    for _ in range(header.record_count):
+        start = position
+        byte = body[position]
+        if byte < 0x80:
+            position += 1
+            end = position + (byte >> 1)
+        else:
+            size, position = get_varint(body, position)
+            end = position + size
+        byte = body[position + 1]
+        if byte < 0x80:
+            timestamp_delta = (byte >> 1) ^ -(byte & 1)
+            position += 2
+        else:
+            timestamp_delta, position = get_varint(body, position + 1)
+        byte = body[position]
+        delta = byte >> 1 if byte < 0x80 else get_varint(body, position)[0]
+        fate = gone[delta]
+        if fate != 1:
+            spans.append(RecordSpan(base_offset + delta, None, not fate, start, end, timestamp_delta))
+        position = end
     return spans
 
 
