@@ -31,7 +31,7 @@ from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
 from headrace.broker.topic_table import TopicTable
 from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
-from headrace.cluster.embedded import EmbeddedStore
+from headrace.cluster.embedded import EmbeddedStore, founded_cluster
 from headrace.cluster.image import GROUP_CONFIG, TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
 from headrace.cluster.image import Endpoint as BrokerEndpoint
 from headrace.cluster.store import StoreError
@@ -87,7 +87,9 @@ class Node:
         config = self.config
         for warning in config.warnings:
             log.warning("%s", warning)
-        self.log_dirs = LogDirs.open(self._data_directories, broker_id=config.node_id)
+        self.log_dirs = LogDirs.open(
+            self._data_directories, broker_id=config.node_id, cluster_id=self._founded_cluster()
+        )
         self.replicas = ReplicaManager(self.log_dirs, self._log_config)
         try:
             store = EmbeddedStore(
@@ -113,6 +115,13 @@ class Node:
         self._start_upkeep()
         if self._owns_process:
             _quiet_garbage_collection()
+
+    def _founded_cluster(self) -> str | None:
+        """The cluster id that the metadata knows, for directories that lost theirs (`meta.properties`)."""
+        try:
+            return founded_cluster(self._data_directories[0] / METADATA_FILE) if self._data_directories else None
+        except StoreError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     async def stop(self) -> None:
         """Stop serving, then close the logs so that the next start need not recover them."""

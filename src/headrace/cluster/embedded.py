@@ -9,9 +9,11 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from headrace.cluster import znodes
 from headrace.cluster.store import (
     ANY_VERSION,
     CHANGED,
@@ -47,6 +49,25 @@ CREATE INDEX IF NOT EXISTS child ON node (parent);
 INSERT OR IGNORE INTO node VALUES ('/', '', x'', 0, 0);
 DELETE FROM node WHERE ephemeral;
 """
+
+
+def founded_cluster(path: Path) -> str | None:
+    """The id of the cluster whose store is in the file `path`; None where there is none yet.
+
+    Raises StoreUnavailable for a file that is no store.
+    """
+    if not path.is_file():
+        return None
+    import sqlite3
+
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            row = database.execute("SELECT data FROM node WHERE path = ?", (znodes.CLUSTER_ID,)).fetchone()
+    except sqlite3.OperationalError:
+        return None  # without the table: nothing was founded in it
+    except sqlite3.Error as error:
+        raise StoreUnavailable(str(path), str(error)) from error
+    return None if row is None else znodes.decode_cluster_id(row[0])
 
 
 class EmbeddedStore:

@@ -32,12 +32,16 @@ class ReplicaManager:
         self._config_of = config_of
         self._checkpointing = threading.Lock()
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._offline: dict[TopicPartition, str] = {}
 
     def get(self, topic: str, partition: int) -> Partition:
-        """The partition. Raises KafkaError(unknown_topic_or_partition)."""
+        """The partition. Raises KafkaError: unknown_topic_or_partition; kafka_storage_error where it is offline."""
         try:
             return self._partitions[topic, partition]
         except KeyError:
+            why = self._offline.get(TopicPartition(topic, partition))
+            if why is not None:
+                raise KafkaError(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {why}") from None
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic}-{partition}"
             ) from None
@@ -70,10 +74,14 @@ class ReplicaManager:
         if partition is not None:
             partition.leader_epoch = leader_epoch
             return partition
-        opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id)
-        partition = Partition(
-            opened, topic_id=topic_id, leader_epoch=leader_epoch, producers=_producer_state_of(opened)
-        )
+        try:
+            opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id)
+            producers = _producer_state_of(opened)
+        except KafkaError as error:
+            self._offline[topic_partition] = str(error)
+            raise
+        self._offline.pop(topic_partition, None)
+        partition = Partition(opened, topic_id=topic_id, leader_epoch=leader_epoch, producers=producers)
         self._partitions[topic_partition] = partition
         return partition
 
@@ -95,8 +103,19 @@ class ReplicaManager:
         """Stop serving the topic's partitions and let their files go after `file.delete.delay.ms`."""
         for partition in self._of_topic(topic):
             del self._partitions[partition.topic_partition]
-            self.log_dirs.delete(partition.topic_partition, now_ms=now_ms())
+            self._delete_files(partition.topic_partition)
             partition.wake_all()
+        for topic_partition in [each for each in self._offline if each.topic == topic]:
+            del self._offline[topic_partition]
+            if topic_partition in self.log_dirs.partitions():
+                self._delete_files(topic_partition)
+
+    def _delete_files(self, topic_partition: TopicPartition) -> None:
+        """One partition whose disk fails does not keep the others of its topic; the next start sets it aside."""
+        try:
+            self.log_dirs.delete(topic_partition, now_ms=now_ms())
+        except KafkaError as error:
+            log.error("The files of %s cannot be deleted now: %s", topic_partition, error)
 
     def reconfigure(self, topic: str) -> None:
         """Apply the settings now in force to the topic's logs."""
@@ -161,7 +180,7 @@ def _producer_state_of(opened: Log) -> ProducerState:
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
         try:
             state.restore(read_snapshot(path))
-        except CorruptSnapshotError as error:
+        except (CorruptSnapshotError, OSError) as error:
             log.warning("%s; reading producers from an older snapshot or the log", error)
             continue
         start = max(start, offset)

@@ -96,7 +96,7 @@ class Log:
         epochs_path = directory / LEADER_EPOCHS_FILE
         try:
             entries = read_entries(epochs_path)
-        except CorruptCheckpointError as error:
+        except (CorruptCheckpointError, OSError) as error:
             log.warning("%s; reading the epochs from the log", error)
             entries = []
         self = cls(directory, topic_partition, config, entries, now_ms)

@@ -136,8 +136,8 @@ class LogDirs:
         """The newest leader epoch that the partition's directory knows, before its log is loaded; -1 for none."""
         try:
             entries = read_entries(self._found[topic_partition][1] / LEADER_EPOCHS_FILE)
-        except CorruptCheckpointError:
-            return UNDEFINED
+        except (CorruptCheckpointError, OSError):
+            return UNDEFINED  # opening the log tells what is wrong
         return entries[-1].epoch if entries else UNDEFINED
 
     def load(self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:

@@ -50,7 +50,7 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
     """
     path = directory / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
     fields: dict[str, str] = {}

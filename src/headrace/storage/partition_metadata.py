@@ -14,13 +14,15 @@ FILE_NAME: Final = "partition.metadata"
 def read_topic_id(directory: Path) -> UUID | None:
     """None where there is no file, as in logs older than Kafka 2.8.
 
-    Raises KafkaError(inconsistent_topic_id) when the file is unreadable.
+    Raises KafkaError: inconsistent_topic_id when the file makes no sense, kafka_storage_error when it cannot be read.
     """
     path = directory / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     try:
         if fields["version"] != "0":

@@ -1,0 +1,105 @@
+"""Files damaged while the broker was down: healed, or refused with a clear message; never a surprise for a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import KafkaError
+from headrace.testing import Broker
+from headrace.wire.apis import ApiKey
+from headrace.wire.records import iter_records
+from tests.broker.test_kill_while_topics_change import fetched, produce
+from tests.support.wire_client import WireClient
+
+GARBAGE = bytes(range(256))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """What a broker left behind that had a topic of two partitions with a record in each."""
+    with Broker(data=tmp_path) as broker, WireClient(broker.bootstrap) as client:
+        new = {"name": "t", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        for partition in (0, 1):
+            assert produce(client, "t", partition) == "none"
+    return tmp_path
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(GARBAGE)
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def replace_with_directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def metadata(client: WireClient) -> dict[str, Any]:
+    message = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+    return client.ask(ApiKey.METADATA, 12, message)
+
+
+def values(client: WireClient, partition: int) -> list[bytes | None]:
+    answer = fetched(client, "t", partition)
+    assert answer["error_code"] == "none"
+    return [record.value for record in iter_records(answer["records"])]
+
+
+@pytest.mark.parametrize("damage", [lose, empty, garble])
+def test_a_lost_identity_is_taken_from_the_metadata(data: Path, damage: Callable[[Path], None]) -> None:
+    text = (data / "meta.properties").read_text()
+    damage(data / "meta.properties")
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        cluster_id = metadata(client)["cluster_id"]
+        assert f"cluster.id={cluster_id}" in text
+        assert values(client, 0) == [b"t"]
+
+
+def test_garbage_instead_of_a_topic_id_is_refused_by_name(data: Path) -> None:
+    garble(data / "t-0" / "partition.metadata")
+    with pytest.raises(KafkaError, match=r"t-0/partition\.metadata is malformed"):
+        Broker(data=data).start()
+
+
+def test_garbage_instead_of_the_metadata_is_refused_by_name(data: Path) -> None:
+    garble(data / "metadata.db")
+    with pytest.raises(KafkaError, match="metadata store is not available"):
+        Broker(data=data).start()
+
+
+@pytest.mark.parametrize("damage", [garble, lose, empty])
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "00000000000000000001.snapshot"])
+def test_what_can_be_read_from_the_log_is(data: Path, name: str, damage: Callable[[Path], None]) -> None:
+    path = data / "t-0" / name
+    path.touch()
+    damage(path)
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert values(client, 0) == [b"t"]
+
+
+def test_a_log_that_cannot_be_opened_takes_only_its_partition_offline(data: Path) -> None:
+    replace_with_directory(data / "t-0" / "00000000000000000000.index")
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert produce(client, "t", 0) == "kafka_storage_error"
+        assert fetched(client, "t", 0)["error_code"] == "kafka_storage_error"
+        assert produce(client, "t", 1) == "none"
+        assert values(client, 1) == [b"t", b"t"]
+
+        client.ask(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": 9000})
+        assert produce(client, "t", 0) == "unknown_topic_or_partition"
+        new = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        assert produce(client, "t", 0) == "none"
+        assert values(client, 0) == [b"t"]
