@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from headrace.pipeline.topics import Topics
 from tests.pipeline.reading import latest, read_all
@@ -21,7 +23,13 @@ def _lines(spark: SparkSession, times: list[str]) -> DataFrame:
     return lines.parsed(log_records(spark, texts))
 
 
-def test_late_requests_are_counted_after_all(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+def _crash(*_: Any) -> None:
+    raise InterruptedError
+
+
+def test_late_requests_are_counted_once_even_if_that_is_cut_short(
+    broker: BrokerProcess, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from headrace.pipeline.jobs.access_log import EVENTS, LATE_BY, PAGE_VIEWS
     from headrace.pipeline.jobs.place import Place
     from headrace.pipeline.jobs.settle import settle
@@ -37,6 +45,10 @@ def test_late_requests_are_counted_after_all(broker: BrokerProcess, spark: Spark
     views = traffic.page_views_per_minute(in_time, LATE_BY)
     Sink(PAGE_VIEWS, "page-views/views", place.table("page_views_per_minute"), cluster).write(views, 0)
 
+    with monkeypatch.context() as patch:
+        patch.setattr(Sink, "_records", _crash)
+        with pytest.raises(InterruptedError):
+            settle(spark, cluster, place)
     settle(spark, cluster, place)
     settle(spark, cluster, place)
 

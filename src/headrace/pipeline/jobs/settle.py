@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace.pipeline.jobs.access_log import CRAWLERS, EVENTS, LATE_BY, PAGE_VIEWS, REQUEST_RATE
 from headrace.pipeline.jobs.job import Output
 from headrace.pipeline.jobs.place import Place
-from headrace.pipeline.jobs.sink import Cluster, Sink
+from headrace.pipeline.jobs.sink import Cluster, Commit, Sink, find_commit
 from headrace.pipeline.transforms import crawlers, traffic
 
 _Windowed: TypeAlias = Callable[[DataFrame, str], DataFrame]
@@ -39,14 +39,20 @@ def settle(spark: SparkSession, cluster: Cluster, place: Place) -> int:
     events = spark.read.format("delta").load(archive)
     corrected = 0
     for output, transform in _WINDOWED:
-        rows = transform(events, LATE_BY)
-        path = place.table(output.table)
-        if DeltaTable.isDeltaTable(spark, path):
-            rows = rows.exceptAll(spark.read.format("delta").load(path).select(*rows.columns))
-        rows = rows.persist()
-        try:
-            corrected += Sink(output, f"settle/{output.table}", path, cluster).write(rows, version)
-        finally:
-            rows.unpersist()
+        writer, path = f"settle/{output.table}", place.table(output.table)
+        rows = _missing(transform(events, LATE_BY), path, find_commit(spark, path, writer, version))
+        # Not a cache: Spark would compute that anew once the table, which these rows are told from, has them.
+        corrected += Sink(output, writer, path, cluster).write(rows.localCheckpoint(), version)
     log.info("%d rows of late requests settled", corrected)
     return corrected
+
+
+def _missing(expected: DataFrame, path: str, repeated: Commit | None) -> DataFrame:
+    """The rows that the table does not have; if this was cut short before, those that it did not have then."""
+    spark = expected.sparkSession
+    if not DeltaTable.isDeltaTable(spark, path) or (repeated and repeated.version == 0):
+        return expected
+    stored = spark.read.format("delta")
+    if repeated:
+        stored = stored.option("versionAsOf", repeated.version - 1)
+    return expected.exceptAll(stored.load(path).select(*expected.columns))

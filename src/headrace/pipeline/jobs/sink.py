@@ -35,6 +35,26 @@ class Cluster:
     prefix: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A batch in a table's log: the table's version with it, and the topic's end offsets, by partition, before it."""
+
+    version: int
+    topic_end_offsets: dict[str, int]
+
+
+def find_commit(spark: SparkSession, table_path: str, writer: str, batch: int) -> Commit | None:
+    """The commit of a writer's batch, which must be among the table's last ones; None where there is none."""
+    if not DeltaTable.isDeltaTable(spark, table_path):
+        return None
+    history = DeltaTable.forPath(spark, table_path).history(_COMMITS_LOOKED_BACK)
+    for row in history.where(sf.col("userMetadata").isNotNull()).select("version", "userMetadata").collect():
+        marker = json.loads(row.userMetadata)
+        if marker.get("writer") == writer and marker.get("batch") == batch:
+            return Commit(version=row.version, topic_end_offsets=marker["topic_end_offsets"])
+    return None
+
+
 class Sink:
     """One output of one writer. `writer` names it for ever: in the table's log and in the records' headers."""
 
@@ -56,15 +76,15 @@ class Sink:
         if count == 0:
             return 0
         spark = rows.sparkSession
-        before = self._offsets_before(spark, batch) if self._may_be_repeated else None
+        earlier = find_commit(spark, self._path, self._writer, batch) if self._may_be_repeated else None
         self._may_be_repeated = False
-        if before is None:
+        if earlier is None:
             self._commit(rows, batch)
         if self._topic is None:
             return 0
         records = self._records(rows, batch)
-        if before is not None:
-            published = self._published(spark, self._topic, batch, before)
+        if earlier is not None:
+            published = self._published(spark, self._topic, batch, earlier.topic_end_offsets)
             records = records.join(published, "key", "left_anti")
             count = records.count()
             log.info("%s: batch %d was committed before, %d records were missing", self._writer, batch, count)
@@ -72,17 +92,6 @@ class Sink:
             "topic", self._topic
         ).option("includeHeaders", "true").save()
         return count
-
-    def _offsets_before(self, spark: SparkSession, batch: int) -> dict[str, int] | None:
-        """The topic's end offsets when `batch` was committed to the table; None when it was not."""
-        if not DeltaTable.isDeltaTable(spark, self._path):
-            return None
-        history = DeltaTable.forPath(spark, self._path).history(_COMMITS_LOOKED_BACK)
-        for row in history.where(sf.col("userMetadata").isNotNull()).select("userMetadata").collect():
-            marker = json.loads(row.userMetadata)
-            if marker.get("writer") == self._writer and marker.get("batch") == batch:
-                return dict(marker["topic_end_offsets"])
-        return None
 
     def _commit(self, rows: DataFrame, batch: int) -> None:
         spark = rows.sparkSession
