@@ -51,6 +51,44 @@ def _named_groups(request: Any, error: Fields) -> Fields:
     return {"results": results, "groups": groups}
 
 
+def _new_topics(request: Any, error: Fields) -> Fields:
+    none = {"topic_id": None, "num_partitions": -1, "replication_factor": -1, "configs": ()}
+    return {"topics": [{"name": topic.name, **none, **error} for topic in request.topics]}
+
+
+def _deleted_topics(request: Any, error: Fields) -> Fields:
+    named = [(name, None) for name in getattr(request, "topic_names", ())]
+    identified = [(topic.name, topic.topic_id) for topic in getattr(request, "topics", ())]
+    return {"responses": [{"name": name, "topic_id": each, **error} for name, each in (*named, *identified)]}
+
+
+def _grown_topics(request: Any, error: Fields) -> Fields:
+    return {"results": [{"name": topic.name, **error} for topic in request.topics]}
+
+
+def _altered_resources(request: Any, error: Fields) -> Fields:
+    return {
+        "responses": [
+            {"resource_type": each.resource_type, "resource_name": each.resource_name, **error}
+            for each in request.resources
+        ]
+    }
+
+
+def _deleted_records(request: Any, error: Fields) -> Fields:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": each.partition_index, "low_watermark": -1, **error} for each in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
 def _empty(*names: str) -> Any:
     return lambda _request, _error: dict.fromkeys(names, ())
 
@@ -58,6 +96,12 @@ def _empty(*names: str) -> Any:
 _ITEMS = {
     int(ApiKey.FIND_COORDINATOR): _find_coordinator,
     int(ApiKey.JOIN_GROUP): _join_group,
+    int(ApiKey.CREATE_TOPICS): _new_topics,
+    int(ApiKey.DELETE_TOPICS): _deleted_topics,
+    int(ApiKey.CREATE_PARTITIONS): _grown_topics,
+    int(ApiKey.INCREMENTAL_ALTER_CONFIGS): _altered_resources,
+    int(ApiKey.ALTER_CONFIGS): _altered_resources,
+    int(ApiKey.DELETE_RECORDS): _deleted_records,
     int(ApiKey.SYNC_GROUP): lambda _request, _error: {"assignment": b""},
     int(ApiKey.DESCRIBE_GROUPS): _named_groups,
     int(ApiKey.DELETE_GROUPS): _named_groups,

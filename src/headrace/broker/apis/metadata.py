@@ -110,10 +110,14 @@ class MetadataApis:
     ) -> Reply:
         errors: dict[str, KafkaError] = {}
         wanted = [NewTopic(name) for name in missing if not topic_names.is_internal(name)]
-        results = await self._controller.create_topics(wanted)
-        for new, result in zip(wanted, results, strict=True):
-            if isinstance(result, KafkaError):
-                errors[new.name] = result
+        try:
+            results = await self._controller.create_topics(wanted)
+        except KafkaError as error:
+            errors = {new.name: error for new in wanted}
+        else:
+            for new, result in zip(wanted, results, strict=True):
+                if isinstance(result, KafkaError):
+                    errors[new.name] = result
         for name in filter(topic_names.is_internal, missing):
             try:
                 await self._controller.create_internal_topic(name)

@@ -1,0 +1,93 @@
+"""A disk without room: what cannot be written is refused by name, the rest goes on, and a crash then loses nothing."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.testing import Broker
+from headrace.wire.apis import ApiKey
+from headrace.wire.records import iter_records
+from tests.broker.test_kill_while_topics_change import fetched, produce
+from tests.support.wire_client import WireClient
+
+STORAGE_ERROR = "kafka_storage_error"
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow, which the broker in it is told as it is told of a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signalled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, signalled)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(data=tmp_path) as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[WireClient]:
+    with WireClient(broker.bootstrap) as client:
+        assert create(client, "t") == "none"
+        assert produce(client, "t", 0) == "none"
+        yield client
+
+
+def create(client: WireClient, name: str) -> str:
+    new = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+    code: str = answer["topics"][0]["error_code"]
+    return code
+
+
+def refused_changes(client: WireClient) -> list[str]:
+    """The error codes of every kind of change."""
+    change = {"name": "retention.ms", "config_operation": 0, "value": "1"}
+    altered: dict[str, Any] = {"resource_type": 2, "resource_name": "t", "configs": [change]}
+    grown = {"topics": [{"name": "t", "count": 3, "assignments": None}], "timeout": 9000, "validate_only": False}
+    wanted = {
+        "topics": [{"topic_id": None, "name": "v"}],
+        "allow_auto_topic_creation": True,
+        "include_topic_authorized_operations": False,
+    }
+    questions: list[tuple[ApiKey, int, dict[str, Any], str]] = [
+        (ApiKey.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": 9000}, "responses"),
+        (ApiKey.CREATE_PARTITIONS, 1, grown, "results"),
+        (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [altered], "validate_only": False}, "responses"),
+        (ApiKey.METADATA, 12, wanted, "topics"),
+    ]
+    codes = [
+        client.ask(api, version, message)[answers][0]["error_code"] for api, version, message, answers in questions
+    ]
+    return [produce(client, "t", 0), create(client, "u"), *codes]
+
+
+def test_every_change_is_refused_and_reading_goes_on(client: WireClient) -> None:
+    with full_disk():
+        assert set(refused_changes(client)) == {STORAGE_ERROR}
+        records = list(iter_records(fetched(client, "t", 0)["records"]))
+    assert [record.value for record in records] == [b"t"]
+
+
+def test_all_goes_on_when_there_is_room_again(client: WireClient) -> None:
+    with full_disk():
+        assert produce(client, "t", 0) == STORAGE_ERROR
+        assert create(client, "u") == STORAGE_ERROR
+    assert produce(client, "t", 0) == "none"
+    assert create(client, "u") == "none"
+    assert produce(client, "u", 0) == "none"
+    assert [record.offset for record in iter_records(fetched(client, "t", 0)["records"])] == [0, 1]
