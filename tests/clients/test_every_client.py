@@ -13,9 +13,6 @@ from tests.clients.messages import assert_in_order, assert_same, plain, with_hea
 from tests.clients.segments import stored_codecs
 from tests.support.waiting import wait_for
 
-# kafka-python drops the socket of a connection that was refused without closing it
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_reads_back_what_it_wrote_in_every_compression(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -79,10 +77,7 @@ class KafkaPythonDriver:
             consumer.close()
 
     def close(self) -> None:
-        """Every client is closed where it is used; what kafka-python leaves of refused connections is collected now."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
+        """Every client is closed where it is used."""
 
     @contextmanager
     def _producer(self, topic: str, codec: str | None) -> Iterator[_Producer]:
