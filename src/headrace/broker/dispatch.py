@@ -57,8 +57,8 @@ class Dispatcher:
         context, version_known, position = self._read_header(client, frame)
         if not version_known:
             return self._unsupported_api_versions(context)
-        api_schema = schema(context.api_key, context.api_version)
         try:
+            api_schema = schema(context.api_key, context.api_version)
             request, _ = api_schema.read_request(frame, position)
         except Exception as error:
             raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error

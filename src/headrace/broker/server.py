@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections import Counter
 from typing import Final
@@ -20,6 +21,8 @@ DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
 _ACCEPTS_PER_TURN: Final = 64
 _BACKLOG: Final = "socket.listen.backlog.size"
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
+_SPARE_DESCRIPTORS: Final = 64
+"""Files that clients leave to logs, metadata and modules that load late, so that those never lack one."""
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -105,6 +108,10 @@ class Server:
             return
         if self._per_host[host] >= self._config.max_connections_per_ip:
             self._turn_away(sock, host, f"max.connections.per.ip={self._config.max_connections_per_ip} are open")
+            return
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if sock.fileno() >= allowed - min(_SPARE_DESCRIPTORS, allowed // 8) and allowed != resource.RLIM_INFINITY:
+            self._turn_away(sock, host, f"`ulimit -n` allows {allowed} open files, and the last are for logs")
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ DEFAULT_DATA: Final = "headrace-data"
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9092)
 _NEVER: Final = 2**63 - 1
 
+log = logging.getLogger(__name__)
+
 
 def run(options: StartOptions) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit code: 0, or 1 with the reason on stderr where it cannot start."""
@@ -31,6 +34,7 @@ def run(options: StartOptions) -> int:
         format="%(asctime)s %(levelname)-7s %(name)s  %(message)s",
         stream=sys.stderr,
     )
+    _allow_many_files()
     try:
         config = _configuration(options)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -39,6 +43,15 @@ def run(options: StartOptions) -> int:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _allow_many_files() -> None:
+    """A broker needs a descriptor for each log and each client: take all that the system allows, as Java does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # macOS has another, lower limit than the one it tells
+        log.debug("The limit of open files stays at %d", soft)
 
 
 def loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
@@ -79,7 +92,7 @@ async def _serve(config: BrokerConfig) -> None:
     with contextlib.suppress(BrokenPipeError):
         print(banner(node), flush=True)
     await stopped.wait()
-    logging.getLogger(__name__).info("Shutting down")
+    log.info("Shutting down")
     await node.stop()
 
 

@@ -1,0 +1,57 @@
+"""A broker at the limit of open files: clients are turned away before a log lacks a file."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.wire.apis import ApiKey
+from tests.broker.test_kill_while_topics_change import fetched, produce
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
+
+LIMIT = 256
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the limits of another process")
+def test_clients_cannot_take_the_last_files(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, contextlib.ExitStack() as stack:
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+        client = stack.enter_context(WireClient(broker.bootstrap))
+        for name, partitions in (("t", 100), ("u", 20)):
+            new = {
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": 1,
+                "assignments": [],
+                "configs": [],
+            }
+            created = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+            assert created["topics"][0]["error_code"] == "none"
+        crowd = [stack.enter_context(socket.create_connection((broker.host, broker.port))) for _ in range(LIMIT)]
+        wait_for(lambda: "`ulimit -n` allows 256" in broker.log(), "a line that says why clients are turned away")
+        # Also what has to load code, make files, or open them, still can.
+        for partition in range(100):
+            assert produce(client, "t", partition) == "none"
+        assert fetched(client, "t", 99)["error_code"] == "none"
+        client.ask(ApiKey.DESCRIBE_CLUSTER, 2, dict.fromkeys(FLAGS, False) | {"endpoint_type": 1})
+        for connection in crowd:
+            connection.close()
+
+        def answered() -> str | None:
+            with contextlib.suppress(OSError), WireClient(broker.bootstrap) as late:
+                return produce(late, "u", 0)
+            return None
+
+        assert wait_for(answered, "an answer to a new client") == "none"
+        assert "Traceback" not in broker.log()
+
+
+FLAGS = ("include_cluster_authorized_operations", "include_fenced_brokers")
