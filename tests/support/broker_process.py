@@ -93,6 +93,9 @@ class BrokerProcess:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
+    def end_of_log(self, lines: int = 60) -> str:
+        return "\n".join(self.log().splitlines()[-lines:])
+
     def rss_bytes(self) -> int:
         """Resident memory of the process in bytes."""
         answer = subprocess.run(["ps", "-o", "rss=", "-p", str(self.pid)], capture_output=True, text=True, check=True)
@@ -126,17 +129,19 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"no end {timeout_s:g} s after {how.name}; its log:\n{self.log()}") from None
+            raise AssertionError(f"no end {timeout_s:g} s after {how.name}; its log:\n{self.end_of_log()}") from None
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._ready_timeout_s
         while not answers_api_versions(self.host, self.port):
             status = self._started().poll()
             if status is not None:
-                raise AssertionError(f"the broker ended at once with status {status}; its log:\n{self.log()}")
+                raise AssertionError(f"the broker ended at once with status {status}; its log:\n{self.end_of_log()}")
             if time.monotonic() > deadline:
                 self.close()
-                raise AssertionError(f"no ApiVersions within {self._ready_timeout_s:g} s; its log:\n{self.log()}")
+                raise AssertionError(
+                    f"no ApiVersions within {self._ready_timeout_s:g} s; its log:\n{self.end_of_log()}"
+                )
             time.sleep(0.01)
 
 
@@ -155,7 +160,7 @@ def logs_of_running_brokers(last_lines: int = 60) -> list[tuple[str, str]]:
     return [
         (
             f"broker {broker.bootstrap} (pid {broker.pid}, of {os.getpid()})",
-            "\n".join(broker.log().splitlines()[-last_lines:]),
+            broker.end_of_log(last_lines),
         )
         for broker in _running
     ]
