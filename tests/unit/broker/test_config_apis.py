@@ -133,7 +133,7 @@ async def test_what_is_not_advertised_by_name_is_what_is_listened_on(routes: Rou
     }
     config = BrokerConfig({"listeners": "PLAINTEXT://:1"})
     (entry,) = broker_entries(config, {}, ["advertised.listeners"])
-    assert (entry["value"], entry["config_source"]) == ("PLAINTEXT://:1", 5)
+    assert (entry["value"], entry["config_source"]) == ("PLAINTEXT://:1", 4)
 
 
 async def test_secrets_are_not_told(routes: Routes) -> None:

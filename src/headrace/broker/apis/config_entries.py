@@ -17,6 +17,7 @@ from headrace.config.topic import inherited
 
 CLIENT_METRICS_SOURCE: Final = 7
 GROUP_SOURCE: Final = 8
+ADVERTISED: Final = "advertised.listeners"
 
 Entry = dict[str, Any]
 
@@ -42,6 +43,9 @@ def broker_entries(broker: BrokerConfig, own: Mapping[str, str], keys: Collectio
         if setting is None:
             continue
         origins = broker.origins(name)
+        if name == ADVERTISED and not broker.is_set(name):
+            # What is listened on is what is advertised, and comes from where that comes from.
+            origins = [origin._replace(name=name) for origin in broker.origins("listeners")]
         value = _broker_value(broker, setting, name, origins)
         entries.append(_entry(setting, name, value, origins, read_only=setting.update == READ_ONLY))
     return entries
@@ -118,7 +122,7 @@ def _entry(setting: Setting, name: str, text: str | None, origins: list[Origin],
 def _broker_value(broker: BrokerConfig, setting: Setting, name: str, origins: list[Origin]) -> str | None:
     if name != setting.name:  # for one listener
         return origins[0].text
-    if name == "advertised.listeners" and not broker.is_set(name):
+    if name == ADVERTISED and not broker.is_set(name):
         return setting.format(broker.listeners)
     return setting.format(broker.value(name))
 
