@@ -290,6 +290,10 @@ class Node:
                 self.replicas.become_leader(topic_partition, change.topic_id, change.leader_epoch)
             except KafkaError as error:
                 log.error("%s is offline: %s", topic_partition, error)
+        try:
+            self.log_dirs.sync_created()
+        except KafkaError as error:
+            log.error("New partitions may not survive a power failure: %s", error)
 
     def _tell_coordinator(self, topic_partition: TopicPartition) -> None:
         if topic_partition.topic == offsets_topic.NAME:

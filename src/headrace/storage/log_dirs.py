@@ -37,6 +37,7 @@ class LogDirs:
         self.cluster_id = cluster_id
         self.offline = offline
         self.logs: dict[TopicPartition, Log] = {}
+        self._unsynced: set[Path] = set()
         self._found: dict[TopicPartition, tuple[LogDir, Path]] = {}
         self._doomed: list[tuple[int | None, Path]] = []
         self._checkpoints = Lock()
@@ -182,26 +183,41 @@ class LogDirs:
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
         """Make a new partition's directory where there are fewest, and its log.
 
-        Raises KafkaError(kafka_storage_error), also for a partition that has a directory.
+        It survives a power failure after `sync_created`. Raises KafkaError(kafka_storage_error), also for a partition
+        that has a directory.
         """
         if topic_partition in self._found:
             raise KafkaError(
                 ErrorCode.kafka_storage_error, f"{topic_partition} has a log already: {self._found[topic_partition][1]}"
             )
-        count = Counter(directory.path for directory, _ in self._found.values())
-        directory = min(self._directories, key=lambda each: count[each.path])
+        directory = self._directories[0]
+        if len(self._directories) > 1:
+            count = Counter(directory.path for directory, _ in self._found.values())
+            directory = min(self._directories, key=lambda each: count[each.path])
         path = directory.path / str(topic_partition)
         try:
             with self._checkpoints:
                 directory.expect_new(topic_partition)
             path.mkdir()
-            write_topic_id(path, topic_id)
-            sync_directory(directory.path)
+            write_topic_id(path, topic_id, sync=False)
         except OSError as error:
             remove_tree(path)
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot create {path}: {error}") from error
+        self._unsynced.add(directory.path)
         self._found[topic_partition] = (directory, path)
         return self.load(topic_partition, config, now_ms=now_ms)
+
+    def sync_created(self) -> None:
+        """Make the directories of the partitions created since the last call survive a power failure.
+
+        Once for all of a topic: an fsync for each would keep everybody waiting. Raises KafkaError(kafka_storage_error).
+        """
+        while self._unsynced:
+            path = self._unsynced.pop()
+            try:
+                sync_directory(path)
+            except OSError as error:
+                raise KafkaError(ErrorCode.kafka_storage_error, f"cannot sync {path}: {error}") from error
 
     def delete(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
         """Take a partition away at once; its files go after `file.delete.delay.ms` (see `remove_deleted_files`).

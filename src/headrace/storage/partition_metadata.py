@@ -12,7 +12,7 @@ FILE_NAME: Final = "partition.metadata"
 
 
 def read_topic_id(directory: Path) -> UUID | None:
-    """None where there is no file, as in logs older than Kafka 2.8.
+    """None where there is no file, as in logs older than Kafka 2.8, or an empty one, as a power failure leaves it.
 
     Raises KafkaError: inconsistent_topic_id when the file makes no sense, kafka_storage_error when it cannot be read.
     """
@@ -23,6 +23,8 @@ def read_topic_id(directory: Path) -> UUID | None:
         return None
     except OSError as error:
         raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
+    if not text:
+        return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     try:
         if fields["version"] != "0":
@@ -35,5 +37,6 @@ def read_topic_id(directory: Path) -> UUID | None:
         ) from None
 
 
-def write_topic_id(directory: Path, topic_id: UUID) -> None:
-    replace_file(directory / FILE_NAME, f"version: 0\ntopic_id: {id_to_text(topic_id)}".encode())
+def write_topic_id(directory: Path, topic_id: UUID, *, sync: bool = True) -> None:
+    """Without `sync` a power failure may leave the file out, or empty; its reader takes both for the same."""
+    replace_file(directory / FILE_NAME, f"version: 0\ntopic_id: {id_to_text(topic_id)}".encode(), sync=sync)

@@ -133,11 +133,13 @@ class TestMetaProperties:
 class TestPartitionMetadata:
     def test_the_topic_id_is_read_again(self, tmp_path: Path) -> None:
         assert read_topic_id(tmp_path) is None
+        (tmp_path / "partition.metadata").touch()
+        assert read_topic_id(tmp_path) is None
         write_topic_id(tmp_path, TOPIC_ID)
         assert (tmp_path / "partition.metadata").read_text() == f"version: 0\ntopic_id: {id_to_text(TOPIC_ID)}"
         assert read_topic_id(tmp_path) == TOPIC_ID
 
-    @pytest.mark.parametrize("content", ["", "version: 1\ntopic_id: x", "version: 0", "version: 0\ntopic_id: ?"])
+    @pytest.mark.parametrize("content", ["version: 1\ntopic_id: x", "version: 0", "version: 0\ntopic_id: ?"])
     def test_a_malformed_file_is_refused_by_name(self, tmp_path: Path, content: str) -> None:
         (tmp_path / "partition.metadata").write_text(content)
         with pytest.raises(KafkaError, match=r"partition.metadata is malformed"):
