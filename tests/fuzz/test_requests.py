@@ -50,17 +50,17 @@ class Fuzzed:
         await node.start()
         return node
 
-    def ask(self, frame: bytes) -> Parts | None:
+    def ask(self, frame: bytes, patience_s: float = PATIENCE_S) -> Parts | None:
         """The answer; None where the connection would end or the answer takes its time."""
-        return self._runner.run(self._ask(frame))
+        return self._runner.run(self._ask(frame, patience_s))
 
-    async def _ask(self, frame: bytes) -> Parts | None:
+    async def _ask(self, frame: bytes, patience_s: float) -> Parts | None:
         client = ClientInfo(listener="PLAINTEXT", host="192.0.2.1", port=7, local_address=("192.0.2.2", 9092))
         try:
             answer = self._node._dispatcher.handle(client, memoryview(frame))
             if isinstance(answer, list):
                 return answer
-            return await asyncio.wait_for(answer, PATIENCE_S)
+            return await asyncio.wait_for(answer, patience_s)
         except (InvalidRequestError, TimeoutError):
             return None
 
@@ -73,7 +73,8 @@ class Fuzzed:
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
     fuzzed = Fuzzed(tmp_path_factory.mktemp("fuzzed"))
     topic = {"name": TOPIC, "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
-    assert fuzzed.ask(frame(ApiKey.CREATE_TOPICS, 4, {"topics": [topic], "timeout": 1000, "validate_only": False}))
+    request = {"topics": [topic], "timeout": 1000, "validate_only": False}
+    assert fuzzed.ask(frame(ApiKey.CREATE_TOPICS, 4, request), patience_s=30)
     yield fuzzed
     fuzzed.close()
 
