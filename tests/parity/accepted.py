@@ -66,9 +66,17 @@ ACCEPTED: Final[tuple[Accepted, ...]] = (
     ),
     _accepted(
         _INTERNAL_ERROR,
-        {*_ALTERING, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.PRODUCE},
-        r".*\.error_code|\.error_code",
+        {*_ALTERING, ApiKey.METADATA},
+        r"(.*\])?\.error_code",
         kafka="unknown_server_error",
+        headrace="invalid_request",
+    ),
+    _accepted(
+        _INTERNAL_ERROR,
+        ApiKey.PRODUCE,
+        r".*\.error_code",
+        kafka="unknown_server_error",
+        headrace="corrupt_message",
     ),
     _accepted(
         "every refusal gets a message that says why",
