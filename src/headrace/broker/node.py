@@ -251,6 +251,7 @@ class Node:
             for index in range(len(topic.partitions)):
                 self.coordinator.resigned(index)
         self.replicas.delete_topic(topic.name)
+        self._sync_names()
 
     def on_config_changed(self, resource: ConfigResource) -> None:
         if resource.kind == TOPIC_CONFIG:
@@ -290,10 +291,13 @@ class Node:
                 self.replicas.become_leader(topic_partition, change.topic_id, change.leader_epoch)
             except KafkaError as error:
                 log.error("%s is offline: %s", topic_partition, error)
+        self._sync_names()
+
+    def _sync_names(self) -> None:
         try:
-            self.log_dirs.sync_created()
+            self.log_dirs.sync_names()
         except KafkaError as error:
-            log.error("New partitions may not survive a power failure: %s", error)
+            log.error("Partitions created or deleted now may not be after a power failure: %s", error)
 
     def _tell_coordinator(self, topic_partition: TopicPartition) -> None:
         if topic_partition.topic == offsets_topic.NAME:

@@ -183,7 +183,7 @@ class LogDirs:
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
         """Make a new partition's directory where there are fewest, and its log.
 
-        It survives a power failure after `sync_created`. Raises KafkaError(kafka_storage_error), also for a partition
+        It survives a power failure after `sync_names`. Raises KafkaError(kafka_storage_error), also for a partition
         that has a directory.
         """
         if topic_partition in self._found:
@@ -207,8 +207,8 @@ class LogDirs:
         self._found[topic_partition] = (directory, path)
         return self.load(topic_partition, config, now_ms=now_ms)
 
-    def sync_created(self) -> None:
-        """Make the directories of the partitions created since the last call survive a power failure.
+    def sync_names(self) -> None:
+        """Make the partitions created and taken away since the last call stay so after a power failure.
 
         Once for all of a topic: an fsync for each would keep everybody waiting. Raises KafkaError(kafka_storage_error).
         """
@@ -245,11 +245,11 @@ class LogDirs:
         log_of_it = self.logs.pop(topic_partition, None)
         try:
             path.rename(retired)
-            sync_directory(directory.path)
         except OSError as error:
             if log_of_it is not None:
                 self.logs[topic_partition] = log_of_it
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename {path} to {retired}: {error}") from error
+        self._unsynced.add(directory.path)
         del self._found[topic_partition]
         # with the lock: a writing of checkpoints that began before must not bring the offsets back
         with self._checkpoints:
