@@ -36,7 +36,7 @@ const kafka = new Kafka({
 })
 
 let producer
-let sending = []
+let sending
 let consumer
 let received = []
 let more = () => {}
@@ -65,6 +65,19 @@ const startConsumer = async (topic, groupId, start) => {
   if (start) consumer.seek({ topic, ...start })
 }
 
+// KafkaJS gives a send up, whatever its retries, when the broker goes while metadata is asked for. It has not counted the
+// messages as sent then, so the same ones get the same sequence numbers and the broker knows them again.
+const sendPersistently = async (batch) => {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await producer.client.send(batch)
+    } catch (error) {
+      if (error.message !== 'Broker not connected' || attempt === 100) throw error
+      await new Promise((resolve) => { setTimeout(resolve, 200) })
+    }
+  }
+}
+
 const calls = {
   async createTopic({ topic, partitions }) {
     const admin = kafka.admin()
@@ -81,22 +94,33 @@ const calls = {
     return Number(offsets.find((found) => found.partition === partition).offset)
   },
   async startProducer({ topic, codec }) {
-    producer = { topic, codec, client: kafka.producer({ idempotent: true, maxInFlightRequests: 1 }) }
+    const admin = kafka.admin()
+    await admin.connect()
+    const metadata = await admin.fetchTopicMetadata({ topics: [topic] })
+    await admin.disconnect()
+    const partitions = metadata.topics[0].partitions.length
+    producer = { topic, codec, partitions, client: kafka.producer({ idempotent: true, maxInFlightRequests: 1 }) }
     await producer.client.connect()
+    sending = Promise.resolve()
   },
   async send({ messages }) {
-    const sent = producer.client.send({
+    const batch = {
       topic: producer.topic,
       acks: -1,
       compression: codecs[producer.codec],
-      messages: messages.map(({ key, value, headers }) => ({ key, value, headers: Object.fromEntries(headers) })),
-    })
-    sent.catch(() => {}) // finishProducer tells
-    sending.push(sent)
+      messages: messages.map(({ key, value, headers }, number) => ({
+        key,
+        value,
+        headers: Object.fromEntries(headers),
+        // sent again, a message has to go where it went before
+        ...(key === null ? { partition: number % producer.partitions } : {}),
+      })),
+    }
+    sending = sending.then(() => sendPersistently(batch))
+    sending.catch(() => {}) // finishProducer tells
   },
   async finishProducer() {
-    await Promise.all(sending)
-    sending = []
+    await sending
   },
   async stopProducer() {
     await producer.client.disconnect()
