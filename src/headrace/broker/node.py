@@ -93,7 +93,7 @@ class Node:
         self.replicas = ReplicaManager(self.log_dirs, self._log_config)
         try:
             store = EmbeddedStore(
-                self.log_dirs.directories[0] / METADATA_FILE, executor=self._executor, durable=self._durable_metadata
+                metadata_file(self.log_dirs.directories), executor=self._executor, durable=self._durable_metadata
             )
             self.controller = Controller(store, config, now_ms=now_ms)
             await self.controller.start(self.log_dirs.cluster_id, self._found_partitions)
@@ -119,7 +119,7 @@ class Node:
     def _founded_cluster(self) -> str | None:
         """The cluster id that the metadata knows, for directories that lost theirs (`meta.properties`)."""
         try:
-            return founded_cluster(self._data_directories[0] / METADATA_FILE) if self._data_directories else None
+            return founded_cluster(metadata_file(self._data_directories)) if self._data_directories else None
         except StoreError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
@@ -357,6 +357,20 @@ class Node:
                     log.exception("%s failed and is tried again later", name)
 
         self._upkeep.append(self._loop.create_task(repeat()))
+
+
+def metadata_file(directories: Sequence[Path]) -> Path:
+    """Where the metadata is, or else has to be: in the directory that has it, in whatever order they are named.
+
+    Raises KafkaError(kafka_storage_error) where two have it, one from before the other was lost and came back.
+    """
+    found = [each / METADATA_FILE for each in directories if (each / METADATA_FILE).exists()]
+    if len(found) > 1:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error,
+            f"there is metadata in {' and in '.join(map(str, found))}: move away what is older or not this broker's",
+        )
+    return found[0] if found else directories[0] / METADATA_FILE
 
 
 def _quiet_garbage_collection() -> None:
