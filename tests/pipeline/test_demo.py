@@ -61,14 +61,12 @@ def test_malformed_lines_are_rejected_with_the_reason(broker: BrokerProcess, tmp
 def test_ctrl_c_ends_the_broker_and_spark(tmp_path: Path) -> None:
     data = tmp_path / "demo"
     command = [sys.executable, "-m", "headrace", "demo", "--data", str(data)]
-    demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        wait_for(lambda: "Spark" in _log(data), "Spark's first words in its log", timeout_s=120)
-        demo.send_signal(signal.SIGINT)
-        said = demo.communicate(timeout=60)[0]
-    finally:
-        demo.kill()
-        demo.wait()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        try:
+            wait_for(lambda: "Spark" in _log(data), "Spark's first words in its log", timeout_s=120)
+        finally:
+            demo.send_signal(signal.SIGINT)
+            said = demo.communicate(timeout=60)[0]
     assert demo.returncode == 130
     assert "Traceback" not in said
     assert _processes_of(data) == []

@@ -62,6 +62,7 @@ class View:
             f"{state.doing}: {state.shipped:,} shipped, {state.records_in:,} in, {state.lag:,} lag, "
             f"{state.records_out:,} out",
             highlight=False,
+            soft_wrap=True,
         )
 
     def _picture(self, state: DemoState) -> Group:
@@ -90,9 +91,13 @@ def print_report(console: Console, state: DemoState, report: dict[str, Any], sec
     console.print(
         f"[bold]{_count(report['requests'], 'request')}[/] of {_count(report['clients'], 'client')}, "
         f"{_count(report['rejected'], 'line')} rejected; {_count(state.records_out, 'record')} published, "
-        f"in {seconds:.0f} s.\n",
+        f"in {seconds:.0f} s.",
         highlight=False,
+        soft_wrap=True,
     )
+    if state.restarts:
+        console.print(f"Spark ended {_count(state.restarts, 'time')} on the way and went on from its checkpoints.")
+    console.print()
     days = _table(("Day", "left"), ("Requests", "right"))
     for day, count in report["days"].items():
         days.add_row(day, f"{count:,}")
