@@ -107,7 +107,8 @@ def test_what_was_compacted_is_there_after_a_restart(tmp_path: Path) -> None:
     with Broker(SETTINGS, data=tmp_path) as broker:
         create(broker, "table")
         last = fill(broker, "table")
+        checkpoint = tmp_path / "cleaner-offset-checkpoint"
+        wait_for(lambda: checkpoint.exists() and "table 0 " in checkpoint.read_text(), "the compaction is noted")
         wait_for(lambda: log_bytes(broker, "table") < 2 * MEGABYTE, "the log shrinks")
-    assert "table 0 " in (tmp_path / "cleaner-offset-checkpoint").read_text()
     with Broker(SETTINGS, data=tmp_path) as broker:
         assert {key: offset for offset, key in read(broker, "table")} == last

@@ -50,6 +50,8 @@ class Compaction:
         for process in self._processes:
             process.close()
         await asyncio.gather(*self._tasks)
+        for process in self._processes:
+            process.end()
         if self._threads is not None:
             self._threads.shutdown()
 

@@ -10,6 +10,7 @@ import headrace
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, check_dynamic, load
 from headrace.config.broker import Origin
 from headrace.config.definition import BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT
+from headrace.config.group import GROUP_SETTINGS
 from headrace.config.inapplicable import INAPPLICABLE, why_idle
 from headrace.storage.log_config import LogConfig
 
@@ -35,9 +36,15 @@ def test_a_setting_is_said_to_be_without_effect_exactly_when_nothing_reads_it() 
         if setting.attribute in LogConfig.__slots__
         for synonym in setting.synonyms
     }
+    limits_of_groups = {
+        f"group.{part}.{bound}.{rest}"
+        for part, _, rest in (name.partition(".") for name in GROUP_SETTINGS)
+        for bound in ("min", "max")
+    }
     for name, setting in BROKER_SETTINGS.items():
-        is_read = name in of_topics or re.search(rf'config\.{setting.attribute}\b|"{re.escape(name)}"', code)
-        assert bool(is_read) == (why_idle(name) is None), name
+        named = re.search(rf'config\.{setting.attribute}\b|"{re.escape(name)}"', code)
+        is_read = named is not None or name in of_topics or name in limits_of_groups
+        assert is_read == (why_idle(name) is None), name
     for name, setting in TOPIC_SETTINGS.items():
         if not setting.hidden and name != "remote.storage.enable":
             assert (setting.attribute in LogConfig.__slots__) == (why_idle(name) is None), name
