@@ -38,8 +38,14 @@ def topic(address: tuple[str, int]) -> str:
     """A topic with one partition."""
     name = f"hostile-{uuid.uuid4().hex[:12]}"
     with RawConnection(*address) as connection:
-        assert connection.create_topic(name) == 0
+        make_topic(connection, name)
     return name
+
+
+def make_topic(connection: RawConnection, name: str) -> None:
+    """Create it and wait until it is led, which with Kafka comes a moment after the answer."""
+    assert connection.create_topic(name) == 0
+    wait_for(lambda: connection.fetch(name, 0)[0] == 0, f"{name} has a leader", timeout_s=PROMPTLY_S)
 
 
 class Bystander:
@@ -49,7 +55,7 @@ class Bystander:
         self._address = address
         self._topic = f"bystander-{uuid.uuid4().hex[:12]}"
         self._connection = RawConnection(*address)
-        assert self._connection.create_topic(self._topic) == 0
+        make_topic(self._connection, self._topic)
         self._next_offset = 0
 
     def works(self) -> None:
