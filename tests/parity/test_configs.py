@@ -220,5 +220,5 @@ def await_same(both: Both, described: dict[str, Any], what: str) -> None:
         return not both.found
 
     with contextlib.suppress(AssertionError):
-        wait_for(is_same, what, timeout_s=0.3)
+        wait_for(is_same, what, timeout_s=10)
     both.found[:0] = before
