@@ -16,6 +16,7 @@ from headrace.broker.error_replies import error_reply
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log_file import FileSlice
 from headrace.wire.apis import ApiKey, Schema, VersionRange, schema, versions
+from headrace.wire.bounds import unsigned_varint
 from headrace.wire.encoder import Fields
 
 log = logging.getLogger(__name__)
@@ -189,29 +190,18 @@ def _part_size(part: bytes | bytearray | FileSlice) -> int:
 def _skip_tags(frame: memoryview, position: int) -> int:
     """Position behind the tagged fields of a request header (KIP-482); none is defined yet."""
     try:
-        count, position = _unsigned_varint(frame, position)
+        count, position = unsigned_varint(frame, position)
         for _ in range(min(count, len(frame))):
-            _, position = _unsigned_varint(frame, position)
-            size, position = _unsigned_varint(frame, position)
+            _, position = unsigned_varint(frame, position)
+            size, position = unsigned_varint(frame, position)
             position += size
     except IndexError:
         raise InvalidRequestError("the request ends inside its header") from None
+    except ValueError as error:
+        raise InvalidRequestError(f"the request's header cannot be read: {error}") from None
     if position > len(frame):
         raise InvalidRequestError("the request ends inside its header")
     return position
-
-
-def _unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise InvalidRequestError("a varint of the header is longer than five bytes")
 
 
 def _is_software_name(name: str) -> bool:

@@ -163,7 +163,7 @@ def _checked_count(flexible: bool, nullable: bool, least: int) -> Callable[[Buff
             count = data[position]
             position += 1
             if count > 0x7F:
-                count, position = _varint(data, position - 1)
+                count, position = unsigned_varint(data, position - 1)
             count -= 1
         else:
             count = _INT32.unpack_from(data, position)[0]
@@ -187,7 +187,7 @@ def _compact(data: Buffer, position: int) -> int:
     length = data[position]
     position += 1
     if length > 0x7F:
-        length, position = _varint(data, position - 1)
+        length, position = unsigned_varint(data, position - 1)
     return position + length - 1 if length else position
 
 
@@ -212,19 +212,20 @@ def _tags_with(known: Mapping[int, _Step]) -> _Step:
 
 
 def _follow_tags(data: Buffer, position: int, known: Mapping[int, _Step]) -> int:
-    count, position = _varint(data, position)
+    count, position = unsigned_varint(data, position)
     if 2 * count > len(data) - position:
         raise ValueError(f"{count} tagged fields in the {len(data) - position} bytes that are left")
     for _ in range(count):
-        tag, position = _varint(data, position)
-        size, position = _varint(data, position)
+        tag, position = unsigned_varint(data, position)
+        size, position = unsigned_varint(data, position)
         if tag in known:
             known[tag](data, position)
         position += size
     return position
 
 
-def _varint(data: Buffer, position: int) -> tuple[int, int]:
+def unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """The varint at `position` and the position behind it. Raises ValueError, and IndexError at the end of `data`."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -234,4 +235,4 @@ def _varint(data: Buffer, position: int) -> tuple[int, int]:
             return value, position
         shift += 7
         if shift > 28:
-            raise ValueError("a length of more than five bytes")
+            raise ValueError("a varint is longer than five bytes")
