@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from headrace.broker import offsets_topic
@@ -46,6 +46,9 @@ from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 from headrace.types import TopicPartition
 
+if TYPE_CHECKING:
+    from headrace.broker.http import HttpServer
+
 log = logging.getLogger(__name__)
 
 METADATA_FILE: Final = "metadata.db"
@@ -77,6 +80,7 @@ class Node:
         self._upkeep: list[asyncio.Task[None]] = []
         self._offsets_topic_creation = asyncio.Lock()
         self.listeners: list[Listener] = []
+        self.http: HttpServer | None = None
         self.cluster_id = ""
 
     async def start(self) -> None:
@@ -101,18 +105,23 @@ class Node:
             self.cluster_id = self.log_dirs.cluster_id
             self._dispatcher = Dispatcher(self._loop)
             self._server = Server(config, self._dispatcher.handle, self._loop)
+            self._bind_http()
             self.listeners = self._server.bind()
             await self.controller.register(self._broker_image())
-        except (StoreError, ClusterIdMismatch) as error:
+        except BaseException as error:
+            if self.http is not None:
+                await self.http.close()
             self.replicas.close()
-            raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
-        except BaseException:
-            self.replicas.close()
+            if isinstance(error, (StoreError, ClusterIdMismatch)):
+                raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
             raise
         self._lead(self.controller.partitions_of(config.node_id))
         self._compose()
         self._server.start()
         self._start_upkeep()
+        if self.http is not None:
+            self._compose_http(self.http)
+            await self.http.start()
         if self._owns_process:
             _quiet_garbage_collection()
 
@@ -126,6 +135,8 @@ class Node:
     async def stop(self) -> None:
         """Stop serving, then close the logs so that the next start need not recover them."""
         self._server.close()
+        if self.http is not None:
+            await self.http.close()
         self.coordinator.close()
         await self._compaction.stop()
         for task in self._upkeep:
@@ -134,6 +145,21 @@ class Node:
         self.replicas.close()
         await self.controller.close()
         self._executor.shutdown()
+
+    def _bind_http(self) -> None:
+        """Raises ConfigError when the address of `headrace.http.listener` cannot be taken."""
+        address = self.config.parsed_http_listener
+        if address is not None:
+            from headrace.broker.http import HttpServer
+
+            self.http = HttpServer(*address)
+            self.http.bind()
+
+    def _compose_http(self, http: "HttpServer") -> None:
+        from headrace.broker import gauges
+
+        http.add_metrics(lambda: gauges.log_directories(self.replicas))
+        http.add_metrics(lambda: gauges.replica_manager(self.replicas))
 
     # Composition
 

@@ -98,13 +98,15 @@ async def _serve(config: BrokerConfig) -> None:
 
 def banner(node: "Node") -> str:
     """What the broker says once it serves."""
-    rows = (
+    rows = [
         ("address", ", ".join(str(each) if each.name != "PLAINTEXT" else _address(each) for each in node.listeners)),
         ("broker id", str(node.config.node_id)),
         ("cluster id", node.cluster_id),
         ("data", ", ".join(str(each) for each in node.log_dirs.directories)),
         ("durability", durability(node.config)),
-    )
+    ]
+    if node.http is not None:
+        rows.insert(1, ("http", f"http://{node.http.address}"))
     lines = [f"Headrace {__version__} is ready. Ctrl-C stops it."]
     lines += [f"  {name:<11} {value}" for name, value in rows]
     return "\n".join(lines)

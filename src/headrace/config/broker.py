@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from headrace.config.coordinator import COORDINATOR_SETTINGS
 from headrace.config.definition import CLUSTER_WIDE, READ_ONLY, ConfigError, Setting, Value, did_you_mean
 from headrace.config.inapplicable import INAPPLICABLE, why_idle, why_inapplicable
-from headrace.config.listeners import Listener, parse_listeners, parse_protocol_map
+from headrace.config.listeners import Listener, parse_http_listener, parse_listeners, parse_protocol_map
 from headrace.config.log import LOG_SETTINGS
 from headrace.config.replication import REPLICATION_SETTINGS
 from headrace.config.security import SECURITY_SETTINGS
@@ -111,6 +111,7 @@ class BrokerConfig:
     compression_lz4_level: int
     compression_zstd_level: int
     message_max_bytes: int
+    headrace_http_listener: str | None
     metrics_num_samples: int
     metrics_sample_window_ms: int
     metric_reporters: tuple[str, ...]
@@ -296,6 +297,7 @@ class BrokerConfig:
             self.parsed_advertised_listeners = parse_listeners(
                 "advertised.listeners", self.advertised_listeners, leave_out=quorum
             )
+        self.parsed_http_listener = parse_http_listener(self.headrace_http_listener)
         self._check_listeners()
         self._check_together()
 

@@ -1,4 +1,4 @@
-"""Parses `listeners`, `advertised.listeners` and `listener.security.protocol.map`."""
+"""Parses `listeners`, `advertised.listeners`, `listener.security.protocol.map` and `headrace.http.listener`."""
 
 from __future__ import annotations
 
@@ -41,6 +41,18 @@ def parse_listeners(key: str, texts: Sequence[str], *, leave_out: Collection[str
     if not listeners:
         raise ConfigError(key, ",".join(texts), "at least one listener is needed, such as PLAINTEXT://127.0.0.1:9092")
     return tuple(listeners)
+
+
+def parse_http_listener(text: str | None) -> tuple[str, int] | None:
+    """Host and port of `headrace.http.listener`, None where it is unset; raises ConfigError where it is malformed."""
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    if (colon and not host) or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(
+            "headrace.http.listener", text, "allowed is host:port, such as 127.0.0.1:9404, or a port of 127.0.0.1"
+        )
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:

@@ -299,6 +299,13 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         update=CLUSTER_WIDE,
     ),
     # Metrics
+    Setting(
+        "headrace.http.listener",
+        STRING,
+        None,
+        "Address, as host:port, at which the broker shows its metrics to Prometheus and JSON to curl; a port alone is "
+        "on 127.0.0.1, port 0 any free one. It only reads, but has no authentication. Without it there is none.",
+    ),
     Setting("metrics.num.samples", INT, 2, "Samples kept for a rate.", at_least(1), importance=LOW),
     Setting(
         "metrics.sample.window.ms", LONG, 30_000, "Time in ms that one sample covers.", at_least(1), importance=LOW

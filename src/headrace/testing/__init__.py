@@ -53,6 +53,8 @@ class Broker:
         self._failure: BaseException | None = None
         self.port = port
         """The port it listens on; known once it has started."""
+        self.http: str | None = None
+        """`http://127.0.0.1:PORT` where `headrace.http.listener` is set; known once it has started."""
 
     @property
     def bootstrap(self) -> str:
@@ -109,6 +111,7 @@ class Broker:
         node = Node(self._config, [self.data], durable_metadata=False, owns_process=False)
         await node.start()
         self.port = node.listeners[0].port
+        self.http = None if node.http is None else f"http://{node.http.address}"
         self._ready.set()
         await self._stopped.wait()
         await node.stop()

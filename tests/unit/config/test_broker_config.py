@@ -186,3 +186,17 @@ def test_importing_the_settings_loads_nothing_costly() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("9404", ("127.0.0.1", 9404)), ("0.0.0.0:0", ("0.0.0.0", 0)), ("[::1]:80", ("::1", 80)), ("", None)],
+)
+def test_the_http_listener_is_an_address_or_a_port(text: str, address: tuple[str, int] | None) -> None:
+    assert load(assignments=[f"headrace.http.listener={text}"]).parsed_http_listener == address
+
+
+@pytest.mark.parametrize("text", [":9404", "host", "host:", "host:70000", "http://127.0.0.1:9404/"])
+def test_a_malformed_http_listener_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"headrace\.http\.listener: allowed is host:port"):
+        load(assignments=[f"headrace.http.listener={text}"])

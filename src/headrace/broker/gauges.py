@@ -1,0 +1,38 @@
+"""What a broker tells Prometheus about itself: collectors over the state of its rooms."""
+
+from collections.abc import Iterable
+
+from headrace.metrics import Family, gauge
+from headrace.replication.replica_manager import ReplicaManager
+
+
+def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
+    """Which log directories work, and how much room they have."""
+    log_dirs = replicas.log_dirs
+    offline = {str(path): 1 for path in log_dirs.offline}
+    yield gauge(
+        "kafka_log_logmanager_offlinelogdirectorycount", "Log directories that cannot be used.", len(log_dirs.offline)
+    )
+    yield Family(
+        "kafka_log_logmanager_logdirectoryoffline",
+        "Whether the log directory cannot be used.",
+        [({"logDirectory": each}, offline.get(each, 0)) for each in [*map(str, log_dirs.directories), *offline]],
+    )
+    space = replicas.space()
+    yield Family(
+        "headrace_log_directory_size_bytes",
+        "Bytes of the file system that the log directory is on.",
+        [({"logDirectory": directory}, total) for directory, total, _ in space],
+    )
+    yield Family(
+        "headrace_log_directory_free_bytes",
+        "Bytes that can still be written to the log directory.",
+        [({"logDirectory": directory}, usable) for directory, _, usable in space],
+    )
+
+
+def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
+    """How many partitions there are."""
+    count = len(replicas.partitions())
+    yield gauge("kafka_server_replicamanager_partitioncount", "Partitions on this broker.", count)
+    yield gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.", count)

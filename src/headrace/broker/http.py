@@ -1,0 +1,292 @@
+"""The HTTP side of a broker: metrics for Prometheus, and JSON for whoever asks with curl. It only ever reads.
+
+Loaded where `headrace.http.listener` is set. A route is a path and a function of the query: see `add_json` and
+`add_metrics`. Small on purpose (docs/decisions/061): GET and HEAD, no request bodies, everything bounded.
+"""
+
+import asyncio
+import errno
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from http import HTTPStatus
+from inspect import isawaitable
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector as PrometheusCollector
+from prometheus_client.registry import CollectorRegistry
+
+from headrace import __version__
+from headrace.config import ConfigError
+from headrace.errors import KafkaError
+from headrace.metrics import Collector, Family
+
+log = logging.getLogger(__name__)
+
+Query: TypeAlias = Mapping[str, str]
+JsonHandler: TypeAlias = Callable[[Query], "object | Awaitable[object]"]
+"""Gives what `json.dumps` takes. Raises HttpError, or a KafkaError, which is answered with its name and message."""
+
+MAX_HEAD_BYTES: Final = 8192
+MAX_CONNECTIONS: Final = 64
+REQUEST_TIMEOUT_S: Final = 30.0
+"""For a request to come or come again, for a handler to answer it, and for the client to take the answer."""
+_MAX_QUERY_FIELDS: Final = 32
+_LINGER_S: Final = 1.0
+_LINGER_READS: Final = 64
+_JSON: Final = "application/json"
+
+
+class HttpError(Exception):
+    """An answer that is an error; `message` tells the client what to do."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class _Request(NamedTuple):
+    method: str
+    path: str
+    query: Query
+    accept: str
+    keep_alive: bool
+
+
+class _Answer(NamedTuple):
+    body: bytes
+    content_type: str = _JSON
+    status: HTTPStatus = HTTPStatus.OK
+
+
+_Route: TypeAlias = Callable[[_Request], Awaitable[_Answer]]
+
+
+class HttpServer:
+    """Answers GET at the paths that were added."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._routes: dict[str, _Route] = {"/": self._index, "/metrics": self._metrics}
+        self._collectors: list[Collector] = []
+        self._connections: set[asyncio.Task[None]] = set()
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port`, with the real port once it listens."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port}"
+
+    def add_json(self, path: str, handler: JsonHandler) -> None:
+        """Answer GET `path` with what `handler` gives for the query's fields; it runs on the event loop."""
+
+        async def route(request: _Request) -> _Answer:
+            result = handler(request.query)
+            if isawaitable(result):
+                result = await result
+            return _json(result)
+
+        self._routes[path] = route
+
+    def add_metrics(self, collector: Collector) -> None:
+        """Show the families of `collector` in /metrics. Several collectors may have a part of one family."""
+        self._collectors.append(collector)
+
+    def bind(self) -> None:
+        """Take the address. Raises ConfigError when it is in use or not this machine's."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((self._host, self._port), family=family)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if error.errno == errno.EADDRINUSE:
+                reason = f"port {self._port} is in use; choose another (0 for any free one)"
+            raise ConfigError("headrace.http.listener", self.address, f"cannot listen there: {reason}") from error
+        self._port = self._socket.getsockname()[1]
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MAX_HEAD_BYTES)
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+        elif self._socket is not None:
+            self._socket.close()
+        for task in tuple(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    # Routes
+
+    async def _index(self, _: _Request) -> _Answer:
+        return _json({"headrace": __version__, "paths": sorted(self._routes)})
+
+    async def _metrics(self, request: _Request) -> _Answer:
+        """A collector that fails is left out and logged; the others are worth having."""
+        families: dict[str, Family] = {}
+        for collector in self._collectors:
+            try:
+                for family in collector():
+                    earlier = families.get(family.name)
+                    samples = list(family.samples)
+                    families[family.name] = family._replace(
+                        samples=[*earlier.samples, *samples] if earlier else samples
+                    )
+            except Exception:
+                log.exception("Metrics of %r failed", collector)
+        # Thousands of partitions are many lines: they are written in a thread, so that requests go on meanwhile.
+        return await asyncio.to_thread(_exposition, list(families.values()), request.accept)
+
+    # Connections
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if len(self._connections) > MAX_CONNECTIONS:
+                failure = HttpError(
+                    HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_CONNECTIONS} connections are open: try later"
+                )
+                await _send(writer, _error(failure), keep_alive=False)
+            else:
+                while await self._exchange(reader, writer):
+                    pass
+            await _end(reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client went away or did not get on, or the broker stops
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """One request and its answer; whether the connection goes on."""
+        request = None
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            request = _parse(head)
+            answer = await self._answer(request)
+        except asyncio.LimitOverrunError:
+            answer = _error(
+                HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {MAX_HEAD_BYTES} bytes")
+            )
+        except HttpError as error:
+            answer = _error(error)
+        keep_alive = request is not None and request.keep_alive
+        await _send(writer, answer, keep_alive=keep_alive, with_body=request is None or request.method != "HEAD")
+        return keep_alive
+
+    async def _answer(self, request: _Request) -> _Answer:
+        route = self._routes.get(request.path)
+        if route is None:
+            known = ", ".join(sorted(self._routes))
+            return _error(HttpError(HTTPStatus.NOT_FOUND, f"there is no {request.path}; there are {known}"))
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return await route(request)
+        except HttpError as error:
+            return _error(error)
+        except KafkaError as error:
+            failed = {"error": error.code.name.upper(), "message": str(error)}
+            return _json(failed, HTTPStatus.SERVICE_UNAVAILABLE if error.code.retriable else HTTPStatus.BAD_REQUEST)
+        except TimeoutError:
+            failure = f"{request.path} took longer than {REQUEST_TIMEOUT_S:.0f} s"
+            return _error(HttpError(HTTPStatus.GATEWAY_TIMEOUT, failure))
+        except Exception:
+            log.exception("GET %s failed", request.path)
+            return _error(HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "this is a bug; the broker's log has more"))
+
+
+class _Families(PrometheusCollector):
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        for family in self._families:
+            metric = Metric(family.name, family.help, family.kind)
+            name = f"{family.name}_total" if family.kind == "counter" else family.name
+            for labels, value in family.samples:
+                metric.add_sample(name, dict(labels), value)
+            yield metric
+
+
+def _exposition(families: Iterable[Family], accept: str) -> _Answer:
+    encode, content_type = choose_encoder(accept)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return _Answer(encode(registry), content_type)
+
+
+def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> _Answer:
+    return _Answer(json.dumps(value, indent=2).encode() + b"\n", _JSON, status)
+
+
+def _error(error: HttpError) -> _Answer:
+    return _json({"error": error.status.phrase, "message": error.message}, error.status)
+
+
+def _parse(head: bytes) -> _Request:
+    """Raises HttpError for what is not a plain GET or HEAD of HTTP/1.x."""
+    try:
+        start, *lines = head.decode("ascii").rstrip("\r\n").split("\r\n")
+        method, target, version = start.split(" ")
+        if not version.startswith("HTTP/1."):
+            raise ValueError(version)
+        headers = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon:
+                raise ValueError(line)
+            headers[name.strip().lower()] = value.strip()
+        parts = urlsplit(target)
+        fields = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS, errors="strict")
+        path = unquote(parts.path, errors="strict")
+    except ValueError:
+        raise HttpError(HTTPStatus.BAD_REQUEST, "this is no request of HTTP/1.1") from None
+    if method not in ("GET", "HEAD"):
+        raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} changes nothing here: only GET and HEAD are answered")
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        raise HttpError(HTTPStatus.BAD_REQUEST, "a GET has no body here")
+    query: dict[str, str] = {}
+    for name, value in fields:
+        if name in query:
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is given twice")
+        query[name] = value
+    connection = headers.get("connection", "" if version == "HTTP/1.1" else "close").lower()
+    return _Request(method, path, query, headers.get("accept", ""), connection != "close")
+
+
+async def _send(writer: asyncio.StreamWriter, answer: _Answer, *, keep_alive: bool, with_body: bool = True) -> None:
+    lines = [
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(answer.body)}",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        f"Connection: {'keep-alive' if keep_alive else 'close'}",
+    ]
+    if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
+        lines.append("Allow: GET, HEAD")
+    writer.write("\r\n".join([*lines, "", ""]).encode() + (answer.body if with_body else b""))
+    async with asyncio.timeout(REQUEST_TIMEOUT_S):
+        await writer.drain()
+
+
+async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read a little of what still comes: the kernel takes the answer back where bytes are left unread at the end."""
+    writer.write_eof()
+    async with asyncio.timeout(_LINGER_S):
+        for _ in range(_LINGER_READS):
+            if not await reader.read(MAX_HEAD_BYTES):
+                break

@@ -1,0 +1,202 @@
+"""The HTTP side: what is answered, what is refused, and that nobody can hold it up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+from collections.abc import AsyncIterator, Iterable
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.broker import http as http_side
+from headrace.broker.http import MAX_CONNECTIONS, MAX_HEAD_BYTES, HttpError, HttpServer, Query
+from headrace.config import ConfigError
+from headrace.errors import ErrorCode, KafkaError
+from headrace.metrics import Family, gauge
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HttpServer]:
+    server = HttpServer("127.0.0.1", 0)
+    server.bind()
+    await server.start()
+    yield server
+    await server.close()
+
+
+def _get(address: str, path: str, method: str, body: bytes | None) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(address, timeout=5)
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+async def get(
+    server: HttpServer, path: str, method: str = "GET", body: bytes | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    return await asyncio.to_thread(_get, server.address, path, method, body)
+
+
+async def get_json(server: HttpServer, path: str) -> tuple[int, Any]:
+    status, headers, body = await get(server, path)
+    assert headers["content-type"] == "application/json"
+    return status, json.loads(body)
+
+
+async def raw(server: HttpServer, sent: bytes) -> bytes:
+    """Everything that the server answers to `sent` until it closes the connection."""
+    host, _, port = server.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            return await reader.read()
+    finally:
+        await closed(writer)
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def test_a_route_is_asked_with_the_fields_of_the_query(server: HttpServer) -> None:
+    server.add_json("/echo", dict)
+    assert await get_json(server, "/echo?group=a%20b&empty=") == (200, {"group": "a b", "empty": ""})
+
+
+async def test_a_route_may_wait(server: HttpServer) -> None:
+    async def later(_: Query) -> object:
+        await asyncio.sleep(0)
+        return [1]
+
+    server.add_json("/later", later)
+    assert await get_json(server, "/later") == (200, [1])
+
+
+async def test_errors_are_json_and_say_what_to_do(server: HttpServer) -> None:
+    def missing(_: Query) -> object:
+        raise HttpError(HTTPStatus.NOT_FOUND, "no such group: list them at /groups")
+
+    def unready(_: Query) -> object:
+        raise KafkaError(ErrorCode.coordinator_load_in_progress, "wait")
+
+    def broken(_: Query) -> object:
+        raise RuntimeError
+
+    server.add_json("/missing", missing)
+    server.add_json("/unready", unready)
+    server.add_json("/broken", broken)
+    assert await get_json(server, "/missing") == (
+        404,
+        {"error": "Not Found", "message": "no such group: list them at /groups"},
+    )
+    assert await get_json(server, "/unready") == (503, {"error": "COORDINATOR_LOAD_IN_PROGRESS", "message": "wait"})
+    assert (await get_json(server, "/broken"))[0] == 500
+    assert (await get_json(server, "/other"))[0] == 404
+    assert (await get_json(server, "/missing?a=1&a=2"))[0] == 400
+
+
+async def test_only_get_and_head_are_answered(server: HttpServer) -> None:
+    status, headers, _ = await get(server, "/metrics", "POST", b"a=b")
+    assert (status, headers["allow"]) == (405, "GET, HEAD")
+    status, headers, body = await get(server, "/", "HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 0
+
+
+async def test_a_connection_serves_several_requests_until_it_is_told_to_close(server: HttpServer) -> None:
+    answer = await raw(server, b"GET / HTTP/1.1\r\n\r\n" * 2 + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/2\r\n\r\n",
+        b"\xff\xfe\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET /?%ff HTTP/1.1\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\n",
+        b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /?" + b"&".join(b"a%d" % number for number in range(99)) + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_refused_and_ends_the_connection(server: HttpServer, sent: bytes) -> None:
+    assert (await raw(server, sent)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_request_without_end_is_refused(server: HttpServer) -> None:
+    assert (await raw(server, b"GET / HTTP/1.1\r\nX: " + b"x" * 2 * MAX_HEAD_BYTES)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_who_does_not_ask_is_sent_away(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_side, "REQUEST_TIMEOUT_S", 0.01)
+    assert await raw(server, b"GET / HT") == b""
+
+
+async def test_what_takes_too_long_is_given_up(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(_: Query) -> object:
+        await asyncio.Event().wait()
+        return None
+
+    server.add_json("/never", never)
+    monkeypatch.setattr(http_side, "REQUEST_TIMEOUT_S", 0.05)
+    assert (await raw(server, b"GET /never HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 504 ")
+
+
+async def test_the_number_of_connections_is_bounded(server: HttpServer) -> None:
+    host, _, port = server.address.rpartition(":")
+    idle = [await asyncio.open_connection(host, int(port)) for _ in range(MAX_CONNECTIONS)]
+    assert (await raw(server, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
+    for _, writer in idle:
+        await closed(writer)
+
+
+async def test_metrics_are_what_prometheus_reads(server: HttpServer) -> None:
+    def broken() -> Iterable[Family]:
+        raise RuntimeError
+
+    server.add_metrics(lambda: [Family("size", "Bytes.", [({"topic": 'a"b\\'}, 1.5)]), gauge("up", "Up.", 1)])
+    server.add_metrics(broken)
+    server.add_metrics(
+        lambda: [Family("size", "Bytes.", [({"topic": "c"}, 2)]), Family("in", "In.", [({}, 7)], "counter")]
+    )
+    status, headers, body = await get(server, "/metrics")
+    assert status == 200
+    assert headers["content-type"].startswith("text/plain; version=")
+    families = {family.name: family for family in text_string_to_metric_families(body.decode())}
+    assert [(sample.labels, sample.value) for sample in families["size"].samples] == [
+        ({"topic": 'a"b\\'}, 1.5),
+        ({"topic": "c"}, 2.0),
+    ]
+    assert (families["in"].type, families["in"].samples[0].name) == ("counter", "in_total")
+
+
+async def test_an_address_in_use_is_named(server: HttpServer) -> None:
+    host, _, port = server.address.rpartition(":")
+    with pytest.raises(ConfigError, match=r"headrace\.http\.listener: .* is in use"):
+        HttpServer(host, int(port)).bind()
+
+
+async def test_closing_ends_idle_connections(server: HttpServer) -> None:
+    host, _, port = server.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    assert await reader.readuntil(b"}\n")
+    await server.close()
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    await closed(writer)
