@@ -11,7 +11,7 @@ their place by instance id: a new join takes over the place and the assignment, 
 
 from collections.abc import Sequence
 
-from headrace.coordinator.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from headrace.coordinator.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.coordinator.effects import (
     UNKNOWN_MEMBER_ID,
     AppendCause,
@@ -30,7 +30,7 @@ from headrace.coordinator.effects import (
     Timer,
     TimerKind,
 )
-from headrace.coordinator.membership import ClassicMember
+from headrace.coordinator.membership import ClassicMember, Protocols
 from headrace.coordinator.rebalance import Rebalance
 from headrace.coordinator.records import NO_TIMESTAMP
 from headrace.coordinator.requests import Join, Leaver, Sync
@@ -295,8 +295,10 @@ class ClassicGroup(Rebalance):
             # It may have missed the answer to its earlier request: nothing changes for the generation.
             out.append(CompleteJoin(request.reply_to, self.join_result(member)))
             return
+        before = member.protocols
         self._park(out, member, request)
         self.note(out, Happening.REJOINED, member, request.reason)
+        self._note_subscription(out, member, before)
         self.rebalance_or_complete(out, f"{why}; client reason: {request.reason}", now_ms)
 
     def _park(self, out: list[Effect], member: ClassicMember, request: Join) -> None:
@@ -386,6 +388,13 @@ class ClassicGroup(Rebalance):
                     reason=f"{operation}: {error.message}",
                 )
             )
+
+    def _note_subscription(self, out: list[Effect], member: ClassicMember, before: Protocols) -> None:
+        if self.is_consumer and before and member.protocols and before != member.protocols:
+            # With a cooperative assignor the metadata differs at each rejoin: it tells of owned partitions too.
+            old, new = (subscribed_topics(protocols[0][1]) for protocols in (before, member.protocols))
+            if old is not None and new is not None and old != new:
+                self.note(out, Happening.SUBSCRIBED, member, f"{', '.join(sorted(old))} -> {', '.join(sorted(new))}")
 
     def _check_alive(self) -> None:
         if self.state is GroupState.DEAD:

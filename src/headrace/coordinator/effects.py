@@ -139,6 +139,8 @@ class Happening(StrEnum):
     RECONCILED = "has its new assignment"
     AWAY = "left and keeps its place until its session times out"
     STALLED = "cannot complete the rebalance"
+    LOADED = "was read by its coordinator"
+    DELETED = "was deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,14 @@ a group belongs to the shard its name hashes to. Nothing here knows the wire or 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.consumer_group import ConsumerGroup, Outcome
 from headrace.coordinator.consumer_member import TopicIdPartition
 from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
+from headrace.coordinator.consumer_state import ConsumerGroupState
 from headrace.coordinator.effects import (
     AppendMetadata,
     CancelTimer,
@@ -40,8 +41,17 @@ from headrace.errors import ErrorCode, KafkaError
 log = logging.getLogger(__name__)
 
 _FENCING = (ErrorCode.fenced_member_epoch, ErrorCode.fenced_instance_id, ErrorCode.unreleased_instance_id)
+_SETTLED = {ConsumerGroupState.STABLE: Happening.STABLE, ConsumerGroupState.EMPTY: Happening.EMPTY}
 _RETRY_S = 1.0
 """When a timer whose consequence could not be written is tried again."""
+
+
+NoteObserver: TypeAlias = Callable[[str, Note, int], None]
+"""Told of everything that happens to a group: its name, what, and when (ms); returns at once."""
+
+
+def _nobody(group_id: str, note: Note, now_ms: int) -> None:
+    """Where nobody keeps a timeline."""
 
 
 class GroupCoordinator:
@@ -49,8 +59,15 @@ class GroupCoordinator:
     coordinator_load_in_progress for a group whose shard is not here or not read yet.
     """
 
-    def __init__(self, settings: GroupSettings, loop: asyncio.AbstractEventLoop, topics: Topics) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        loop: asyncio.AbstractEventLoop,
+        topics: Topics,
+        observe: NoteObserver = _nobody,
+    ) -> None:
         self.settings = settings
+        self._observe = observe
         self._topics = topics
         self._loop = loop
         self._shards = Shards(settings, loop, self._loaded)
@@ -86,6 +103,8 @@ class GroupCoordinator:
     def _loaded(self, shard: LedShard) -> None:
         for group in list(shard.state.groups.values()):
             effects = group.loaded(wall_ms()) if isinstance(group, ClassicGroup) else group.loaded()
+            if not group.is_empty:
+                self._observe(group.group_id, _group_note(group, Happening.LOADED), wall_ms())
             self._act(shard, group, effects)
 
     # Members
@@ -131,7 +150,7 @@ class GroupCoordinator:
         try:
             effects = group.heartbeat(member_id, instance_id, generation)
         except KafkaError as error:
-            _log_if_fenced(group_id, member_id, error, "Heartbeat")
+            self._note_if_fenced(group, member_id, instance_id, error, "Heartbeat")
             raise
         self._act(shard, group, effects)
         return group.heartbeat_answer
@@ -166,8 +185,16 @@ class GroupCoordinator:
             outcome = group.heartbeat(request, self._topics, wall_ms())
         except KafkaError as error:
             if error.code in _FENCING:
-                member_id = request.member_id or request.new_member_id
-                log.info("Group %s: a heartbeat of member %s was refused: %s", group_id, member_id, error.message)
+                fenced = Note(
+                    what=Happening.FENCED,
+                    generation=group.epoch,
+                    member_id=request.member_id or request.new_member_id,
+                    instance_id=request.instance_id,
+                    client_id=request.client_id,
+                    client_host=request.client_host,
+                    reason=error.message,
+                )
+                self._note(group, fenced, wall_ms())
             raise
         removal = [] if group is existing else shard.state.decide_removal(group_id)
         self._carry_out(shard, group, outcome, removal)
@@ -186,12 +213,19 @@ class GroupCoordinator:
         self, shard: LedShard, group: ConsumerGroup, outcome: Outcome, removal: Sequence[Change] = ()
     ) -> None:
         """`removal` is of the classic group that the group takes the place of."""
+        before = group.state if outcome.decision else None
         try:
             self._shards.append_and_replay(shard, [*removal, *outcome.decision])
         except KafkaError:
             group.append_failed()
             raise
         self._act(shard, group, outcome.effects)
+        # Whether the group has settled shows only once the decision has been replayed, which makes a new group.
+        after = shard.state.groups.get(group.group_id)
+        if before is not None and isinstance(after, ConsumerGroup) and after.state is not before:
+            settled = _SETTLED.get(after.state)
+            if settled is not None:
+                self._note(after, _group_note(after, settled), wall_ms())
 
     # Offsets
 
@@ -224,7 +258,7 @@ class GroupCoordinator:
             try:
                 member = group.check_offset_commit(member_id, instance_id, generation)
             except KafkaError as error:
-                _log_if_fenced(group_id, member_id, error, "OffsetCommit")
+                self._note_if_fenced(group, member_id, instance_id, error, "OffsetCommit")
                 raise
             if member is not None:
                 self._act(shard, group, [group.session_timer(member)])
@@ -278,11 +312,21 @@ class GroupCoordinator:
         for shard in self._shards.all():
             yield from shard.state.groups.values()
 
+    def groups_with_offsets(self) -> list[tuple[Group, GroupOffsets]]:
+        """Every group that has been read so far, with what it has committed; to be read only."""
+        return [
+            (group, shard.state.offsets.of_group(group.group_id))
+            for shard in self._shards.loaded()
+            for group in shard.state.groups.values()
+        ]
+
     def delete_group(self, group_id: str) -> None:
         """Raises KafkaError as `GroupShard.decide_delete` does."""
         shard = self._shards.of(group_id)
-        self._shards.append_and_replay(shard, shard.state.decide_delete(group_id))
-        log.info("Group %s was deleted", group_id)
+        decision = shard.state.decide_delete(group_id)
+        group = shard.state.group(group_id)
+        self._shards.append_and_replay(shard, decision)
+        self._note(group, _group_note(group, Happening.DELETED), wall_ms())
 
     def _joined(self, group_id: str) -> tuple[LedShard, ClassicGroup]:
         if not group_id:
@@ -298,6 +342,7 @@ class GroupCoordinator:
 
     def _act(self, shard: LedShard, group: Group, effects: list[Effect]) -> None:
         to_do = deque(effects)
+        now_ms = wall_ms()
         while to_do:
             effect = to_do.popleft()
             if isinstance(effect, ScheduleTimer):
@@ -308,9 +353,26 @@ class GroupCoordinator:
             elif isinstance(effect, CompleteJoin | CompleteSync):
                 _answer(effect.reply_to, effect.result)
             elif isinstance(effect, Note):
-                _log_note(group.group_id, effect)
+                self._note(group, effect, now_ms)
             elif isinstance(group, ClassicGroup):
                 to_do.extendleft(reversed(self._append_metadata(shard, group, effect)))
+
+    def _note(self, group: Group, note: Note, now_ms: int) -> None:
+        _log_note(group.group_id, note)
+        self._observe(group.group_id, note, now_ms)
+
+    def _note_if_fenced(
+        self, group: ClassicGroup, member_id: str, instance_id: str | None, error: KafkaError, operation: str
+    ) -> None:
+        if error.code is ErrorCode.fenced_instance_id:
+            fenced = Note(
+                what=Happening.FENCED,
+                generation=group.generation,
+                member_id=member_id,
+                instance_id=instance_id,
+                reason=f"{operation}: {error.message}",
+            )
+            self._note(group, fenced, wall_ms())
 
     def _append_metadata(self, shard: LedShard, group: ClassicGroup, effect: AppendMetadata) -> list[Effect]:
         error = ErrorCode.none
@@ -377,9 +439,10 @@ class GroupCoordinator:
             log.error("Expired offsets of __consumer_offsets-%d stay for now: %s", shard.partition, error)
 
 
-def _log_if_fenced(group_id: str, member_id: str, error: KafkaError, operation: str) -> None:
-    if error.code is ErrorCode.fenced_instance_id:
-        log.info("Group %s: %s of member %s was fenced: %s", group_id, operation, member_id, error.message)
+def _group_note(group: Group, what: Happening) -> Note:
+    if isinstance(group, ConsumerGroup):
+        return Note(what=what, generation=group.epoch, reason=f"{len(group.members)} members")
+    return Note(what=what, generation=group.generation, reason=f"{len(group.membership)} members")
 
 
 def _answer(future: Any, result: JoinResult | SyncResult) -> None:

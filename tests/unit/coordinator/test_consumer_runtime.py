@@ -7,6 +7,7 @@ import pytest
 from headrace.coordinator.consumer_group import ConsumerGroup
 from headrace.coordinator.consumer_records import ConsumerGroupKey
 from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
+from headrace.coordinator.effects import Happening
 from headrace.coordinator.records import CommittedOffset, GroupKey
 from headrace.coordinator.requests import Leaver
 from headrace.coordinator.settings import GroupSettings
@@ -54,6 +55,27 @@ def test_members_of_a_group_that_was_read_from_the_log_are_watched() -> None:
     group = again.coordinator.group("g")
     assert isinstance(group, ConsumerGroup)
     assert group.is_empty
+
+
+def test_a_group_says_when_it_has_settled_and_who_was_fenced() -> None:
+    world = World()
+    epoch = beat(world).epoch
+    assert [note.what for note in world.notes][-1] is Happening.STABLE
+
+    with pytest.raises(KafkaError):
+        beat(world, epoch=epoch + 5, owned=None)
+    assert world.notes[-1].what is Happening.FENCED
+    assert (world.notes[-1].member_id, world.notes[-1].client_id) == ("a", "app")
+
+    beat(world, epoch=-1, owned=None)
+    assert [note.what for note in world.notes][-1] is Happening.EMPTY
+
+
+def test_a_group_with_members_says_that_it_was_read() -> None:
+    world = World()
+    beat(world)
+    again = World(MemoryLog(world.log.stored))
+    assert [note.what for note in again.notes] == [Happening.LOADED]
 
 
 def test_a_heartbeat_that_cannot_be_written_changes_nothing() -> None:

@@ -143,6 +143,17 @@ def test_a_follower_with_other_topics_starts_a_rebalance(group: Driver) -> None:
     assert group.group.subscribed_topics == {"t", "u"}
 
 
+def test_a_changed_subscription_is_noted_with_what_it_was(group: Driver) -> None:
+    leader, follower = group.stable(2)
+    group.join(follower, protocols=(("range", subscription("t", "u")),))
+    (note,) = [note for note in group.notes if note.what is Happening.SUBSCRIBED]
+    assert (note.member_id, note.reason) == (follower, "t -> t, u")
+
+    group.notes.clear()
+    group.join(leader)
+    assert Happening.SUBSCRIBED not in group.happened()
+
+
 def test_a_member_that_missed_the_answer_gets_it_again(group: Driver) -> None:
     member_id, first = group.become_member()
     group.finish_initial_rebalance()

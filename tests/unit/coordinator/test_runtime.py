@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headrace.coordinator.effects import Happening, Note
 from headrace.coordinator.records import CommittedOffset, GroupKey, GroupMetadata, OffsetKey, encode
 from headrace.coordinator.requests import Join, Leaver, Sync
 from headrace.coordinator.runtime import GroupCoordinator
@@ -33,7 +34,10 @@ class World:
         self.loop = FakeLoop()
         self.log = log or MemoryLog()
         self.topics = FakeTopics(t=4, u=4)
-        self.coordinator = GroupCoordinator(settings, self.loop.as_loop(), self.topics)
+        self.notes: list[Note] = []
+        self.coordinator = GroupCoordinator(
+            settings, self.loop.as_loop(), self.topics, lambda _group_id, note, _now_ms: self.notes.append(note)
+        )
         self.coordinator.elected(0, self.log)
         self.loop.advance(0)
         self._ids = 0
@@ -324,7 +328,25 @@ def test_a_fenced_heartbeat_is_logged(world: World, caplog: pytest.LogCaptureFix
     world.join(instance_id="i")
     with caplog.at_level(logging.INFO), pytest.raises(KafkaError):
         world.coordinator.heartbeat("g", "m1", "i", 0)
-    assert "Heartbeat of member m1 was fenced" in caplog.text
+    assert "member m1 (client id , host , instance i) was fenced: Heartbeat" in caplog.text
+
+
+def test_an_observer_is_told_of_everything_that_happens_to_a_group(world: World) -> None:
+    world.coordinator.leave("g", [Leaver(member_id=world.member(), instance_id=None, reason="closing")])
+    world.coordinator.delete_group("g")
+
+    assert [note.what for note in world.notes] == [
+        Happening.MEMBER_ID_ASSIGNED,
+        Happening.JOINED,
+        Happening.REBALANCING,
+        Happening.COMPLETING,
+        Happening.ASSIGNED,
+        Happening.STABLE,
+        Happening.LEFT,
+        Happening.REBALANCING,
+        Happening.EMPTY,
+        Happening.DELETED,
+    ]
 
 
 # Loading
