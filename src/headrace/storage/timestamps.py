@@ -1,5 +1,9 @@
-"""Records by timestamp, to the record: the indexes lead to one batch, and that one is opened (ListOffsets)."""
+"""Records by timestamp, to the record: the indexes lead to one batch, and that one is opened (ListOffsets).
 
+And the other way round: the time of a record by its offset, as near as the header of its batch tells.
+"""
+
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from headrace.storage.segment import Segment
@@ -22,6 +26,32 @@ def offset_for_timestamp(
                 if record.timestamp >= timestamp and record.offset >= log_start_offset:
                     return record.timestamp, record.offset, header.partition_leader_epoch
     return None
+
+
+def time_of(segments: Sequence[Segment], offset: int) -> int | None:
+    """The timestamp of the record at `offset`, or of the next one that there is; None where there is none, or it has
+    no timestamp.
+
+    One look-up in an index and one read of a header, which a thread may do while others append. Between the first and
+    the last record of a batch the time is estimated: batches are not opened. Raises OSError; KafkaError as
+    `Segment.headers` does.
+    """
+    first = max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
+    for segment in segments[first:]:
+        found = segment.find(offset)
+        if found is not None:
+            return _time_in(found[1], offset)
+    return None
+
+
+def _time_in(header: BatchHeader, offset: int) -> int | None:
+    first, last = header.base_timestamp, header.max_timestamp
+    if last < 0:
+        return None
+    if header.is_log_append_time or first < 0:
+        return last
+    place = max(offset - header.base_offset, 0)
+    return first + (last - first) * place // max(header.last_offset_delta, 1)
 
 
 def max_timestamp(segments: Sequence[Segment]) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log import Log
+from headrace.storage.timestamps import time_of
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
 from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all, whole_end
@@ -369,6 +370,13 @@ class TestTimestamps:
         assert log.offset_for_timestamp(NOW + 560) == (NOW + 560, 56, 7)
         assert log.offset_for_timestamp(0) == (NOW, 0, 7)
         assert log.offset_for_timestamp(NOW + 1991) is None
+
+    def test_the_time_of_a_record_is_read_off_the_header_of_its_batch(self, log: Log) -> None:
+        for place in range(20):
+            append(log, 10, timestamp=NOW + place * 1000, step=10, codec=Codec.LZ4)
+        times = [time_of(log.segments, offset) for offset in (0, 9, 10, 155, 199)]
+        assert times == [NOW, NOW + 90, NOW + 1000, NOW + 15_050, NOW + 19_090]
+        assert time_of(log.segments, 200) is None
 
     def test_records_before_the_log_start_offset_do_not_count(self, log: Log) -> None:
         append(log, 10, step=10)
