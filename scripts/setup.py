@@ -25,6 +25,7 @@ BUILD = ROOT / ".build"
 LOCK = ROOT / "requirements.lock"
 SPARK_POM = ROOT / "src" / "headrace" / "pipeline" / "jars.pom.xml"
 KAFKA_POM = ROOT / "tests" / "clients" / "kafka.pom.xml"
+KAFKA_39_POM = ROOT / "tests" / "adoption" / "kafka-3.9.pom.xml"
 NODE_CLIENTS = ROOT / "tests" / "clients" / "node"
 
 # Programs that tests run, with the Debian and the Homebrew package that brings each.
@@ -174,7 +175,7 @@ def npm_packages() -> None:
 
 def steps() -> list[Step]:
     pyproject = ROOT / "pyproject.toml"
-    spark, kafka = BUILD / "jars" / "spark", BUILD / "jars" / "kafka"
+    spark, kafka, kafka_39 = (BUILD / "jars" / name for name in ("spark", "kafka", "kafka-3.9"))
     npm_lock = NODE_CLIENTS / "package-lock.json"
     return [
         Step("Python packages", python_packages, inputs=[LOCK, pyproject], outputs=[VENV / "bin" / "headrace"]),
@@ -182,6 +183,7 @@ def steps() -> list[Step]:
         Step("Programs for tests", programs, programs=list(PROGRAMS)),
         Step("Spark's Kafka connector and Delta Lake", jars(SPARK_POM, spark), inputs=[SPARK_POM], outputs=[spark]),
         Step("Kafka's own tools", jars(KAFKA_POM, kafka), inputs=[KAFKA_POM], outputs=[kafka]),
+        Step("Kafka with ZooKeeper", jars(KAFKA_39_POM, kafka_39), inputs=[KAFKA_39_POM], outputs=[kafka_39]),
         Step("npm packages", npm_packages, inputs=[npm_lock], outputs=[NODE_CLIENTS / "node_modules"]),
     ]
 

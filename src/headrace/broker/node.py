@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,6 @@ from headrace.cluster.embedded import EmbeddedStore, founded_cluster
 from headrace.cluster.image import GROUP_CONFIG, TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
 from headrace.cluster.image import Endpoint as BrokerEndpoint
 from headrace.cluster.store import StoreError
-from headrace.cluster.topic_changes import FoundPartition
 from headrace.config import BrokerConfig, Listener, topic_values
 from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.coordinator.runtime import GroupCoordinator
@@ -44,10 +43,14 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager, now_ms
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
+from headrace.storage.meta_properties import noted_broker_id
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.http import HttpServer
+
+if TYPE_CHECKING:
+    from headrace.cluster.adoption import Adoption
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +85,8 @@ class Node:
         self.listeners: list[Listener] = []
         self.http: HttpServer | None = None
         self.cluster_id = ""
+        self.adoption: Adoption | None = None
+        """What was made of directories that this broker found without metadata of its own."""
 
     async def start(self) -> None:
         """Open everything and begin to serve.
@@ -91,26 +96,33 @@ class Node:
         config = self.config
         for warning in config.warnings:
             log.warning("%s", warning)
-        self.log_dirs = LogDirs.open(
-            self._data_directories, broker_id=config.node_id, cluster_id=self._founded_cluster()
-        )
+        noted_id = noted_broker_id(self._data_directories)
+        if noted_id is not None:
+            config.take_node_id(noted_id)
+        founded = self._founded_cluster()
+        self.log_dirs = LogDirs.survey(self._data_directories, broker_id=config.node_id, cluster_id=founded)
         self.replicas = ReplicaManager(self.log_dirs, self._log_config)
+        self._dispatcher = Dispatcher(self._loop)
+        self._server = Server(config, self._dispatcher.handle, self._loop)
         try:
+            # Everything that can go wrong comes before the first change to a directory that is perhaps somebody else's.
+            if founded is None:
+                self.adoption = self._plan_adoption()
+            self._bind_http()
+            self.listeners = self._server.bind()
+            self.log_dirs.take_over()
             store = EmbeddedStore(
                 metadata_file(self.log_dirs.directories), executor=self._executor, durable=self._durable_metadata
             )
             self.controller = Controller(store, config, now_ms=now_ms)
-            await self.controller.start(self.log_dirs.cluster_id, self._found_partitions)
+            await self.controller.start(self.log_dirs.cluster_id, self.adoption)
             self.replicas.set_strays_aside(self._topic_id_of)
             self.cluster_id = self.log_dirs.cluster_id
-            self._dispatcher = Dispatcher(self._loop)
-            self._server = Server(config, self._dispatcher.handle, self._loop)
-            self._bind_http()
-            self.listeners = self._server.bind()
             await self.controller.register(self._broker_image())
         except BaseException as error:
             if self.http is not None:
                 await self.http.close()
+            self._server.close()
             self.replicas.close()
             if isinstance(error, (StoreError, ClusterIdMismatch)):
                 raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
@@ -297,12 +309,39 @@ class Node:
         if own:
             settings.by_group[group_id] = replace(settings, **own)
 
-    def _found_partitions(self) -> Iterable[FoundPartition]:
-        """What lies in the log directories, for a cluster that knows no topics yet."""
-        for topic_partition in self.log_dirs.partitions():
-            yield FoundPartition(
-                *topic_partition, self.log_dirs.topic_id(topic_partition), self.log_dirs.leader_epoch(topic_partition)
-            )
+    def _plan_adoption(self) -> "Adoption | None":
+        """What a new metadata store is to know of the partitions that lie in the log directories.
+
+        Raises KafkaError where they cannot be served as a whole; nothing has been changed by then.
+        """
+        metadata_log = self.log_dirs.metadata_log()
+        if metadata_log is None and not self.log_dirs.partitions():
+            return None
+        from headrace.cluster.adoption import FoundPartition, adopt
+
+        self.log_dirs.check_readable()
+        kraft = None
+        if metadata_log is not None:
+            from headrace.cluster.kraft_image import replay
+
+            kraft = replay(metadata_log.records)
+            if metadata_log.torn_bytes:
+                log.warning(
+                    "%s ends with %d bytes of a batch that was never finished, and so never came into force",
+                    metadata_log.path,
+                    metadata_log.torn_bytes,
+                )
+        found = (
+            FoundPartition(*each, self.log_dirs.topic_id(each), self.log_dirs.leader_epoch(each))
+            for each in self.log_dirs.partitions()
+        )
+        adoption = adopt(found, kraft, self.config, self.log_dirs.identities)
+        log.warning("Adopting %s", adoption.summary())
+        for topic in adoption.topics:
+            log.info("Adopting topic %s, id %s, %d partitions", topic.name, topic.topic_id, len(topic.partitions))
+        for line in adoption.left_out:
+            log.warning("Not adopted: %s", line)
+        return adoption
 
     def _topic_id_of(self, topic_partition: TopicPartition) -> UUID | None:
         topic = self.controller.image.topics.get(topic_partition.topic)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from headrace.cluster import topic_changes, znodes
 from headrace.cluster.elections import elect
@@ -34,9 +34,12 @@ from headrace.cluster.store import (
     Set,
     StoreUnavailable,
 )
-from headrace.cluster.topic_changes import Change, FoundPartition, NewPartitions, NewTopic
+from headrace.cluster.topic_changes import Change, NewPartitions, NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from headrace.cluster.adoption import Adoption
 
 log = logging.getLogger(__name__)
 
@@ -102,15 +105,13 @@ class Controller:
         """Tell `listener` of every change from now on."""
         self._listeners.append(listener)
 
-    async def start(self, cluster_id: str | None = None, found: Callable[[], Iterable[FoundPartition]] = tuple) -> None:
+    async def start(self, cluster_id: str | None = None, adoption: Adoption | None = None) -> None:
         """Read the tree, making it where it is new, take the controller's office, and put run-time settings in force.
 
-        `cluster_id` is what the data directory says; raises ClusterIdMismatch where the tree has another. `found`
-        tells what lies in this broker's log directories. A new tree takes it up as topics with default settings, so
-        that directories that Kafka wrote, or whose metadata file was lost, are served. An old tree does not ask: a
-        partition that none of its topics has is what a deletion left behind.
+        `cluster_id` is what the data directory says; raises ClusterIdMismatch where the tree has another. A new tree
+        begins with `adoption`, so that directories that Kafka wrote, or whose metadata file was lost, are served.
         """
-        known = await self._found_cluster(cluster_id, found)
+        known = await self._found_cluster(cluster_id, adoption)
         if cluster_id is not None and known != cluster_id:
             raise ClusterIdMismatch(
                 f"The data directory belongs to cluster {cluster_id}, but the metadata store to cluster {known}. "
@@ -277,17 +278,17 @@ class Controller:
         """Leave the cluster: this broker's ephemeral nodes go."""
         await self._store.close()
 
-    async def _found_cluster(self, suggested: str | None, found: Callable[[], Iterable[FoundPartition]]) -> str:
+    async def _found_cluster(self, suggested: str | None, adoption: Adoption | None) -> str:
         """The id of the cluster, which this broker founds, with the topics it brings, where it is the first."""
         while True:
             missing = await missing_nodes(self._store)
             if await self._store.exists(znodes.CLUSTER_ID) is None:
                 cluster_id = suggested or znodes.encode_id(uuid.uuid4())
                 missing.append(Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)))
-                adopted, change = topic_changes.adopt_topics(self.image, found(), self._config)
-                missing.extend(change.operations)
-                if adopted:
-                    log.warning("Topics found in the log directories get default settings: %s", ", ".join(adopted))
+                if adoption is not None:
+                    from headrace.cluster.adoption import adopted
+
+                    missing.extend(adopted(self.image, adoption, self._config.node_id).operations)
             try:
                 if missing:
                     await self._store.multi(missing)

@@ -6,7 +6,7 @@ Errors and their order are those of Kafka's ReplicationControlManager.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -45,15 +45,6 @@ class NewPartitions(NamedTuple):
     assignments: Sequence[Sequence[int]] | None = None
 
 
-class FoundPartition(NamedTuple):
-    """A partition found in a log directory: `topic_id` None where its files do not say, `leader_epoch` -1 likewise."""
-
-    topic: str
-    partition: int
-    topic_id: uuid.UUID | None
-    leader_epoch: int
-
-
 class Change(NamedTuple):
     """What to write, and the metadata once it is written."""
 
@@ -75,32 +66,11 @@ def create_topic(
         raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic '{new.name}' collides with existing topic: {other}")
     overrides = _overrides(new.configs)
     replicas = _replicas(image, new, config, random)
-    topic = TopicImage(new.name, _new_id(image), tuple(_new_partition(brokers) for brokers in replicas))
-    return topic, _new_topic(image, topic, overrides)
-
-
-def adopt_topics(
-    image: MetadataImage, found: Iterable[FoundPartition], config: BrokerConfig
-) -> tuple[list[str], Change]:
-    """Make topics, on this broker alone, of partitions that no topic of the image has."""
-    unknown: dict[str, dict[int, FoundPartition]] = {}
-    for each in found:
-        if each.topic not in image.topics and topic_names.is_valid(each.topic) and each.topic != topic_names.RESERVED:
-            unknown.setdefault(each.topic, {})[each.partition] = each
-    replicas = (config.node_id,)
-    operations: list[Operation] = []
-    for name, present in unknown.items():
-        topic_id = next((each.topic_id for each in present.values() if each.topic_id is not None), None)
-        epochs = [present[index].leader_epoch if index in present else -1 for index in range(max(present) + 1)]
-        partitions = tuple(PartitionImage(config.node_id, max(epoch, 0), replicas, replicas) for epoch in epochs)
-        topic = TopicImage(name, topic_id or _new_id(image), partitions)
-        overrides: Mapping[str, str | None] = {}
-        if name in (topic_names.GROUP_OFFSETS, topic_names.TRANSACTION_STATE):
-            overrides = internal_topic(name, config, 1).configs
-        change = _new_topic(image, topic, _overrides(overrides))
-        operations.extend(change.operations)
-        image = change.image
-    return list(unknown), Change(operations, image)
+    topic = TopicImage(new.name, new_topic_id(image.names), tuple(_new_partition(brokers) for brokers in replicas))
+    resource = ConfigResource(TOPIC_CONFIG, topic.name)
+    return topic, Change(
+        topic_nodes(image, topic, overrides), image.with_topics((topic,)).with_configs({resource: overrides})
+    )
 
 
 def internal_topic(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
@@ -194,17 +164,16 @@ def delete_topic(image: MetadataImage, name: str) -> tuple[TopicImage, Change]:
     return topic, Change(operations, image.without_topics((name,)))
 
 
-def _new_topic(image: MetadataImage, topic: TopicImage, overrides: Mapping[str, str]) -> Change:
-    resource = ConfigResource(TOPIC_CONFIG, topic.name)
+def topic_nodes(image: MetadataImage, topic: TopicImage, overrides: Mapping[str, str]) -> list[Operation]:
+    """What writes a topic with `overrides` as its settings into the tree that `image` is of."""
     replicas = {index: partition.replicas for index, partition in enumerate(topic.partitions)}
-    operations: list[Operation] = [
+    return [
         # As Kafka orders it: whoever sees the topic finds its settings.
-        Create(znodes.config_path(resource), znodes.encode_config(overrides)),
+        Create(znodes.config_path(ConfigResource(TOPIC_CONFIG, topic.name)), znodes.encode_config(overrides)),
         Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, replicas)),
         Create(znodes.partitions_path(topic.name)),
         *_partition_nodes(image, topic, 0),
     ]
-    return Change(operations, image.with_topics((topic,)).with_configs({resource: overrides}))
 
 
 def _overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
@@ -258,11 +227,11 @@ def _manual_replicas(image: MetadataImage, new: NewTopic) -> list[tuple[int, ...
     return [replicas[partition] for partition in range(len(replicas))]
 
 
-def _new_id(image: MetadataImage) -> uuid.UUID:
-    """A random id that no topic has, is not reserved, and does not print with a leading hyphen (as Kafka's)."""
+def new_topic_id(taken: Container[uuid.UUID]) -> uuid.UUID:
+    """A random id, not among those `taken` nor reserved, that does not print with a leading hyphen (as Kafka's)."""
     while True:
         topic_id = uuid.uuid4()
-        if topic_id not in _RESERVED_IDS and topic_id not in image.names and topic_id.bytes[0] >> 2 != 62:
+        if topic_id not in _RESERVED_IDS and topic_id not in taken and topic_id.bytes[0] >> 2 != 62:
             return topic_id
 
 

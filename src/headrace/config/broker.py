@@ -72,6 +72,7 @@ class BrokerConfig:
     node_id: int
     broker_id: int
     broker_rack: str | None
+    headrace_adopt_partial: bool
     listeners: tuple[str, ...]
     advertised_listeners: tuple[str, ...] | None
     listener_security_protocol_map: str
@@ -310,6 +311,12 @@ class BrokerConfig:
         self._cluster, self._own = cluster, own
         self._refresh()
         return {name for name, value in before.items() if getattr(self, BROKER_SETTINGS[name].attribute) != value}
+
+    def take_node_id(self, node_id: int) -> None:
+        """Be the broker that the data directory belongs to, where the settings do not name one."""
+        if "node.id" not in self._static and int(self._static.get("broker.id", -1)) < 0:
+            self._static["node.id"] = str(node_id)
+            self._refresh()
 
     def value(self, name: str) -> Value:
         """The value in force of the setting `name`; KeyError where there is no such setting."""

@@ -32,7 +32,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "node.id",
         INT,
         0,
-        "Number of this broker in its cluster. broker.id is the same setting under its older name.",
+        "Number of this broker in its cluster; where it is not set, the one that the data directory belongs to. "
+        "broker.id is the same setting under its older name.",
         at_least(0),
         importance=HIGH,
     ),
@@ -46,6 +47,13 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
     ),
     Setting(
         "broker.rack", STRING, None, "Rack or zone of this broker, for placing replicas and reading from the nearest."
+    ),
+    Setting(
+        "headrace.adopt.partial",
+        BOOLEAN,
+        False,
+        "Whether a directory that Kafka wrote is adopted even where some partitions or replicas of its cluster are "
+        "elsewhere. Those that are not here begin empty, and the replicas on other brokers are given up.",
     ),
     # Listeners
     Setting(

@@ -33,19 +33,22 @@ log = logging.getLogger(__name__)
 class LogDir:
     """A directory that this process holds the lock of.
 
-    `clean_shutdown` tells whether the last owner closed every log in it; the mark is gone once the directory is open,
-    so that a crash from here on is seen as one. `kernel_survived` tells whether the machine has been up since the last
-    owner opened the directory: then all that it wrote is there, even if it was killed.
+    Nothing in it changes before `take_over`. `clean_shutdown` tells whether the last owner closed every log in it.
+    `kernel_survived` tells whether the machine has been up since the last owner opened the directory: then all that it
+    wrote is there, even if it was killed.
     """
 
     _locked_here: ClassVar[set[Path]] = set()
     """A lock of fcntl does not keep the process that has it from locking again."""
 
     __slots__ = (
+        "_boot",
         "_cleaner_file",
         "_high_watermark_file",
         "_lock",
+        "_lock_is_new",
         "_log_start_file",
+        "_properties_are_new",
         "_recovery_point_file",
         "clean_shutdown",
         "cleaner_offsets",
@@ -55,6 +58,7 @@ class LogDir:
         "path",
         "properties",
         "recovery_points",
+        "taken_over",
     )
 
     def __init__(self, path: Path) -> None:
@@ -64,13 +68,15 @@ class LogDir:
         """
         path.mkdir(parents=True, exist_ok=True)
         self.path = path.resolve()
+        self._lock_is_new = not (self.path / LOCK_FILE).exists()
         self._lock = self._take_lock()
+        self._properties_are_new = False
+        self.taken_over = False
         try:
             self.properties = read_meta_properties(self.path)
-            mark = self.path / CLEAN_SHUTDOWN_FILE
-            self.clean_shutdown = mark.exists()
-            mark.unlink(missing_ok=True)
-            self.kernel_survived = self._note_boot()
+            self.clean_shutdown = (self.path / CLEAN_SHUTDOWN_FILE).exists()
+            self._boot = _boot_id()
+            self.kernel_survived = bool(self._boot) and self._noted_boot() == self._boot
             self._recovery_point_file = OffsetCheckpoint(self.path / RECOVERY_POINT_FILE)
             self._log_start_file = OffsetCheckpoint(self.path / LOG_START_OFFSET_FILE)
             self._high_watermark_file = OffsetCheckpoint(self.path / HIGH_WATERMARK_FILE)
@@ -103,22 +109,25 @@ class LogDir:
         self._locked_here.add(self.path)
         return descriptor
 
-    def _note_boot(self) -> bool:
-        """Whether the directory was last opened in this life of the machine; on Linux only, where that is told."""
+    def _noted_boot(self) -> bytes | None:
         try:
-            boot = _BOOT_ID.read_bytes()
-        except OSError:
-            return False
-        note = self.path / BOOT_FILE
-        survived = note.exists() and note.read_bytes() == boot
-        if not survived:
-            replace_file(note, boot)
-        return survived
+            return (self.path / BOOT_FILE).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def take_over(self) -> None:
+        """Make the directory this broker's: from here on a crash is seen as one. Raises OSError."""
+        (self.path / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
+        if self._boot and not self.kernel_survived:
+            replace_file(self.path / BOOT_FILE, self._boot)
+        if self._properties_are_new and self.properties is not None:
+            write_meta_properties(self.path, self.properties)
+        self.taken_over = True
 
     def identify(self, *, version: int, cluster_id: str, broker_id: int) -> None:
-        """Write `meta.properties`, or check what it says.
+        """Check what `meta.properties` says; where there is none, prepare what `take_over` writes.
 
-        Raises KafkaError: inconsistent_cluster_id for another cluster's or broker's directory; OSError.
+        Raises KafkaError: inconsistent_cluster_id for another cluster's or broker's directory.
         """
         found = self.properties
         path = self.path / "meta.properties"
@@ -126,7 +135,7 @@ class LogDir:
             self.properties = MetaProperties(
                 version=version, cluster_id=cluster_id, broker_id=broker_id, directory_id=new_id()
             )
-            write_meta_properties(self.path, self.properties)
+            self._properties_are_new = True
             return
         if found.cluster_id not in (None, cluster_id):
             raise KafkaError(
@@ -185,8 +194,18 @@ class LogDir:
         replace_file(self.path / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
 
     def unlock(self) -> None:
+        if self._lock_is_new and not self.taken_over:
+            (self.path / LOCK_FILE).unlink(missing_ok=True)
         self._locked_here.discard(self.path)
         os.close(self._lock)
+
+
+def _boot_id() -> bytes:
+    """What tells this life of the machine from others; nothing where that is not told, as only Linux does."""
+    try:
+        return _BOOT_ID.read_bytes()
+    except OSError:
+        return b""
 
 
 def _read(checkpoint: OffsetCheckpoint, consequence: str) -> dict[TopicPartition, int]:

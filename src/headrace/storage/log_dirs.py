@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
@@ -17,9 +18,19 @@ from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dir import LogDir
 from headrace.storage.meta_properties import id_to_text, new_id
-from headrace.storage.partition_dir import DELETE_SUFFIX, KRAFT_METADATA, STRAY_SUFFIX, parse_name, retired_name
+from headrace.storage.partition_dir import (
+    DELETE_SUFFIX,
+    KRAFT_METADATA,
+    STRAY_SUFFIX,
+    check_partition,
+    parse_name,
+    retired_name,
+)
 from headrace.storage.partition_metadata import read_topic_id, write_topic_id
 from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.storage.metadata_log import MetadataLog
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +58,16 @@ class LogDirs:
     def open(
         cls, paths: Iterable[Path], *, broker_id: int, cluster_id: str | None = None, meta_version: int = 1
     ) -> "LogDirs":
-        """Lock `paths`, check that they belong to this broker and see which partitions they hold.
+        """`survey`, then `take_over`."""
+        self = cls.survey(paths, broker_id=broker_id, cluster_id=cluster_id, meta_version=meta_version)
+        self.take_over()
+        return self
+
+    @classmethod
+    def survey(
+        cls, paths: Iterable[Path], *, broker_id: int, cluster_id: str | None = None, meta_version: int = 1
+    ) -> "LogDirs":
+        """Lock `paths`, check that they belong to this broker and see which partitions they hold, changing nothing.
 
         Without `cluster_id` the directories' own is taken, or a new one made. `meta_version` 0 is for a cluster with
         ZooKeeper. Raises KafkaError: kafka_storage_error when another broker uses a directory, a partition is in two
@@ -76,6 +96,33 @@ class LogDirs:
                 directory.unlock()
             raise
         return self
+
+    def take_over(self) -> None:
+        """Make the directories this broker's own, before any log of them is loaded.
+
+        Raises KafkaError(kafka_storage_error) when none can be written to.
+        """
+        for directory in self._directories:
+            try:
+                directory.take_over()
+            except OSError as error:
+                self.offline[directory.path] = str(error)
+                log.error("log directory %s cannot be used (%s); its partitions are offline", directory.path, error)
+                directory.unlock()
+                self._found = {each: place for each, place in self._found.items() if place[0] is not directory}
+        self._directories = tuple(each for each in self._directories if each.taken_over)
+        if not self._directories:
+            reasons = "; ".join(self.offline.values())
+            raise KafkaError(ErrorCode.kafka_storage_error, f"no log directory can be used: {reasons}")
+
+    @property
+    def identities(self) -> frozenset[UUID]:
+        """The ids of the directories that have one (KIP-858)."""
+        return frozenset(
+            each.properties.directory_id
+            for each in self._directories
+            if each.properties and each.properties.directory_id
+        )
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -110,6 +157,33 @@ class LogDirs:
                         f"{topic_partition} is in {path} and in {twin[1]}: remove the older one of the two",
                     )
                 self._found[topic_partition] = (directory, path)
+
+    def metadata_log(self) -> "MetadataLog | None":
+        """The metadata log that Kafka left in one of the directories, if there is one.
+
+        Raises KafkaError(kafka_storage_error) where it is damaged or cannot be read.
+        """
+        from headrace.storage.metadata_log import read_metadata_log
+
+        for directory in self._directories:
+            try:
+                found = read_metadata_log(directory.path, clean_shutdown=directory.clean_shutdown)
+            except OSError as error:
+                raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {directory.path}: {error}") from error
+            if found is not None:
+                return found
+        return None
+
+    def check_readable(self) -> None:
+        """See whether every partition is of a kind that can be served, for directories that somebody else wrote.
+
+        Raises KafkaError for the first that is not: kafka_storage_error, unsupported_for_message_format.
+        """
+        for _, path in self._found.values():
+            try:
+                check_partition(path)
+            except OSError as error:
+                raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
 
     def partitions(self) -> KeysView[TopicPartition]:
         """Those that have a directory, loaded or not."""
@@ -308,10 +382,16 @@ class LogDirs:
                 ) from error
 
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Close every log, mark the directories where all went well as cleanly shut down, and unlock them."""
+        """Close every log, mark the directories where all went well as cleanly shut down, and unlock them.
+
+        Those that were not taken over stay as they are.
+        """
         with self._checkpoints:
             self._closed = True
         for directory in self._directories:
+            if not directory.taken_over:
+                directory.unlock()
+                continue
             try:
                 logs = self._logs_in(directory)
                 for each in logs:

@@ -4,6 +4,7 @@ Version 0 is what a broker with ZooKeeper writes, version 1 (KIP-631) one withou
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -74,6 +75,21 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
             f"{path} is malformed ({error}): it must have version=0 with broker.id or version=1 with node.id; "
             "restore it from a copy",
         ) from None
+
+
+def noted_broker_id(directories: Iterable[Path]) -> int | None:
+    """The id of the broker that the first of the directories with a note of it belongs to.
+
+    Raises KafkaError as `read_meta_properties` does.
+    """
+    for directory in directories:
+        try:
+            properties = read_meta_properties(directory)
+        except OSError:
+            continue  # opening the directory tells what is wrong
+        if properties is not None and properties.broker_id is not None:
+            return properties.broker_id
+    return None
 
 
 def write_meta_properties(directory: Path, properties: MetaProperties) -> None:

@@ -4,11 +4,17 @@ Kafka has more suffixes, `-future` for a copy in the making and `-stray` for wha
 before the id and the word behind it keep those from being taken for a partition.
 """
 
+import os
 import re
+from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.segment import old_format
+from headrace.storage.segment_files import LOG_SUFFIX, offset_of
 from headrace.types import TopicPartition
+from headrace.wire.batch import HEADER_SIZE, peek
 
 DELETE_SUFFIX: Final = "-delete"
 """Waits for its removal."""
@@ -35,3 +41,22 @@ def retired_name(topic_partition: TopicPartition, suffix: str) -> str:
     """A new name for a directory that is no longer served, cut to what a file system takes."""
     tail = f"-{topic_partition.partition}.{uuid4().hex}{suffix}"
     return topic_partition.topic[: _MAX_NAME - len(tail)] + tail
+
+
+def check_partition(directory: Path) -> None:
+    """See whether the files of a partition are ours to serve, without a change to any of them.
+
+    Raises KafkaError: kafka_storage_error where this user may not write, unsupported_for_message_format where a segment
+    begins with a batch from before Kafka 0.11; OSError.
+    """
+    for path in (directory, *directory.iterdir()):
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"{path} may not be written by this user: let the broker run as the user that owns it, or use chown",
+            )
+        if path.name.endswith(LOG_SUFFIX) and offset_of(path.name) is not None:
+            with path.open("rb") as file:
+                head = file.read(HEADER_SIZE)
+            if len(head) == HEADER_SIZE and (magic := peek(head)[2]) in (0, 1):
+                raise old_format(path, 0, magic)

@@ -1,17 +1,14 @@
-import uuid
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 import pytest
 
-from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage
+from headrace.cluster.image import TOPIC_CONFIG, MetadataImage
 from headrace.cluster.store import Create, Delete, Set
 from headrace.cluster.topic_changes import (
-    FoundPartition,
     NewPartitions,
     NewTopic,
-    adopt_topics,
     create_topic,
     delete_topic,
     grow_topic,
@@ -154,20 +151,3 @@ def test_committed_offsets_are_compacted() -> None:
     assert (topic.partitions, topic.replication_factor, topic.configs["cleanup.policy"]) == (7, 1, "compact")
     with pytest.raises(KafkaError, match="not an internal topic"):
         internal_topic("orders", BrokerConfig(), 1)
-
-
-def test_partitions_found_on_disk_become_topics() -> None:
-    topic_id = uuid.uuid4()
-    found = [
-        FoundPartition("a", 2, topic_id, 7),
-        FoundPartition("a", 0, topic_id, -1),
-        FoundPartition("__consumer_offsets", 0, None, 0),
-        FoundPartition("__cluster_metadata", 0, None, 0),
-        FoundPartition("t", 0, None, 0),
-    ]
-    names, change = adopt_topics(with_topic("t", 1), found, BrokerConfig())
-    assert names == ["a", "__consumer_offsets"]
-    topic = change.image.topics["a"]
-    assert topic.topic_id == topic_id
-    assert [partition.leader_epoch for partition in topic.partitions] == [0, 0, 7]
-    assert change.image.configs[ConfigResource(TOPIC_CONFIG, "__consumer_offsets")]["cleanup.policy"] == "compact"

@@ -1,0 +1,186 @@
+"""Writes topics of every kind with real clients, and reads back what a broker shows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from tests.support.waiting import wait_for
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+TOPICS: Final = {
+    "orders": NewTopic("orders", 3, 1, config={"retention.ms": "-1", "min.insync.replicas": "1"}),
+    **{f"codec-{codec}": NewTopic(f"codec-{codec}", 1, 1) for codec in CODECS},
+    "latest": NewTopic(
+        "latest",
+        1,
+        1,
+        config={
+            "cleanup.policy": "compact",
+            "segment.ms": "1",
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": "1",
+        },
+    ),
+    "payments": NewTopic("payments", 1, 1),
+    "ledger": NewTopic("ledger", 1, 1, config={"cleanup.policy": "compact"}),
+}
+"""Topics by name; the partitions, settings and records of each are there to be seen again under another broker."""
+
+Seen = tuple[int, bytes | None, bytes | None]
+
+
+class View(NamedTuple):
+    """What a broker shows: records by topic, partition and isolation level, and the offsets where each level ends."""
+
+    records: dict[tuple[str, int, str], list[Seen]]
+    ends: dict[tuple[str, int, str], tuple[int, int]]
+
+
+def create_topics(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics(list(TOPICS.values())).values():
+        future.result(30)
+
+
+def write(bootstrap: str) -> Producer:
+    """Fill the topics. The producer that is returned has a transaction open in `payments`."""
+    plain = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+    for number in range(300):
+        plain.produce("orders", b"order %d" % number, b"key %d" % (number % 17), headers={"n": str(number)})
+    settle(plain)
+    for codec in CODECS:
+        squeezing = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20})
+        for number in range(200):
+            squeezing.produce(f"codec-{codec}", b"value %d " % number * 10, b"%d" % number)
+        settle(squeezing)
+    for lot in range(5):
+        for number in range(40):
+            plain.produce("latest", b"lot %d" % lot if number % 4 or lot < 4 else None, b"key %d" % number)
+        settle(plain)
+    return write_transactions(bootstrap)
+
+
+def write_transactions(bootstrap: str, prefix: str = "tx") -> Producer:
+    for topic in ("payments", "ledger"):
+        for name, commit in (("paid", True), ("refused", False), ("paid-late", True)):
+            producer = transactional(bootstrap, f"{prefix}-{topic}-{name}")
+            for number in range(10):
+                producer.produce(topic, f"{prefix} {name} {number}", b"key %d" % number)
+            settle(producer)
+            (producer.commit_transaction if commit else producer.abort_transaction)(20)
+    hanging = transactional(bootstrap, f"{prefix}-open")
+    hanging.produce("payments", f"{prefix} open", b"open")
+    settle(hanging)
+    behind = Producer({"bootstrap.servers": bootstrap})
+    behind.produce("payments", f"{prefix} behind the open one", b"behind")
+    settle(behind)
+    return hanging
+
+
+def transactional(bootstrap: str, transactional_id: str) -> Producer:
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "transaction.timeout.ms": 600_000, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    return producer
+
+
+def settle(producer: Producer) -> None:
+    assert producer.flush(30) == 0
+
+
+def commit_offsets(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    positions = [TopicPartition(*where, offset, metadata="noted") for where, offset in offsets.items()]
+    consumer.commit(offsets=positions, asynchronous=False)
+    consumer.close()
+
+
+def committed(bootstrap: str, group: str) -> dict[tuple[str, int], int]:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    return {(each.topic, each.partition): each.offset for each in future.result(20).topic_partitions}
+
+
+def join_consumer_group(bootstrap: str, group: str, topic: str) -> None:
+    """Read a topic to its end as a member of a group of the consumer protocol (KIP-848), and commit."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    wait_for(lambda: consumer.poll(0.2), "a record for the member")
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
+    """Everything that consumers of both isolation levels are shown."""
+    records: dict[tuple[str, int, str], list[Seen]] = {}
+    ends: dict[tuple[str, int, str], tuple[int, int]] = {}
+    for level in ("read_uncommitted", "read_committed"):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "look",
+                "isolation.level": level,
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 10,
+            }
+        )
+        found = consumer.list_topics(timeout=20).topics
+        places = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
+        for place in places:
+            records[place.topic, place.partition, level] = []
+            ends[place.topic, place.partition, level] = consumer.get_watermark_offsets(place, 20)
+        consumer.assign(places)
+        left = len(places)
+        while left:
+            message = consumer.poll(20)
+            assert message is not None, f"{left} partitions do not come to their end"
+            error = message.error()
+            if error is None:
+                key = message.topic(), message.partition(), level
+                records[key].append((message.offset(), message.key(), message.value()))
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left -= 1
+        consumer.close()
+    return View(records, ends)
+
+
+def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
+    """The settings that the topic itself has."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+    return {name: entry.value for name, entry in future.result(20).items() if entry.source == 1}
+
+
+def topic_ids(bootstrap: str) -> dict[str, str]:
+    from confluent_kafka import TopicCollection
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    described: dict[str, Any] = admin.describe_topics(TopicCollection(list(TOPICS)))
+    return {name: str(future.result(20).topic_id) for name, future in described.items()}
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """Every file below the directory with its content: what must not change when an adoption fails."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def cleaner_has_cleaned(data: Path, topic: str) -> bool:
+    note = data / "cleaner-offset-checkpoint"
+    return note.exists() and f"{topic} 0 " in note.read_text()

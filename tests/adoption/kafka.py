@@ -1,0 +1,176 @@
+"""Apache Kafka on a data directory that changes hands: stopped, killed, and started again on what somebody else wrote."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+import pytest
+
+from tests.support.broker_process import answers_api_versions
+from tests.support.kafka_process import kafka_jars
+from tests.support.ports import free_port
+
+ZOOKEEPER_JARS: Final = Path(__file__).parents[2] / ".build" / "jars" / "kafka-3.9"
+CLUSTER_ID: Final = "aGVhZHJhY2UtYWRvcHQtMQ"
+NODE_ID: Final = 7
+"""Not Headrace's default, so that a broker which serves the directory has taken the id from there."""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "offsets.topic.num.partitions": "3",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.dedupe.buffer.size": "4000000",
+    "log.initial.task.delay.ms": "100",
+}
+_JAVA_OPTIONS: Final = ("-Xmx320M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+
+
+class Java:
+    """One JVM that listens on a port; its output goes to `log_path`."""
+
+    def __init__(self, jars: Path, log_path: Path) -> None:
+        self._jars = jars
+        self.log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self, main: str, *arguments: str) -> list[str]:
+        return ["java", *_JAVA_OPTIONS, "-cp", f"{self._jars}/*", main, *arguments]
+
+    def start(self, main: str, *arguments: str) -> None:
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(main, *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.log_path.parent,
+            )
+
+    def is_dead(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(60)
+            self._process = None
+
+
+class Kafka:
+    """One broker; a context manager. What it is told beside `SETTINGS` is in `settings`."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str], *, jars: Path, data: Path | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.data = data or directory / "data"
+        self.bootstrap = f"127.0.0.1:{free_port()}"
+        self.settings = {**SETTINGS, "log.dirs": str(self.data), **settings}
+        self._java = Java(jars, directory / "kafka.log")
+
+    def start(self) -> None:
+        path = self.directory / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
+        self._prepare(path)
+        self._java.start("kafka.Kafka", str(path))
+        host, _, port = self.bootstrap.rpartition(":")
+        deadline = time.monotonic() + 60
+        while not answers_api_versions(host, int(port)):
+            if self._java.is_dead() or time.monotonic() > deadline:
+                self.sigkill()
+                raise AssertionError(f"Kafka does not start; its log:\n{self.log()[-8000:]}")
+            time.sleep(0.05)
+
+    def _prepare(self, settings: Path) -> None:
+        """Before the first start."""
+
+    def sigterm(self) -> None:
+        self._java.end(signal.SIGTERM)
+
+    def sigkill(self) -> None:
+        self._java.end(signal.SIGKILL)
+
+    def log(self) -> str:
+        return self._java.log_path.read_text(errors="replace")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sigkill()
+
+
+class Kraft(Kafka):
+    """Kafka 4.3 as its quorum's one member, with the metadata log in the data directory."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory, settings or {}, jars=kafka_jars())
+        controller = f"127.0.0.1:{free_port()}"
+        self.settings |= {
+            "process.roles": "broker,controller",
+            "node.id": str(NODE_ID),
+            "controller.quorum.voters": f"{NODE_ID}@{controller}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "controller.listener.names": "CONTROLLER",
+        }
+
+    def _prepare(self, settings: Path) -> None:
+        if not self.data.exists():
+            arguments = ("format", "-t", CLUSTER_ID, "-c", str(settings))
+            with self._java.log_path.open("ab") as log:
+                subprocess.run(self._java.command("kafka.tools.StorageTool", *arguments), stdout=log, check=True)
+
+
+class ZooKeeper:
+    """A ZooKeeper server, from Kafka's jars."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._port = free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        self._settings = directory / "zoo.cfg"
+        self._settings.write_text(
+            f"dataDir={directory / 'data'}\nclientPort={self._port}\nclientPortAddress=127.0.0.1\n"
+            "admin.enableServer=false\ntickTime=1000\nmaxClientCnxns=0\n"
+        )
+        self._java = Java(zookeeper_jars(), directory / "zookeeper.log")
+
+    def start(self) -> None:
+        self._java.start("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self._settings))
+
+    def close(self) -> None:
+        self._java.end(signal.SIGKILL)
+
+
+class WithZooKeeper(Kafka):
+    """Kafka 3.9, which keeps its metadata in the ZooKeeper at `zookeeper`."""
+
+    def __init__(
+        self, directory: Path, zookeeper: str, settings: Mapping[str, str] | None = None, *, data: Path | None = None
+    ) -> None:
+        super().__init__(directory, settings or {}, jars=zookeeper_jars(), data=data)
+        self.settings |= {
+            "broker.id": str(NODE_ID),
+            "zookeeper.connect": zookeeper,
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
+        }
+
+
+def zookeeper_jars() -> Path:
+    """The jars of the last Kafka with ZooKeeper; skips the test, with the reason, where they or Java are missing."""
+    if shutil.which("java") is None:
+        pytest.skip("Java 17 is not installed")
+    if not any(ZOOKEEPER_JARS.glob("kafka_2.13-*.jar")):
+        pytest.skip(f"{ZOOKEEPER_JARS} has no Kafka: run `make setup`")
+    return ZOOKEEPER_JARS
