@@ -1,11 +1,39 @@
-"""The part of the consumer's embedded protocol that a coordinator reads: which topics a member subscribes to."""
+"""The consumer's embedded protocol, as far as a coordinator reads and writes it: subscriptions and assignments.
+
+Clients put these inside of JoinGroup and SyncGroup; a broker that lets a classic member into a group of the consumer
+protocol (KIP-848) has to understand them. Every version begins as version 0 does.
+"""
 
 import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
+_NEWEST: Final = 3
+_OWNED_SINCE: Final = 1
+_GENERATION_SINCE: Final = 2
+_RACK_SINCE: Final = 3
+
 _VERSION_AND_COUNT = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+class Subscription(NamedTuple):
+    """What a member asks for; `owned` are topics and partitions that it reads already (KIP-429)."""
+
+    version: int
+    topics: tuple[str, ...]
+    owned: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    rack_id: str | None = None
+
+
+class Assignment(NamedTuple):
+    """Topic to partitions, and what a custom assignor told its members."""
+
+    partitions: Mapping[str, Sequence[int]]
+    user_data: bytes = b""
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
@@ -24,3 +52,75 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
     except (struct.error, UnicodeDecodeError):
         return None
     return topics
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Raises ValueError where the bytes are not a subscription."""
+    reader = _Reader(data)
+    version = reader.int16()
+    if version < 0:
+        raise ValueError(f"a subscription cannot have version {version}")
+    topics = tuple(reader.string() for _ in range(reader.count()))
+    reader.bytes_()
+    owned = reader.partitions() if version >= _OWNED_SINCE else {}
+    if version >= _GENERATION_SINCE:
+        reader.int32()
+    rack_id = reader.nullable_string() if version >= _RACK_SINCE else None
+    return Subscription(min(version, _NEWEST), topics, tuple(owned.items()), rack_id)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """Raises ValueError where the bytes are not an assignment."""
+    reader = _Reader(data)
+    if reader.int16() < 0:
+        raise ValueError("an assignment cannot have a negative version")
+    return Assignment(reader.partitions(), reader.bytes_())
+
+
+def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> bytes:
+    """An assignment without user data, in the version in which its member subscribed."""
+    out = bytearray(_VERSION_AND_COUNT.pack(version, len(partitions)))
+    for topic, indexes in partitions.items():
+        name, numbers = topic.encode(), sorted(indexes)
+        out += _LENGTH.pack(len(name)) + name + struct.pack(f">{len(numbers) + 1}i", len(numbers), *numbers)
+    return bytes(out + _INT32.pack(-1))
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def int16(self) -> int:
+        return int.from_bytes(self._take(2), "big", signed=True)
+
+    def int32(self) -> int:
+        return int.from_bytes(self._take(4), "big", signed=True)
+
+    def count(self) -> int:
+        """Of an array; each item takes a byte at least."""
+        count = self.int32()
+        if not 0 <= count <= len(self._data) - self._position:
+            raise ValueError(f"it has an array of {count} items")
+        return count
+
+    def nullable_string(self) -> str | None:
+        size = self.int16()
+        return None if size < 0 else self._take(size).decode()
+
+    def string(self) -> str:
+        return self.nullable_string() or ""
+
+    def bytes_(self) -> bytes:
+        return self._take(max(self.int32(), 0))
+
+    def partitions(self) -> dict[str, tuple[int, ...]]:
+        return {self.string(): tuple(self.int32() for _ in range(self.count())) for _ in range(self.count())}
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._data):
+            raise ValueError("it ends early")
+        taken = self._data[self._position : end]
+        self._position = end
+        return taken

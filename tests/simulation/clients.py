@@ -1,0 +1,306 @@
+"""What simulated clients of both protocols share: a slow and lossy way to the coordinator, pauses, positions, commits.
+
+A client is a generator: it yields how long it sleeps, or a request whose answer it then gets.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from headrace.coordinator.records import CommittedOffset
+from headrace.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+SESSION_S: Final = 10.0
+REBALANCE_S: Final = 15.0
+HEARTBEAT_S: Final = 3.0
+COMMIT_S: Final = 4.0
+REQUEST_TIMEOUT_S: Final = 8.0
+BACKOFF_S: Final = 0.3
+
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+    }
+)
+"""After these a client looks for the coordinator again."""
+
+
+@dataclass
+class Call:
+    """A request: `ask` puts the question to the coordinator and returns the answer, or None where the reply that it
+    was given will get it.
+    """
+
+    ask: Callable[[Reply], Any]
+    timeout: float = REQUEST_TIMEOUT_S
+
+
+Script: TypeAlias = "Generator[float | Call, Any, None]"
+
+
+class Lost(Exception):
+    """The coordinator does not know the member any more, as it was: it gives up all it has and joins again."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        super().__init__(error.name)
+        self.error = error
+
+
+class Fatal(Exception):
+    """The member was told why it cannot take part, and ends."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        super().__init__(error.name)
+        self.error = error
+
+
+class Reply:
+    """Stands for the future of a request: the coordinator answers it, once, unless its connection is gone."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.is_done = False
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def set_result(self, result: Any) -> None:
+        assert not self.is_done, "a request is answered once"
+        self.is_done = True
+        self._client.answered(self, result)
+
+
+class Client:
+    """One process that consumes; `kind` says how."""
+
+    kind = ""
+
+    def __init__(self, world: World, name: str, topics: tuple[str, ...], instance_id: str | None, seed: str) -> None:
+        self.world = world
+        self.name = name
+        self.topics = topics
+        self.instance_id = instance_id
+        self.random = random.Random(seed)
+        self.member_id = ""
+        self.epoch = -1
+        """The generation or member epoch."""
+        self.owned: dict[TopicPartition, int | None] = {}
+        """What it reads, and from which position; None until it knows the committed one."""
+        self.told: ErrorCode | None = None
+        """Why it ended, or has to wait."""
+        self.is_alive = True
+        self.wants_to_leave = False
+        self.is_displaced = False
+        """Whether an administrator removed it, or another process was started with its instance id."""
+        self.stalls_until = 0.0
+        self.sees_log_until = 0
+        """End of the log when it last got an assignment."""
+        self.losses_seen = 0
+        """How often the log had lost its tail by then."""
+        self.confirmed_at = 0.0
+        """When it sent the last request that told it that it is a member as it believes to be."""
+        self.deadline = 0.0
+        """Until when it may be sure of what it owns: it has to give something up, or to join again, before."""
+        self._paused_until = 0.0
+        self._last_commit = 0.0
+        self._script: Script = self.run()
+        self._wake: Any = None
+        self._pending: Reply | None = None
+        self._sent_at = 0.0
+        self._resume(None)
+
+    def run(self) -> Script:
+        raise NotImplementedError
+
+    # What happens to it
+
+    def pause(self, seconds: float) -> None:
+        """The whole process stands still."""
+        self._paused_until = self.world.loop.now + seconds
+
+    def stall(self, seconds: float) -> None:
+        """The application does not poll; heartbeats go on."""
+        self.stalls_until = self.world.loop.now + seconds
+
+    def crash(self) -> None:
+        """It is gone, and nobody is told."""
+        self.is_alive = False
+        self._pending = None
+        self._script.close()
+        self.owned.clear()
+
+    def leave(self) -> None:
+        self.wants_to_leave = True
+
+    def disconnect(self) -> None:
+        """The coordinator's process ended: no answer will come."""
+        if self._pending is not None:
+            self._pending.is_done = True
+            self.world.loop.call_later(self._latency(), self._receive, self._pending, ErrorCode.network_exception)
+
+    # Certainty
+
+    @property
+    def is_tainted(self) -> bool:
+        """Whether what it was told last has been lost with the tail of the log."""
+        return any(end < self.sees_log_until for end in self.world.losses[self.losses_seen :])
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether by the rules of the protocol nobody may have taken away yet what it owns."""
+        now = self.world.loop.now
+        return not self.is_tainted and not self.is_displaced and now < self.deadline and now < self.confirmed_at + SESSION_S
+
+    def may_commit(self, partition: TopicPartition) -> bool:
+        """Whether the coordinator would take a commit of its own."""
+        raise NotImplementedError
+
+    # The script
+
+    def _resume(self, value: Any) -> None:
+        self._wake = None
+        if not self.is_alive:
+            return
+        now = self.world.loop.now
+        if now < self._paused_until:
+            self._wake = self.world.loop.call_at(self._paused_until, self._resume, value)
+            return
+        try:
+            wanted = self._script.send(value)
+        except StopIteration:
+            self.is_alive = False
+            return
+        if isinstance(wanted, Call):
+            self._send(wanted)
+        else:
+            self._wake = self.world.loop.call_later(wanted, self._resume, None)
+
+    def _latency(self) -> float:
+        slow = self.world.is_faulty and self.random.random() < 0.03
+        return self.random.uniform(0.5, 4.0) if slow else self.random.uniform(0.001, 0.02)
+
+    def _send(self, call: Call) -> None:
+        reply = self._pending = Reply(self)
+        self._sent_at = self.world.loop.now
+        fate = self.random.random() if self.world.is_faulty else 1.0
+        if fate < 0.01:
+            self.world.loop.call_later(self._latency(), self._receive, reply, ErrorCode.network_exception)
+            return
+        if fate < 0.02:
+            # It arrives, and the connection breaks before the answer does.
+            self.world.loop.call_later(self._latency(), self._deliver, call, Reply(_Nobody(self)), reply)
+            return
+        self.world.loop.call_later(self._latency(), self._deliver, call, reply, None)
+        self.world.loop.call_later(call.timeout, self._receive, reply, ErrorCode.network_exception)
+
+    def _deliver(self, call: Call, reply: Reply, broken: Reply | None) -> None:
+        if self._pending is not reply and self._pending is not broken:
+            return  # the connection is gone, and what was still on its way with it
+        if reply.is_done:
+            return
+        if not self.world.is_up:
+            reply.set_result(ErrorCode.network_exception)
+        else:
+            try:
+                answer = call.ask(reply)
+            except KafkaError as error:
+                answer = error.code
+            self.world.check_machine()
+            if answer is not None:
+                reply.set_result(answer)
+        if broken is not None:
+            self.world.loop.call_later(self._latency(), self._receive, broken, ErrorCode.network_exception)
+
+    def answered(self, reply: Reply, result: Any) -> None:
+        self.world.loop.call_later(self._latency(), self._receive, reply, result)
+
+    def _receive(self, reply: Reply, result: Any) -> None:
+        if self._pending is reply:
+            self._pending = None
+            self._resume(result)
+
+    # What both protocols do
+
+    def committing(self, partitions: Iterable[TopicPartition]) -> Script:
+        """Commit positions; whatever comes of it, the caller goes on. Raises Lost, Fatal."""
+        offsets = {one: position for one in partitions if (position := self.owned.get(one)) is not None}
+        self._last_commit = self.world.loop.now
+        if not offsets:
+            return
+        member_id, epoch = self.member_id, self.epoch
+        answer = yield Call(lambda _: self.world.commit(self, member_id, epoch, offsets))
+        self.world.note(f"{self.name} commits {_shown(offsets)}: {_answer_name(answer)}")
+        self.check_answer(answer)
+
+    def check_answer(self, answer: Any) -> None:
+        """Raises Lost or Fatal where the coordinator does not know the member."""
+        if answer in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_member_epoch):
+            raise Lost(answer)
+        if answer is ErrorCode.fenced_instance_id:
+            raise Fatal(answer)
+
+    def fetching_positions(self) -> Script:
+        """Ask where to begin with the partitions that are new."""
+        while any(position is None for position in self.owned.values()) and not self.wants_to_leave:
+            answer = yield Call(lambda _: self.world.committed_offsets())
+            if isinstance(answer, ErrorCode):
+                yield BACKOFF_S
+                continue
+            for (topic, index), position in list(self.owned.items()):
+                if position is None:
+                    found: CommittedOffset | None = answer.get(topic, {}).get(index)
+                    self.owned[topic, index] = 0 if found is None else found.offset
+
+    def process(self, seconds: float) -> None:
+        """The application works on records."""
+        for one, position in self.owned.items():
+            if position is not None:
+                self.owned[one] = position + 1 + int(self.random.random() * 3 * seconds)
+
+    @property
+    def is_commit_due(self) -> bool:
+        return self.world.loop.now >= self._last_commit + COMMIT_S
+
+    def take(self, partitions: Iterable[TopicPartition]) -> None:
+        """It begins to read partitions."""
+        self.sees_log()
+        for one in partitions:
+            if one not in self.owned:
+                self.owned[one] = None
+                self.world.check_owners(self, one)
+
+    def sees_log(self) -> None:
+        self.sees_log_until, self.losses_seen = self.world.log.end, len(self.world.losses)
+
+    def lose_everything(self) -> None:
+        self.owned.clear()
+        self.is_displaced = False
+
+
+class _Nobody(Client):
+    """Where answers go whose connection is gone."""
+
+    def __init__(self, client: Client) -> None:
+        self.world = client.world
+
+    def answered(self, reply: Reply, result: Any) -> None:
+        pass
+
+
+def _shown(offsets: dict[TopicPartition, int]) -> str:
+    return " ".join(f"{topic}-{index}@{offset}" for (topic, index), offset in sorted(offsets.items()))
+
+
+def _answer_name(answer: Any) -> str:
+    return answer.name if isinstance(answer, ErrorCode) else "ok"

@@ -1,0 +1,75 @@
+"""Virtual time: an event loop whose clock jumps from one event to the next, and a `time` module that shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Any, cast
+
+_EPOCH_NS = 1_700_000_000_000_000_000
+
+
+class Handle:
+    """A scheduled call."""
+
+    __slots__ = ("arguments", "callback")
+
+    def __init__(self, callback: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.arguments = arguments
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualLoop:
+    """Just what the coordinator uses of an event loop; `now` in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._heap: list[tuple[float, int, Handle]] = []
+        self._sequence = 0
+
+    def as_loop(self) -> asyncio.AbstractEventLoop:
+        return cast(asyncio.AbstractEventLoop, self)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[..., object], *arguments: object) -> Handle:
+        return self.call_at(self.now, callback, *arguments)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *arguments: object) -> Handle:
+        return self.call_at(self.now + delay, callback, *arguments)
+
+    def call_at(self, when: float, callback: Callable[..., object], *arguments: object) -> Handle:
+        handle = Handle(callback, arguments)
+        self._sequence += 1
+        heapq.heappush(self._heap, (when, self._sequence, handle))
+        return handle
+
+    def run_until(self, end: float) -> None:
+        heap = self._heap
+        while heap and heap[0][0] <= end:
+            when, _, handle = heapq.heappop(heap)
+            if handle.callback is not None:
+                self.now = max(self.now, when)
+                handle.callback(*handle.arguments)
+        self.now = end
+
+
+class VirtualTime:
+    """Stands for the `time` module."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def monotonic(self) -> float:
+        return self._loop.now
+
+    def time_ns(self) -> int:
+        return _EPOCH_NS + int(self._loop.now * 1e9)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the coordinator asks for time.{name}, which the simulation does not have")

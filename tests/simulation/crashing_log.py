@@ -1,0 +1,81 @@
+"""A partition of `__consumer_offsets` that can lose its unflushed tail, refuse writes and be compacted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.coordinator.records import OffsetKey, decode_key, decode_offset
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Buffer
+from headrace.wire.batch import BASE_OFFSET
+from headrace.wire.compression import Codec
+from headrace.wire.records import RecordData, build_batch, iter_records
+
+
+class CrashingLog:
+    """Batches in the order in which they were appended."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[int, bytes]] = []
+        self.end = 0
+        self.refusal: ErrorCode | None = None
+        self.committed: dict[OffsetKey, int] = {}
+        """What a reader of the log takes for the committed offsets: the model that the coordinator is held against."""
+
+    def append(self, batch: bytes) -> int:
+        if self.refusal is not None:
+            raise KafkaError(self.refusal)
+        base = self.end
+        placed = bytearray(batch)
+        BASE_OFFSET.pack_into(placed, 0, base)
+        self._batches.append((base, bytes(placed)))
+        self.end += self._read(batch)
+        return base
+
+    def batches(self) -> Iterator[Buffer]:
+        for _, batch in self._batches:
+            yield batch
+
+    def lose_tail(self, batches: int) -> None:
+        """The machine lost power: the last `batches` were not on disk yet."""
+        if batches and self._batches:
+            kept = self._batches[:-batches]
+            self.end = self._batches[-min(batches, len(self._batches))][0]
+            self._reset(kept)
+
+    def compact(self) -> None:
+        """Keep the latest record of each key, and no tombstones."""
+        latest: dict[bytes, tuple[int, RecordData]] = {}
+        for base, batch in self._batches:
+            for index, record in enumerate(iter_records(batch)):
+                assert record.key is not None
+                latest.pop(record.key, None)
+                if record.value is not None:
+                    latest[record.key] = (base + index, RecordData(record.key, record.value, record.timestamp))
+        kept = []
+        for offset, data in latest.values():
+            batch = bytearray(build_batch([data], codec=Codec.NONE))
+            BASE_OFFSET.pack_into(batch, 0, offset)
+            kept.append((offset, bytes(batch)))
+        self._reset(kept)
+
+    def _reset(self, batches: list[tuple[int, bytes]]) -> None:
+        self._batches = batches
+        self.committed = {}
+        for _, batch in batches:
+            self._read(batch)
+
+    def _read(self, batch: bytes) -> int:
+        count = 0
+        for record in iter_records(batch):
+            count += 1
+            assert record.key is not None
+            if record.key[1] > 1:
+                continue
+            key = decode_key(record.key)
+            assert isinstance(key, OffsetKey)
+            if record.value is None:
+                self.committed.pop(key, None)
+            else:
+                self.committed[key] = decode_offset(record.value).offset
+        return count

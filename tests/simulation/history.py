@@ -1,0 +1,132 @@
+"""What happens in one simulation: settings, and acts at their times, all drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from headrace.errors import ErrorCode
+
+FAULTS_S: Final = 45.0
+"""How long things go wrong."""
+_LAST_ACT_S: Final = 40.0
+_NO_LIMIT: Final = 1000
+_SUBSCRIPTIONS: Final = (("t",), ("t",), ("t", "u"), ("u",))
+_REFUSALS: Final = (ErrorCode.kafka_storage_error, ErrorCode.not_enough_replicas, ErrorCode.message_too_large)
+
+
+@dataclass(frozen=True)
+class Act:
+    """Something that happens `at` so many seconds after the beginning."""
+
+    at: float
+    kind: str
+    arguments: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(map(repr, self.arguments))})"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Settings of the broker."""
+
+    initial_delay_ms: int
+    assignment_interval_ms: int
+    max_size: int
+    migration_policy: str
+
+
+@dataclass(frozen=True)
+class History:
+    seed: int
+    settings: Chosen
+    acts: tuple[Act, ...]
+
+    def with_acts(self, acts: Sequence[Act]) -> History:
+        return replace(self, acts=tuple(acts))
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}, {self.settings}"]
+        return "\n".join(lines + [f"{act.at:7.3f} s  {act}" for act in self.acts])
+
+
+KINDS: Final = ("eager", "cooperative", "rolling", "consumer")
+_FLAVOURS: Final = (
+    ("eager",),
+    ("cooperative",),
+    ("consumer",),
+    ("consumer",),
+    ("eager", "rolling"),
+    ("cooperative", "rolling"),
+    ("eager", "consumer"),
+    ("cooperative", "consumer"),
+    KINDS,
+)
+
+
+def history_of(seed: int) -> History:
+    """The same one for the same seed, on any machine."""
+    chance = random.Random(f"history {seed}")
+    settings = Chosen(
+        initial_delay_ms=chance.choice((0, 0, 3000)),
+        assignment_interval_ms=chance.choice((0, 1000)),
+        max_size=chance.choice((_NO_LIMIT, _NO_LIMIT, _NO_LIMIT, 3)),
+        migration_policy=chance.choice(("bidirectional",) * 3 + ("upgrade", "downgrade", "disabled")),
+    )
+    kinds = chance.choice(_FLAVOURS)
+    acts: list[Act] = []
+    names: list[str] = []
+    instances: list[str] = []
+
+    def start(at: float) -> None:
+        name = f"c{len(names)}"
+        instance = None
+        if chance.random() < 0.3:
+            # An instance that is there already, alive or gone, or a new one.
+            if instances and chance.random() < 0.6:
+                instance = chance.choice(instances)
+            else:
+                instance = f"i{len(instances)}"
+                instances.append(instance)
+        names.append(name)
+        acts.append(Act(at, "start", (name, chance.choice(kinds), chance.choice(_SUBSCRIPTIONS), instance)))
+
+    def one(*arguments: Any) -> tuple[Any, ...]:
+        return (chance.choice(names), *arguments)
+
+    def duration(longest: float) -> float:
+        return round(chance.uniform(0.5, longest), 3)
+
+    def restart() -> tuple[Any, ...]:
+        is_clean = chance.random() < 0.5
+        lost = 0 if is_clean or chance.random() < 0.6 else chance.randint(1, 6)
+        return duration(6.0), lost, is_clean, chance.random() < 0.3
+
+    makers: dict[str, tuple[int, Callable[[], tuple[Any, ...]]]] = {
+        "crash": (2, one),
+        "leave": (2, one),
+        "pause": (3, lambda: one(duration(20.0))),
+        "stall": (1, lambda: one(duration(20.0))),
+        "subscribe": (2, lambda: one(chance.choice(_SUBSCRIPTIONS))),
+        "grow": (1, lambda: (chance.choice("tu"),)),
+        "restart": (2, restart),
+        "refuse": (1, lambda: (chance.choice(_REFUSALS), duration(5.0))),
+        "admin_reset": (1, lambda: (chance.randint(0, 5),)),
+        "admin_delete": (1, lambda: ()),
+    }
+    for _ in range(chance.randint(1, 4)):
+        start(duration(5.0))
+    weights = [weight for weight, _ in makers.values()]
+    for _ in range(chance.randint(3, 10)):
+        at = round(chance.uniform(1.0, _LAST_ACT_S), 3)
+        if chance.random() < 0.3:
+            start(at)
+        elif instances and chance.random() < 0.05:
+            acts.append(Act(at, "admin_remove", (chance.choice(instances),)))
+        else:
+            kind = chance.choices(list(makers), weights)[0]
+            acts.append(Act(at, kind, makers[kind][1]()))
+    return History(seed, settings, tuple(sorted(acts, key=lambda act: act.at)))

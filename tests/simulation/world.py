@@ -1,0 +1,429 @@
+"""One simulated cluster: the product's coordinator over a log that can crash, clients, and what must always hold.
+
+`run` plays a history and raises Violation where a promise is broken:
+
+- a partition has one owner: of two members that read it one has been fenced, and one that follows the protocol in time
+  never meets another;
+- the committed offset of a partition never goes back, except by an administrator's act or with the lost tail of a log;
+- the log and the coordinator's memory say the same, at every reload;
+- once faults end, the group settles within SETTLE_S: every live member has its assignment, or was told why not, and
+  every partition of a subscribed topic has an owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+from headrace.coordinator import shards
+from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.consumer_group import ConsumerGroup
+from headrace.coordinator.consumer_member import Partitions, TopicIdPartition
+from headrace.coordinator.consumer_state import ConsumerGroupState
+from headrace.coordinator.offsets import GroupOffsets
+from headrace.coordinator.records import CommittedOffset, OffsetKey
+from headrace.coordinator.requests import Leaver
+from headrace.coordinator.runtime import GroupCoordinator
+from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.states import GroupState
+from headrace.errors import ErrorCode, KafkaError
+from tests.simulation.classic_client import ClassicClient
+from tests.simulation.clients import REBALANCE_S, SESSION_S, Client, TopicPartition
+from tests.simulation.clock import VirtualLoop, VirtualTime
+from tests.simulation.consumer_client import ConsumerClient
+from tests.simulation.crashing_log import CrashingLog
+from tests.simulation.history import FAULTS_S, Act, History
+
+SETTLE_S: Final = 2 * REBALANCE_S + 2 * SESSION_S
+"""A member that is gone is noticed, the rebalance that this starts ends, and so does one after it."""
+
+
+class Violation(AssertionError):
+    """A promise was broken; `what` names it, so that a shorter history can be known to break the same."""
+
+    def __init__(self, what: str, detail: str) -> None:
+        super().__init__(f"{what}: {detail}")
+        self.what = what
+
+
+class Topics:
+    """The topics of the cluster; ids are made of the names."""
+
+    def __init__(self) -> None:
+        self.counts = {"t": 4, "u": 3}
+        self.version = 0
+
+    def grow(self, topic: str) -> None:
+        self.counts[topic] += 1
+        self.version += 1
+
+    def topic_names(self) -> Iterable[str]:
+        return list(self.counts)
+
+    def describe(self, topic: str) -> tuple[bytes, int] | None:
+        return (topic.encode().ljust(16, b"\0"), self.counts[topic]) if topic in self.counts else None
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        name = topic_id.rstrip(b"\0").decode()
+        return name if name in self.counts else None
+
+
+class Found(NamedTuple):
+    """The group as the coordinator has it."""
+
+    machine: Any
+    is_classic: bool
+
+
+class World:
+    """`trace` collects what happened, for people to read, when asked for."""
+
+    def __init__(self, history: History, *, trace: list[str] | None = None) -> None:
+        self.history = history
+        self.loop = VirtualLoop()
+        self.log = CrashingLog()
+        self.topics = Topics()
+        self._subscriptions: dict[str, tuple[str, ...]] = {}
+        self.clients: dict[str, Client] = {}
+        self.is_faulty = True
+        self.is_up = False
+        self.losses: list[int] = []
+        """Where the log ended after each loss of its tail."""
+        self._trace = trace
+        self._ids = 0
+        self._checked_end = -1
+        chosen = history.settings
+        self.settings = GroupSettings(
+            offsets_topic_num_partitions=1,
+            group_min_session_timeout_ms=1000,
+            group_initial_rebalance_delay_ms=chosen.initial_delay_ms,
+            group_max_size=chosen.max_size,
+            group_consumer_max_size=chosen.max_size,
+            group_consumer_session_timeout_ms=int(SESSION_S * 1000),
+            group_consumer_assignment_interval_ms=chosen.assignment_interval_ms,
+            group_consumer_migration_policy=chosen.migration_policy,
+        )
+        self.coordinator: GroupCoordinator
+
+    # Running
+
+    def run(self) -> None:
+        with patch.object(shards, "time", VirtualTime(self.loop)):
+            self._start()
+            for act in self.history.acts:
+                self.loop.call_at(1000 + act.at, self._act, act)
+            self.loop.run_until(1000 + FAULTS_S)
+            self._calm()
+            self.loop.run_until(self.loop.now + SETTLE_S)
+            self._check_settled()
+            self._restart_and_compare()
+            self.coordinator.close()
+
+    def note(self, text: str) -> None:
+        if self._trace is not None:
+            self._trace.append(f"{self.loop.now - 1000:7.3f} s  {text}")
+
+    def next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    def slowness(self, client: Client) -> float:
+        """How long a client takes to give partitions up."""
+        if self.is_faulty and client.random.random() < 0.1:
+            return client.random.uniform(1.0, REBALANCE_S + 3)
+        return client.random.uniform(0.0, 0.1)
+
+    def subscription_of(self, client: Client) -> tuple[str, ...]:
+        """What its application wants. A static member that comes back wants what it had: as with Kafka, a group of the
+        classic protocol does not look at the subscription of one that does.
+        """
+        return self._subscriptions.get(client.instance_id or client.name, client.topics)
+
+    def _calm(self) -> None:
+        self.note("no more faults")
+        self.is_faulty = False
+        self.log.refusal = None
+        if not self.is_up:
+            self._start()
+
+    # What clients ask
+
+    def commit(
+        self, client: Client, member_id: str, epoch: int, offsets: dict[TopicPartition, int]
+    ) -> ErrorCode:
+        before = dict(self.log.committed)
+        to_commit = [
+            (topic, index, CommittedOffset(offset, -1, "", 0, topic_id=self._id_of(topic)))
+            for (topic, index), offset in offsets.items()
+        ]
+        errors = self.coordinator.commit_offsets("g", member_id, client.instance_id, epoch, to_commit)
+        for (topic, index), error in zip(offsets, errors, strict=True):
+            if error is not ErrorCode.none:
+                continue
+            was, now = before.get(OffsetKey("g", topic, index), 0), offsets[topic, index]
+            if now < was and not client.is_tainted:
+                raise Violation("committed offset went back", f"{topic}-{index} from {was} to {now} by {client.name}")
+        return next((error for error in errors if error is not ErrorCode.none), ErrorCode.none)
+
+    def committed_offsets(self) -> GroupOffsets:
+        return self.coordinator.committed_offsets("g")
+
+    def with_ids(self, partitions: Iterable[TopicPartition]) -> Partitions:
+        return frozenset(TopicIdPartition(self._id_of(topic), index) for topic, index in partitions)
+
+    def with_names(self, partitions: Partitions) -> set[TopicPartition]:
+        return {(one.topic_id.rstrip(b"\0").decode(), one.partition) for one in partitions}
+
+    @staticmethod
+    def _id_of(topic: str) -> bytes:
+        return topic.encode().ljust(16, b"\0")
+
+    def group(self) -> Found | None:
+        if not self.is_up:
+            return None
+        try:
+            machine = self.coordinator.group("g")
+        except KafkaError:
+            return None
+        return Found(machine, isinstance(machine, ClassicGroup))
+
+    # Faults and acts
+
+    def _act(self, act: Act) -> None:
+        self.note(str(act))
+        getattr(self, f"_do_{act.kind}")(*act.arguments)
+
+    def _do_start(self, name: str, kind: str, topics: tuple[str, ...], instance_id: str | None) -> None:
+        arguments = (self, name, topics, instance_id, f"{self.history.seed} {name}")
+        for other in self.clients.values():
+            if instance_id is not None and other.instance_id == instance_id:
+                other.is_displaced = True
+                topics = self._subscriptions.get(instance_id, other.topics)
+                arguments = (self, name, topics, instance_id, arguments[-1])
+        is_modern = kind == "consumer"
+        self.clients[name] = ConsumerClient(*arguments) if is_modern else ClassicClient(*arguments, kind=kind)
+
+    def _alive(self, name: str) -> Client | None:
+        client = self.clients.get(name)
+        return client if client is not None and client.is_alive else None
+
+    def _do_crash(self, name: str) -> None:
+        if client := self._alive(name):
+            client.crash()
+
+    def _do_leave(self, name: str) -> None:
+        if client := self._alive(name):
+            client.leave()
+
+    def _do_pause(self, name: str, seconds: float) -> None:
+        if client := self._alive(name):
+            client.pause(seconds)
+
+    def _do_stall(self, name: str, seconds: float) -> None:
+        if client := self._alive(name):
+            client.stall(seconds)
+
+    def _do_subscribe(self, name: str, topics: tuple[str, ...]) -> None:
+        if client := self.clients.get(name):
+            self._subscriptions[client.instance_id or name] = topics
+
+    def _do_grow(self, topic: str) -> None:
+        self.topics.grow(topic)
+
+    def _do_refuse(self, error: ErrorCode, seconds: float) -> None:
+        self.log.refusal = error
+        self.loop.call_later(seconds, self._accept)
+
+    def _accept(self) -> None:
+        self.log.refusal = None
+
+    def _do_restart(self, down_s: float, lost_batches: int, is_clean: bool, is_compacted: bool) -> None:
+        """The broker ends, tidily or not, and comes back; with the machine it may lose what it had not flushed."""
+        if not self.is_up:
+            return
+        self._stop(is_clean=is_clean)
+        if is_compacted:
+            self.log.compact()
+        if lost_batches:
+            before = self.log.end
+            self.log.lose_tail(lost_batches)
+            self.note(f"the log ends at {self.log.end} instead of {before}")
+            self.losses.append(self.log.end)
+        self.loop.call_later(down_s, self._start)
+
+    def _do_admin_reset(self, offset: int) -> None:
+        """Of a group that has members it is refused."""
+        if self.is_up:
+            value = CommittedOffset(offset, -1, "", 0, topic_id=self._id_of("t"))
+            try:
+                self.coordinator.commit_offsets("g", "", None, -1, [("t", 0, value)])
+            except KafkaError:
+                return
+            if any(client.is_sure and ("t", 0) in client.owned for client in self.clients.values()):
+                raise Violation("offsets reset under a member", "t-0 has a reader")
+
+    def _do_admin_delete(self) -> None:
+        if self.is_up:
+            try:
+                self.coordinator.delete_group("g")
+            except KafkaError:
+                return
+            if any(client.is_sure and client.owned for client in self.clients.values()):
+                raise Violation("group deleted under a member", "it has readers")
+
+    def _do_admin_remove(self, instance_id: str) -> None:
+        """An administrator removes a static member."""
+        if self.is_up:
+            try:
+                self.coordinator.leave("g", [Leaver(member_id="", instance_id=instance_id, reason="an administrator")])
+            except KafkaError:
+                return
+            for client in self.clients.values():
+                if client.instance_id == instance_id:
+                    client.is_displaced = True
+
+    # The coordinator
+
+    def _start(self) -> None:
+        if self.is_up:
+            return
+        self.is_up = True
+        self.coordinator = GroupCoordinator(self.settings, self.loop.as_loop(), self.topics)
+        self.coordinator.elected(0, self.log)
+        self._checked_end = -1
+
+    def _stop(self, *, is_clean: bool) -> None:
+        self.is_up = False
+        if not is_clean:
+            for client in self.clients.values():
+                client.disconnect()
+        self.coordinator.close()
+
+    # Promises
+
+    def check_owners(self, client: Client, partition: TopicPartition) -> None:
+        """`client` begins to read `partition`."""
+        for other in self.clients.values():
+            if other is client or partition not in other.owned:
+                continue
+            where = f"{partition[0]}-{partition[1]} is read by {other.name} and {client.name}"
+            if other.is_sure and client.is_sure:
+                raise Violation("two owners that keep to the protocol", where)
+            if not other.is_tainted and not client.is_tainted and other.may_commit(partition):
+                if client.may_commit(partition):
+                    raise Violation("two owners that may commit", where)
+
+    def check_machine(self) -> None:
+        """The coordinator's own invariants, once after each change."""
+        if self.log.end == self._checked_end or not self.is_up:
+            return
+        self._checked_end = self.log.end
+        found = self.group()
+        if found is not None:
+            try:
+                found.machine.check()
+            except AssertionError as error:
+                raise Violation("broken machine", str(error)) from error
+        self._compare_offsets()
+
+    def _compare_offsets(self) -> None:
+        try:
+            offsets = self.coordinator.committed_offsets("g")
+        except KafkaError:
+            return
+        known = {
+            OffsetKey("g", topic, index): value.offset
+            for topic, partitions in offsets.items()
+            for index, value in partitions.items()
+        }
+        if known != self.log.committed:
+            raise Violation("offsets differ from the log", f"{known} where the log has {self.log.committed}")
+
+    def _check_settled(self) -> None:
+        living = [client for client in self.clients.values() if client.is_alive and client.told is None]
+        self.check_machine()
+        found = self.group()
+        wanted = {topic for client in living for topic in self.subscription_of(client)}
+        for topic in sorted(wanted):
+            for index in range(self.topics.counts[topic]):
+                owners = [client.name for client in living if (topic, index) in client.owned]
+                if len(owners) != 1:
+                    names = " and ".join(owners) or "nobody"
+                    raise Violation("not settled", f"{topic}-{index} is read by {names}; {self._state()}")
+        if not living:
+            if found is not None and not found.machine.is_empty:
+                raise Violation("not settled", f"all clients are gone, but {self._state()}")
+            return
+        assert found is not None
+        known = set(found.machine.membership.members if found.is_classic else found.machine.members)
+        if known != {client.member_id for client in living}:
+            raise Violation("not settled", f"{self._state()} where {[client.member_id for client in living]} live")
+        stable = GroupState.STABLE if found.is_classic else ConsumerGroupState.STABLE
+        if found.machine.state != stable:
+            raise Violation("not settled", self._state())
+        if found.is_classic and any(client.kind == "consumer" for client in living):
+            raise Violation("not settled", "a member of the consumer protocol in a classic group")
+
+    def _state(self) -> str:
+        found = self.group()
+        if found is None:
+            return "there is no group"
+        members = found.machine.membership.members if found.is_classic else found.machine.members
+        return f"the group is {found.machine.state} with {sorted(members)}"
+
+    def _restart_and_compare(self) -> None:
+        """A coordinator that reads the log knows what the one knew that wrote it."""
+        before = self._snapshot()
+        self._stop(is_clean=True)
+        self.log.compact()
+        self._start()
+        self.loop.run_until(self.loop.now)
+        after = self._snapshot()
+        if before != after:
+            raise Violation("reload differs", f"{after} where it was {before}")
+
+    def _snapshot(self) -> object:
+        self._compare_offsets()
+        found = self.group()
+        if found is None:
+            return None
+        machine = found.machine
+        if isinstance(machine, ConsumerGroup):
+            return (machine.epoch, machine.assignment_epoch, machine.members, machine.target, machine.owners)
+        assert isinstance(machine, ClassicGroup)
+        if any(act.kind == "refuse" for act in self.history.acts):
+            return None  # a generation that could not be written down is known until the next start, as with Kafka
+        return machine.generation, machine.protocol_name, sorted(machine.metadata().members)
+
+
+def play(history: History, trace: list[str] | None = None) -> Violation | None:
+    """What went wrong, if anything did. An exception of the product counts as well."""
+    try:
+        World(history, trace=trace).run()
+    except Violation as violation:
+        return violation
+    except AssertionError as error:
+        return Violation("assertion", repr(error))
+    except Exception as error:  # noqa: BLE001  # whatever the machines raise is a finding
+        return Violation(f"exception {type(error).__name__}", repr(error))
+    return None
+
+
+def shortest(history: History, violation: Violation) -> History:
+    """Leave out of a failing history what it also fails without."""
+    acts: Sequence[Act] = history.acts
+    size = max(len(acts) // 2, 1)
+    while True:
+        start = 0
+        has_shrunk = False
+        while start < len(acts):
+            fewer = [*acts[:start], *acts[start + size :]]
+            found = play(history.with_acts(fewer))
+            if found is not None and found.what == violation.what:
+                acts, has_shrunk = fewer, True
+            else:
+                start += size
+        if size == 1 and not has_shrunk:
+            return history.with_acts(acts)
+        size = max(size // 2, 1)
