@@ -6,12 +6,13 @@ TESTS ?= tests
 JOBS ?= 2
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+SEEDS ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test suites lint format bench docs lock
+.PHONY: help setup demo test simulation suites lint format bench docs lock
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## put Python packages, jars and tools in place (a second run takes a second)
 	@$(if $(PYTHON),$(PYTHON),$(error No Python. Headrace needs Python 3.11 or newer: apt-get install python3.11)) scripts/setup.py
@@ -21,6 +22,9 @@ demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS
 
 test: setup ## run all tests (TESTS=tests/unit for a part)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0 $(TESTS)
+
+simulation: setup ## play consumer groups under faults, from many seeds (SEEDS=20000); a failing one is explained
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 lint: setup ## ruff, mypy --strict and the contracts between rooms
 	$(BIN)/ruff check .

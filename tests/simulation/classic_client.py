@@ -105,6 +105,7 @@ class ClassicClient(Client):
             self.world.note(f"{self.name} joins: {error.name} {getattr(join, 'generation', '')}")
             if error is ErrorCode.none:
                 assert isinstance(join, JoinResult)
+                self.world.displace_others(self)
                 self.member_id, self.epoch = join.member_id, join.generation
                 self.confirmed_at = sent_at
                 self.deadline = sent_at + REBALANCE_S
@@ -170,7 +171,6 @@ class ClassicClient(Client):
                 raise Fatal(error)
             return False
         assert isinstance(sync, SyncResult)
-        self.confirmed_at = sent_at
         self.deadline = sent_at + REBALANCE_S
         partitions = decode_assignment(sync.assignment).partitions if sync.assignment else {}
         mine = {(topic, index) for topic, indexes in partitions.items() for index in indexes}

@@ -93,7 +93,7 @@ class ConsumerClient(Client):
         surplus = [one for one in self.owned if one not in self._assigned]
         if surplus:
             yield from self.committing(surplus)
-            done_at = self.world.loop.now + self.world.slowness(self)
+            done_at = self.world.loop.now + self.world.slowness(self, may_hang=True)
             while self.world.loop.now < done_at:
                 yield min(HEARTBEAT_S, done_at - self.world.loop.now)
                 if self.world.loop.now < done_at and (yield from self._heartbeat()) in RETRIABLE:
@@ -136,6 +136,8 @@ class ConsumerClient(Client):
             self.world.note(f"{self.name} waits for its instance id")
             yield HEARTBEAT_S
             return ErrorCode.network_exception
+        if self.epoch == 0:
+            self.world.displace_others(self)
         self._is_full_due, self.told = False, None
         self._owned_told = owned if says_owned else self._owned_told
         self.confirmed_at = sent_at

@@ -39,6 +39,10 @@ SETTLE_S: Final = 2 * REBALANCE_S + 2 * SESSION_S
 """A member that is gone is noticed, the rebalance that this starts ends, and so does one after it."""
 
 
+NEVER_S: Final = 1e6
+"""How long somebody takes who hangs."""
+
+
 class Violation(AssertionError):
     """A promise was broken; `what` names it, so that a shorter history can be known to break the same."""
 
@@ -128,10 +132,11 @@ class World:
         self._ids += 1
         return self._ids
 
-    def slowness(self, client: Client) -> float:
+    def slowness(self, client: Client, *, may_hang: bool = False) -> float:
         """How long a client takes to give partitions up."""
         if self.is_faulty and client.random.random() < 0.1:
-            return client.random.uniform(1.0, REBALANCE_S + 3)
+            hangs = client.random.random() < 0.5
+            return NEVER_S if hangs and may_hang else client.random.uniform(1.0, REBALANCE_S + 3)
         return client.random.uniform(0.0, 0.1)
 
     def subscription_of(self, client: Client) -> tuple[str, ...]:
@@ -198,11 +203,18 @@ class World:
         arguments = (self, name, topics, instance_id, f"{self.history.seed} {name}")
         for other in self.clients.values():
             if instance_id is not None and other.instance_id == instance_id:
-                other.is_displaced = True
                 topics = self._subscriptions.get(instance_id, other.topics)
                 arguments = (self, name, topics, instance_id, arguments[-1])
         is_modern = kind == "consumer"
-        self.clients[name] = ConsumerClient(*arguments) if is_modern else ClassicClient(*arguments, kind=kind)
+        client = ConsumerClient(*arguments) if is_modern else ClassicClient(*arguments, kind=kind)
+        self.clients[name] = client
+        self.displace_others(client)
+
+    def displace_others(self, client: Client) -> None:
+        """`client` may have taken the place of whoever had its instance id."""
+        for other in self.clients.values():
+            if other is not client and client.instance_id is not None and other.instance_id == client.instance_id:
+                other.is_displaced = True
 
     def _alive(self, name: str) -> Client | None:
         client = self.clients.get(name)
@@ -243,13 +255,13 @@ class World:
         if not self.is_up:
             return
         self._stop(is_clean=is_clean)
-        if is_compacted:
-            self.log.compact()
         if lost_batches:
             before = self.log.end
             self.log.lose_tail(lost_batches)
             self.note(f"the log ends at {self.log.end} instead of {before}")
             self.losses.append(self.log.end)
+        if is_compacted:
+            self.log.compact()
         self.loop.call_later(down_s, self._start)
 
     def _do_admin_reset(self, offset: int) -> None:

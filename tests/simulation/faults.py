@@ -1,0 +1,170 @@
+"""Faults to plant into the coordinator, each a mistake that somebody could make: the simulation has to find them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from headrace.coordinator import consumer_group, shards
+from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.consumer_state import ConsumerState
+from headrace.coordinator.effects import TimerKind
+from headrace.coordinator.rebalance import Rebalance
+from headrace.coordinator.records import OffsetKey
+from headrace.coordinator.shard import GroupShard
+from headrace.coordinator.timers import Timers
+from headrace.errors import KafkaError
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """`make` gets the original and returns what stands in its place."""
+    with patch.object(owner, name, make(getattr(owner, name))):
+        yield
+
+
+def _generation_is_not_checked() -> AbstractContextManager[None]:
+    def make(check: Any) -> Any:
+        return lambda group, member_id, instance_id, _: check(group, member_id, instance_id, group.generation)
+
+    return _replaced(ClassicGroup, "_check_member", make)
+
+
+def _assigned_before_revoked() -> AbstractContextManager[None]:
+    def make(reconcile: Any) -> Any:
+        return lambda member, **how: reconcile(member, **{**how, "is_free": lambda _: True})
+
+    return _replaced(consumer_group, "reconcile", make)
+
+
+def _revocation_is_not_awaited() -> AbstractContextManager[None]:
+    def make(reconcile: Any) -> Any:
+        return lambda member, **how: reconcile(member, **{**how, "owned": frozenset()})
+
+    return _replaced(consumer_group, "reconcile", make)
+
+
+def _member_is_forgotten_on_reload() -> AbstractContextManager[None]:
+    def make(restore: Any) -> Any:
+        return lambda group, metadata: restore(group, metadata._replace(members=metadata.members[1:]))
+
+    return _replaced(Rebalance, "restore", make)
+
+
+def _stale_commit_is_accepted() -> AbstractContextManager[None]:
+    return _replaced(ClassicGroup, "check_offset_commit", lambda _: lambda *__, **___: None)
+
+
+def _stale_commit_of_a_consumer_is_accepted() -> AbstractContextManager[None]:
+    def make(check: Any) -> Any:
+        def lenient(group: Any, member_id: str, epoch: int, partitions: Any) -> Any:
+            try:
+                return check(group, member_id, epoch, partitions)
+            except KafkaError:
+                return None
+
+        return lenient
+
+    return _replaced(ConsumerState, "check_offset_commit", make)
+
+
+def _timer_is_lost(kind: TimerKind) -> Callable[[], AbstractContextManager[None]]:
+    def make(schedule: Any) -> Any:
+        return lambda timers, key, deadline: None if key[1].kind is kind else schedule(timers, key, deadline)
+
+    return lambda: _replaced(Timers, "schedule", make)
+
+
+def _fencing_is_off() -> AbstractContextManager[None]:
+    def make(check: Any) -> Any:
+        def lenient(group: Any, member_id: str, instance_id: str | None, generation: int) -> Any:
+            return check(group, group.membership.static.get(instance_id, member_id), instance_id, generation)
+
+        return lenient
+
+    return _replaced(ClassicGroup, "_check_member", make)
+
+
+def _former_assignment_is_handed_out() -> AbstractContextManager[None]:
+    def make(propagate: Any) -> Any:
+        def stale(group: Any, out: Any, assignments: Any, error: Any) -> None:
+            former = {each.member_id: each.assignment or assignments.get(each.member_id, b"")
+                      for each in group.membership.members.values()}
+            propagate(group, out, former, error)
+
+        return stale
+
+    return _replaced(Rebalance, "_propagate", make)
+
+
+def _failed_write_counts() -> AbstractContextManager[None]:
+    def make(append: Any) -> Any:
+        def careless(self: Any, shard: Any, decision: Any) -> int:
+            try:
+                return int(append(self, shard, decision))
+            except KafkaError:
+                return 0
+
+        return careless
+
+    return _replaced(shards.Shards, "append", make)
+
+
+def _offset_is_forgotten_on_reload() -> AbstractContextManager[None]:
+    def make(replay: Any) -> Any:
+        def forgetful(shard: Any, key: bytes, value: bytes | None, offset: int, **more: Any) -> bool:
+            if value is not None and len(value) % 2 == 0 and key[1] == 1 and key[-1] == 2:
+                return True
+            return bool(replay(shard, key, value, offset, **more))
+
+        return forgetful
+
+    return _replaced(GroupShard, "replay_bytes", make)
+
+
+def _departure_is_not_noticed() -> AbstractContextManager[None]:
+    return _replaced(consumer_group.ConsumerGroup, "_bump", lambda _: lambda *__: None)
+
+
+def _rebalance_waits_for_nobody() -> AbstractContextManager[None]:
+    def make(_: Any) -> Any:
+        def impatient(group: Any, out: Any, now_ms: int) -> None:
+            if group.state == "PreparingRebalance":
+                for member in group.membership.members.values():
+                    member.instance_id = member.instance_id or ""
+                group.complete_join(out, now_ms)
+
+        return impatient
+
+    return _replaced(Rebalance, "maybe_complete_join", make)
+
+
+def _deleted_offsets_stay() -> AbstractContextManager[None]:
+    def make(decide: Any) -> Any:
+        def partial(shard: Any, group_id: str) -> Any:
+            return [change for change in decide(shard, group_id) if not isinstance(change[0], OffsetKey)]
+
+        return partial
+
+    return _replaced(GroupShard, "decide_delete", make)
+
+
+FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
+    "generation is not checked": _generation_is_not_checked,
+    "assigned before revoked": _assigned_before_revoked,
+    "revocation is not awaited": _revocation_is_not_awaited,
+    "member is forgotten on reload": _member_is_forgotten_on_reload,
+    "stale commit is accepted": _stale_commit_is_accepted,
+    "stale commit of a consumer is accepted": _stale_commit_of_a_consumer_is_accepted,
+    "join timer is lost": _timer_is_lost(TimerKind.JOIN),
+    "session timer is lost": _timer_is_lost(TimerKind.HEARTBEAT),
+    "revocation timer is lost": _timer_is_lost(TimerKind.REVOCATION),
+    "static members are not fenced": _fencing_is_off,
+    "former assignment is handed out": _former_assignment_is_handed_out,
+    "failed write counts": _failed_write_counts,
+    "offset is forgotten on reload": _offset_is_forgotten_on_reload,
+    "departure is not noticed": _departure_is_not_noticed,
+    "rebalance waits for nobody": _rebalance_waits_for_nobody,
+}

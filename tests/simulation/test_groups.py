@@ -1,0 +1,47 @@
+"""Whatever happens to its members and its coordinator, a group keeps its promises (see `world`)."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.faults import FAULTS
+from tests.simulation.history import history_of
+from tests.simulation.report import explain
+from tests.simulation.world import play
+
+SEEDS = 2000
+"""In CI; `make simulation SEEDS=100000` plays more."""
+_AT_ONCE = 100
+_SEEDS_PER_FAULT = 600
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    """The machines log every refused write."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE))
+def test_groups_keep_their_promises(first: int) -> None:
+    for seed in range(first, first + _AT_ONCE):
+        history = history_of(seed)
+        violation = play(history)
+        if violation is not None:
+            pytest.fail(explain(history, violation), pytrace=False)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str) -> None:
+    with FAULTS[fault]():
+        assert any(play(history_of(seed)) is not None for seed in range(_SEEDS_PER_FAULT))
+
+
+def test_a_seed_replays_exactly() -> None:
+    first: list[str] = []
+    second: list[str] = []
+    assert play(history_of(7), first) is None
+    assert play(history_of(7), second) is None
+    assert first == second
