@@ -140,7 +140,7 @@ def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
                 "fetch.wait.max.ms": 10,
             }
         )
-        found = consumer.list_topics(timeout=20).topics
+        found = wait_for(lambda consumer=consumer: led_topics(consumer, topics), "leaders of all partitions")
         places = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
         for place in places:
             records[place.topic, place.partition, level] = []
@@ -159,6 +159,15 @@ def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
                 left -= 1
         consumer.close()
     return View(records, ends)
+
+
+def led_topics(client: Consumer | AdminClient, topics: Sequence[str]) -> dict[str, Any]:
+    """The topics' metadata, once every partition has a leader: a cluster that starts knows its topics before that."""
+    found = client.list_topics(timeout=20).topics
+    for topic in topics:
+        if topic not in found or any(each.leader < 0 for each in found[topic].partitions.values()):
+            return {}
+    return dict(found)
 
 
 def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     from headrace.cluster.adoption import Adoption
+    from headrace.cluster.kafka_cluster import KafkaCluster
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Node:
         try:
             # Everything that can go wrong comes before the first change to a directory that is perhaps somebody else's.
             if founded is None:
-                self.adoption = self._plan_adoption()
+                self.adoption = self._adoption()
             self._bind_http()
             self.listeners = self._server.bind()
             self.log_dirs.take_over()
@@ -309,33 +310,26 @@ class Node:
         if own:
             settings.by_group[group_id] = replace(settings, **own)
 
-    def _plan_adoption(self) -> "Adoption | None":
-        """What a new metadata store is to know of the partitions that lie in the log directories.
+    def _adoption(self) -> "Adoption | None":
+        """What a new metadata store is to know of partitions that lie in the log directories.
 
         Raises KafkaError where they cannot be served as a whole; nothing has been changed by then.
         """
         metadata_log = self.log_dirs.metadata_log()
         if metadata_log is None and not self.log_dirs.partitions():
             return None
-        from headrace.cluster.adoption import FoundPartition, adopt
-
-        self.log_dirs.check_readable()
-        kraft = None
+        cluster = None
         if metadata_log is not None:
-            from headrace.cluster.kraft_image import replay
+            from headrace.cluster.kraft_records import replay
 
-            kraft = replay(metadata_log.records)
+            cluster = replay(metadata_log.records)
             if metadata_log.torn_bytes:
                 log.warning(
                     "%s ends with %d bytes of a batch that was never finished, and so never came into force",
                     metadata_log.path,
                     metadata_log.torn_bytes,
                 )
-        found = (
-            FoundPartition(*each, self.log_dirs.topic_id(each), self.log_dirs.leader_epoch(each))
-            for each in self.log_dirs.partitions()
-        )
-        adoption = adopt(found, kraft, self.config, self.log_dirs.identities)
+        adoption = plan_adoption(self.log_dirs, cluster, self.config)
         log.warning("Adopting %s", adoption.summary())
         for topic in adoption.topics:
             log.info("Adopting topic %s, id %s, %d partitions", topic.name, topic.topic_id, len(topic.partitions))
@@ -422,6 +416,23 @@ class Node:
                     log.exception("%s failed and is tried again later", name)
 
         self._upkeep.append(self._loop.create_task(repeat()))
+
+
+def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: BrokerConfig) -> "Adoption":
+    """How to serve what lies in directories that no metadata of Headrace knows; `cluster` is what Kafka knew.
+
+    Raises KafkaError where that cannot be served as a whole.
+    """
+    from headrace.cluster.adoption import FoundPartition, adopt
+
+    log_dirs.check_readable()
+    found = (
+        FoundPartition(
+            *each, log_dirs.topic_id(each), log_dirs.leader_epoch(each), log_dirs.cleaned_upto(each) is not None
+        )
+        for each in log_dirs.partitions()
+    )
+    return adopt(found, cluster, config, log_dirs.identities)
 
 
 def metadata_file(directories: Sequence[Path]) -> Path:

@@ -107,6 +107,8 @@ def banner(node: "Node") -> str:
     ]
     if node.http is not None:
         rows.insert(1, ("http", f"http://{node.http.address}"))
+    if node.adoption is not None:
+        rows.append(("adopted", node.adoption.summary()))
     lines = [f"Headrace {__version__} is ready. Ctrl-C stops it."]
     lines += [f"  {name:<11} {value}" for name, value in rows]
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from headrace.cluster.image import (
     PartitionImage,
     TopicImage,
 )
-from headrace.cluster.kraft_image import KraftImage, KraftPartition
+from headrace.cluster.kafka_cluster import KafkaCluster, KafkaPartition
 from headrace.cluster.store import Create, Operation, Set
 from headrace.cluster.topic_changes import Change, internal_topic, new_topic_id, topic_nodes
 from headrace.config import BrokerConfig, ConfigError, check_dynamic, parse_topic_overrides
@@ -31,15 +31,22 @@ PARTIAL: Final = "headrace.adopt.partial"
 _UNASSIGNED_DIRECTORIES: Final = 100
 """Ids of log directories below this number are Kafka's words for 'not assigned', 'lost' and 'being moved'."""
 _SHOWN: Final = 5
+_KEEP_EVERYTHING: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""For a topic whose settings are lost: a default that deletes what its owner meant to keep cannot be undone."""
+_COMPACT: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
 
 
 class FoundPartition(NamedTuple):
-    """A partition found in a log directory: `topic_id` None where its files do not say, `leader_epoch` -1 likewise."""
+    """A partition found in a log directory: `topic_id` None where its files do not say, `leader_epoch` -1 likewise.
+
+    `is_compacted` where a cleaner has noted that it worked on it.
+    """
 
     topic: str
     partition: int
     topic_id: uuid.UUID | None
     leader_epoch: int
+    is_compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +68,22 @@ class Adoption:
 
 def adopt(
     found: Iterable[FoundPartition],
-    kraft: KraftImage | None,
+    cluster: KafkaCluster | None,
     config: BrokerConfig,
     directory_ids: Collection[uuid.UUID],
 ) -> Adoption:
     """Topics, on this broker alone, of what lies in its log directories, whose ids are `directory_ids`.
 
-    `kraft` is what the metadata log beside it says, where there is one: without it topics get default settings. Raises
-    KafkaError for what cannot be adopted as a whole.
+    `cluster` is what the cluster knew of them, where that is there: without it topics keep everything until they get
+    settings. Raises KafkaError for what cannot be adopted as a whole.
     """
     partitions: dict[str, dict[int, FoundPartition]] = {}
     for each in found:
         if topic_names.is_valid(each.topic) and each.topic != topic_names.RESERVED:
             partitions.setdefault(each.topic, {})[each.partition] = each
-    if kraft is None:
+    if cluster is None:
         return _adopt_directories(partitions, config)
-    return _adopt_cluster(partitions, kraft, config, directory_ids)
+    return _adopt_cluster(partitions, cluster, config, directory_ids)
 
 
 def adopted(image: MetadataImage, adoption: Adoption, broker_id: int) -> Change:
@@ -116,37 +123,43 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
         gaps += [f"{name}-{index}" for index in range(max(present)) if index not in present]
         epochs = [present[index].leader_epoch if index in present else -1 for index in range(max(present) + 1)]
         topics.append(_on_this_broker(name, topic_id, epochs, config))
+        overrides = _KEEP_EVERYTHING
         if name in (topic_names.GROUP_OFFSETS, topic_names.TRANSACTION_STATE):
-            overrides = internal_topic(name, config, 1).configs
-            configs[ConfigResource(TOPIC_CONFIG, name)] = {key: value for key, value in overrides.items() if value}
+            known = internal_topic(name, config, 1).configs
+            overrides = {key: value for key, value in known.items() if value}
+        elif any(each.is_compacted for each in present.values()):
+            overrides = _COMPACT
+        configs[ConfigResource(TOPIC_CONFIG, name)] = overrides
     if gaps and not config.headrace_adopt_partial:
         raise _refused(
             f"there is no directory of {_listed(gaps)}, though there is one of a later partition: name all log.dirs "
             f"that the broker had, or start with {PARTIAL}=true to make those partitions anew, empty"
         )
-    source = "the log directories, which do not tell settings: topics have default ones"
-    return Adoption(source=source, topics=tuple(topics), configs=configs)
+    left_out = "the settings of topics, which are not in the directories: nothing expires until you set retention.ms"
+    return Adoption(
+        source="the log directories", topics=tuple(topics), configs=configs, left_out=(left_out,) if topics else ()
+    )
 
 
-# -- from a KRaft cluster's metadata log -------------------------------------------------------------------------------
+# -- from what the cluster knew ----------------------------------------------------------------------------------------
 
 
 def _adopt_cluster(
     partitions: Mapping[str, Mapping[int, FoundPartition]],
-    kraft: KraftImage,
+    cluster: KafkaCluster,
     config: BrokerConfig,
     directory_ids: Collection[uuid.UUID],
 ) -> Adoption:
-    left_out = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in kraft.left_behind.items() if count > 0]
-    configs = _usable_configs(kraft, config, left_out)
-    _check_tiers(kraft)
-    _check_known(partitions, kraft)
-    _check_replicas(partitions, kraft, config, directory_ids)
+    left_out = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in cluster.left_behind.items() if count > 0]
+    configs = _usable_configs(cluster, config, left_out)
+    _check_tiers(cluster)
+    _check_known(partitions, cluster)
+    _check_replicas(partitions, cluster, config, directory_ids)
     topics = []
-    for name, topic_id in kraft.topics.items():
-        members = kraft.partitions[topic_id]
+    for name, topic_id in cluster.topics.items():
+        members = cluster.partitions[topic_id]
         if sorted(members) != list(range(len(members))):
-            raise _refused(f"the metadata log has partitions {sorted(members)} of topic {name}, with a gap")
+            raise _refused(f"the cluster's metadata has partitions {sorted(members)} of topic {name}, with a gap")
         present = partitions.get(name, {})
         epochs = [
             max(members[index].leader_epoch, present[index].leader_epoch if index in present else -1)
@@ -154,18 +167,18 @@ def _adopt_cluster(
         ]
         topics.append(_on_this_broker(name, topic_id, epochs, config))
     return Adoption(
-        source=f"Kafka's metadata log (metadata.version {kraft.metadata_version})",
+        source=cluster.source,
         topics=tuple(topics),
         configs=configs,
-        next_producer_id=kraft.next_producer_id,
+        next_producer_id=cluster.next_producer_id,
         left_out=tuple(left_out),
     )
 
 
-def _check_tiers(kraft: KraftImage) -> None:
+def _check_tiers(cluster: KafkaCluster) -> None:
     tiered = [
         resource.name
-        for resource, values in kraft.configs.items()
+        for resource, values in cluster.configs.items()
         if resource.kind == TOPIC_CONFIG and values.get("remote.storage.enable", "").strip().lower() == "true"
     ]
     if tiered:
@@ -176,33 +189,33 @@ def _check_tiers(kraft: KraftImage) -> None:
         )
 
 
-def _check_known(partitions: Mapping[str, Mapping[int, FoundPartition]], kraft: KraftImage) -> None:
+def _check_known(partitions: Mapping[str, Mapping[int, FoundPartition]], cluster: KafkaCluster) -> None:
     """What a deletion left behind is known; anything else that the metadata does not have is not understood."""
     unknown = []
     for name, present in partitions.items():
-        topic_id = kraft.topics.get(name)
-        members = kraft.partitions[topic_id] if topic_id is not None else {}
+        topic_id = cluster.topics.get(name)
+        members = cluster.partitions[topic_id] if topic_id is not None else {}
         for index, each in present.items():
-            is_left_over = each.topic_id is not None and each.topic_id in kraft.removed
+            is_left_over = each.topic_id is not None and each.topic_id in cluster.removed
             is_member = index in members and each.topic_id in (None, topic_id)
             if not is_left_over and not is_member:
                 unknown.append(f"{name}-{index}")
     if unknown:
         raise _refused(
-            f"the cluster's metadata log does not know {_listed(unknown)}, whose directories are here. Move away what "
-            "is from elsewhere; where it belongs to the cluster, the metadata log lacks its end: restore it from a copy"
+            f"the cluster's metadata does not know {_listed(unknown)}, whose directories are here. Move away what "
+            "is from elsewhere; where it belongs to the cluster, the metadata lacks its end: restore it from a copy"
         )
 
 
 def _check_replicas(
     partitions: Mapping[str, Mapping[int, FoundPartition]],
-    kraft: KraftImage,
+    cluster: KafkaCluster,
     config: BrokerConfig,
     directory_ids: Collection[uuid.UUID],
 ) -> None:
     shared, elsewhere, missing = [], [], []
-    for name, topic_id in kraft.topics.items():
-        for index, partition in kraft.partitions[topic_id].items():
+    for name, topic_id in cluster.topics.items():
+        for index, partition in cluster.partitions[topic_id].items():
             if config.node_id not in partition.replicas:
                 elsewhere.append(f"{name}-{index}")
                 continue
@@ -227,12 +240,12 @@ def _check_replicas(
     if missing and not config.headrace_adopt_partial:
         names = [name for name, _ in missing]
         raise _refused(
-            f"the cluster's metadata log has {_listed(names)} on this broker, but there is no directory of it. Restore "
+            f"the cluster's metadata has {_listed(names)} on this broker, but there is no directory of it. Restore "
             f"it, name all log.dirs that the broker had, or start with {PARTIAL}=true to begin it empty"
         )
 
 
-def _directory_of(partition: KraftPartition, broker_id: int) -> uuid.UUID | None:
+def _directory_of(partition: KafkaPartition, broker_id: int) -> uuid.UUID | None:
     if len(partition.directories) != len(partition.replicas):
         return None
     directory = partition.directories[partition.replicas.index(broker_id)]
@@ -240,12 +253,12 @@ def _directory_of(partition: KraftPartition, broker_id: int) -> uuid.UUID | None
 
 
 def _usable_configs(
-    kraft: KraftImage, config: BrokerConfig, left_out: list[str]
+    cluster: KafkaCluster, config: BrokerConfig, left_out: list[str]
 ) -> dict[ConfigResource, Mapping[str, str]]:
     """The settings that this broker knows; a line in `left_out` for each other one."""
     configs: dict[ConfigResource, Mapping[str, str]] = {}
-    for resource, values in kraft.configs.items():
-        if resource.kind == TOPIC_CONFIG and resource.name not in kraft.topics:
+    for resource, values in cluster.configs.items():
+        if resource.kind == TOPIC_CONFIG and resource.name not in cluster.topics:
             continue
         if resource.kind == BROKER_CONFIG and resource.name not in ("", str(config.node_id)):
             continue

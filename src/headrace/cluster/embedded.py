@@ -70,6 +70,19 @@ def founded_cluster(path: Path) -> str | None:
     return None if row is None else znodes.decode_cluster_id(row[0])
 
 
+def read_tree(path: Path) -> dict[str, bytes]:
+    """Every node, by its path, of the store in the file `path`, whose broker does not run. Raises StoreUnavailable."""
+    import sqlite3
+
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            rows = database.execute("SELECT path, data FROM node WHERE NOT ephemeral AND path != '/'").fetchall()
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        raise StoreUnavailable(str(path), str(error)) from error
+    return dict(rows)
+
+
 class EmbeddedStore:
     """A metadata store in the file `path`. One process may have it open; ephemeral nodes of a dead one are dropped.
 

@@ -13,7 +13,8 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.producer_state import ProducerState
 from headrace.storage.log import Log
 from headrace.storage.log_file import FileSlice
-from headrace.storage.producer_snapshot import write_snapshot
+from headrace.storage.open_transactions import OpenTransactions
+from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader, parse_header, with_log_append_time
 from headrace.wire.compression import Codec, codec_named
@@ -60,14 +61,24 @@ class Partition:
         "replica_count",
         "topic_id",
         "topic_partition",
+        "transactions",
     )
 
-    def __init__(self, log: Log, *, topic_id: UUID, leader_epoch: int, producers: ProducerState) -> None:
+    def __init__(
+        self,
+        log: Log,
+        *,
+        topic_id: UUID,
+        leader_epoch: int,
+        producers: ProducerState,
+        transactions: OpenTransactions | None = None,
+    ) -> None:
         self.log = log
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
         self.producers = producers
+        self.transactions = transactions or OpenTransactions()
         self.isr_size = 1
         self.replica_count = 1
         self.high_watermark = log.log_end_offset
@@ -83,8 +94,9 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """What read_committed consumers see up to; no transaction is ever open yet, so the high watermark."""
-        return self.high_watermark
+        """What read_committed consumers see up to: where the oldest open transaction begins, or the high watermark."""
+        first_open = self.transactions.first_offset
+        return self.high_watermark if first_open is None else min(first_open, self.high_watermark)
 
     def visible_end(self, *, read_committed: bool) -> int:
         """The offset up to which a consumer may read (KIP-98)."""
@@ -218,9 +230,13 @@ class Partition:
         for grown in tuple(self._grown):
             grown()
 
+    def producer_entries(self) -> list[ProducerEntry]:
+        """The producers' state as a snapshot has it, open transactions included."""
+        return self.transactions.marked(self.producers.snapshot())
+
     def write_producer_snapshot(self, offset: int) -> None:
         """Write the producers' state as of `offset`, for the next start. Raises OSError."""
-        write_snapshot(self.log.directory, offset, self.producers.snapshot(), sync=False)
+        write_snapshot(self.log.directory, offset, self.producer_entries(), sync=False)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """The largest epoch up to `leader_epoch` and where it ends; (-1, -1) where unknown (KIP-101, KIP-279)."""

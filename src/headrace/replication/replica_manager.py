@@ -12,7 +12,9 @@ from headrace.replication.producer_state import ProducerState
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
+from headrace.storage.open_transactions import OpenTransactions
 from headrace.storage.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
+from headrace.storage.txn_recovery import replay_transactional
 from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -76,12 +78,21 @@ class ReplicaManager:
             return partition
         try:
             opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id)
-            producers = _producer_state_of(opened)
+            producers, transactions = _producer_state_of(opened)
         except KafkaError as error:
             self._offline[topic_partition] = str(error)
             raise
         self._offline.pop(topic_partition, None)
-        partition = Partition(opened, topic_id=topic_id, leader_epoch=leader_epoch, producers=producers)
+        if transactions.first_offset is not None:
+            log.warning(
+                "%s has %d open transactions, the oldest since offset %d: consumers of committed records wait there",
+                topic_partition,
+                len(transactions),
+                transactions.first_offset,
+            )
+        partition = Partition(
+            opened, topic_id=topic_id, leader_epoch=leader_epoch, producers=producers, transactions=transactions
+        )
         self._partitions[topic_partition] = partition
         return partition
 
@@ -173,19 +184,25 @@ class ReplicaManager:
         return {partition.topic_partition: partition.high_watermark for partition in self.partitions()}
 
 
-def _producer_state_of(opened: Log) -> ProducerState:
+def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
     """The state as of the newest snapshot that can be read, brought up to date from the log behind it."""
     state = ProducerState()
-    start = opened.log_start_offset
+    transactions = OpenTransactions()
+    # not the log start offset: what is hidden but still there tells what producers wrote last
+    start = opened.segments[0].base_offset
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
         try:
-            state.restore(read_snapshot(path))
+            entries = read_snapshot(path)
         except (CorruptSnapshotError, OSError) as error:
             log.warning("%s; reading producers from an older snapshot or the log", error)
             continue
+        state.restore(entries)
+        transactions = OpenTransactions(entries)
         start = max(start, offset)
         break
-    for header in opened.headers(start):
+    for segment, position, header in opened.batches(start):
         if header.base_offset >= start:
             state.replay(header)
-    return state
+            if header.is_transactional:
+                replay_transactional(segment, position, header, transactions)
+    return state, transactions

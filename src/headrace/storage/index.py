@@ -180,6 +180,11 @@ class OffsetIndex(_Index):
         floor = self._floor(offset - self.base_offset, 0)
         return 0 if floor is None else floor[1][1]
 
+    def position_before(self, position: int) -> int:
+        """The position of a batch that begins before `position`, less than an index interval away."""
+        floor = self._floor(position - 1, 1)
+        return 0 if floor is None else floor[1][1]
+
     def truncate(self, offset: int) -> None:
         """Drop the entries at or after `offset`."""
         self._truncate(offset, 0)

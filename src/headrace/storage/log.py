@@ -26,6 +26,8 @@ from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
 from headrace.storage.segments import Segments
 from headrace.storage.timestamps import max_timestamp, offset_for_timestamp
+from headrace.storage.txn_index import AbortedTransaction
+from headrace.storage.txn_recovery import restore_transaction_indexes
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.batch import BatchHeader
 
@@ -113,6 +115,7 @@ class Log:
                 ),
                 self.leader_epochs,
             )
+            restore_transaction_indexes(directory, ordered)
             self._segments.replace(ordered)
             self.log_start_offset = max(log_start_offset, self._segments.first_offset)
             self.recovery_point = self.log_end_offset if clean_shutdown else min(recovery_point, self.log_end_offset)
@@ -255,6 +258,20 @@ class Log:
             return max_timestamp(self._segments.ordered)
         except OSError as error:
             raise self._storage_error("read", error) from error
+
+    def aborted_transactions(self, offset: int, part: FileSlice) -> list[AbortedTransaction]:
+        """What a reader of committed records, who is given `part` for `offset`, has to leave out (KIP-98).
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        try:
+            return self._segments.aborted_transactions(offset, part, self.log_end_offset)
+        except OSError as error:
+            raise self._storage_error("read transactions of", error) from error
+
+    def batches(self, from_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        """As `headers`, with the segment and the position in it of each."""
+        return self._segments.batches(from_offset)
 
     def _limit_in(self, segment: Segment, upto_offset: int) -> int:
         """The position in `segment` that a reader up to `upto_offset` must not pass."""

@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -149,6 +150,11 @@ class LogDir:
                 f"{path} belongs to broker {found.broker_id}, not {broker_id}: set broker.id={found.broker_id}, "
                 "or choose another log.dirs",
             )
+
+    def identify_as(self, version: int) -> None:
+        """Write `meta.properties` in another version, for an owner that takes no other. Raises OSError."""
+        if self.properties is not None:
+            write_meta_properties(self.path, replace(self.properties, version=version))
 
     def write_checkpoints(self, logs: Iterable[Log], high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the recovery points, log start offsets and high watermarks of `logs`, which are in this directory.

@@ -115,6 +115,11 @@ class LogDirs:
             reasons = "; ".join(self.offline.values())
             raise KafkaError(ErrorCode.kafka_storage_error, f"no log directory can be used: {reasons}")
 
+    def identify_as(self, version: int) -> None:
+        """Write every `meta.properties` in another version, for an owner that takes no other. Raises OSError."""
+        for directory in self._directories:
+            directory.identify_as(version)
+
     @property
     def identities(self) -> frozenset[UUID]:
         """The ids of the directories that have one (KIP-858)."""

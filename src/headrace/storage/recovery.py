@@ -23,11 +23,20 @@ from headrace.storage.segment_files import (
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     offset_of,
     segment_file,
     suffix_of,
 )
-from headrace.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader, batch_crc_ok, parse_header
+from headrace.wire.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    batch_crc_ok,
+    parse_header,
+)
 
 _SCAN_BYTES: Final = 1024 * 1024
 """Read at once: large enough to be few calls, small enough to stay in the processor's cache for the checksum."""
@@ -135,6 +144,8 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
             segment = Segment(
                 loading.directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=loading.now_ms
             )
+        if TXN_INDEX_SUFFIX in found and not segment.txn_index.is_sound(found[TXN_INDEX_SUFFIX], base_offset):
+            segment.txn_index.is_suspect = True
         segments.append(segment)
     return segments, damaged
 
@@ -173,6 +184,8 @@ def rebuild(segment: Segment, config: LogConfig, epochs: LeaderEpochs, limit: in
             segment.write_indexes()
         if header.partition_leader_epoch > epochs.latest:
             epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if header.attributes & TRANSACTIONAL_FLAG:
+            segment.txn_index.is_suspect = True
         end = position + header.size
         end_offset = header.next_offset
     torn = segment.size - end

@@ -223,6 +223,15 @@ class Segment:
                 return position, header
         return None
 
+    def end_offset_at(self, position: int) -> int:
+        """The offset after the batch that ends at or behind `position`."""
+        end_offset = self.base_offset
+        for start, header in self.headers(self.index.position_before(position)):
+            end_offset = header.next_offset
+            if start + header.size >= position:
+                break
+        return end_offset
+
     def read_end(self) -> int:
         """The offset after the last batch, by walking the headers behind the last index entry.
 

@@ -4,7 +4,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
+from headrace.storage.log_file import FileSlice
 from headrace.storage.segment import Segment
+from headrace.storage.txn_index import AbortedTransaction
 from headrace.wire.batch import BatchHeader
 
 _CACHED_POSITIONS: Final = 64
@@ -72,8 +74,28 @@ class Segments:
 
     def headers(self, from_offset: int) -> Iterator[BatchHeader]:
         """Header of every batch from the first one that reaches `from_offset` on."""
+        for _, _, header in self.batches(from_offset):
+            yield header
+
+    def batches(self, from_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        """Every batch from the first one that reaches `from_offset` on: its segment, its position there, its header."""
         for segment in self.ordered[self.floor(from_offset) :]:
             found = segment.find(from_offset)
             if found is not None:
-                for _, header in segment.headers(found[0]):
-                    yield header
+                for position, header in segment.headers(found[0]):
+                    yield segment, position, header
+
+    def aborted_transactions(self, offset: int, part: FileSlice, end_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions that have a batch in `part`, which begins with the one that holds `offset`."""
+        segments = self.ordered[self.floor(offset) :]
+        if not any(segment.txn_index.exists for segment in segments):
+            return []
+        holder = self.locate(offset)
+        upper_bound = end_offset if holder is None else holder[0].end_offset_at(part.position + part.size)
+        aborted: list[AbortedTransaction] = []
+        for segment in segments:
+            found, is_complete = segment.txn_index.aborted_between(offset, upper_bound)
+            aborted += found
+            if is_complete:
+                break
+        return aborted

@@ -32,6 +32,8 @@ _PARTITION = struct.Struct(">ihqqq")
 """Index, error, high watermark, last stable offset, log start offset (from version 5 on)."""
 _HEAD_SESSION = struct.Struct(">ihi")
 _DIVERGING = struct.Struct(">BBBiqB")
+_ABORTED = struct.Struct(">qq")
+"""Producer id and first offset of an aborted transaction."""
 
 Answered = tuple[FetchPartition, ErrorCode, Partition | None, FileSlice | None, tuple[int, int] | None]
 
@@ -314,14 +316,27 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
         offsets = (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset)
     fixed = _PARTITION.pack(wanted.index, error.value, *offsets)
     out += fixed if version >= 5 else fixed[:-8]
-    # Aborted transactions: an empty list where read_committed read something and for what is not here, null otherwise.
+    # Aborted transactions: a list where read_committed read something and for what is not here, null otherwise.
     has_list = partition is None or (read_committed and error is ErrorCode.none)
+    aborted = (
+        partition.log.aborted_transactions(wanted.fetch_offset, part)
+        if read_committed and part is not None and partition is not None
+        else ()
+    )
     if version >= _FLEXIBLE:
-        out += b"\x01" if has_list else b"\x00"
+        if aborted:
+            put_unsigned_varint(out, len(aborted) + 1)
+            for each in aborted:
+                out += _ABORTED.pack(each.producer_id, each.first_offset)
+                out.append(0)
+        else:
+            out += b"\x01" if has_list else b"\x00"
         out += b"\xff\xff\xff\xff"
         put_unsigned_varint(out, size + 1)
     else:
-        out += b"\x00\x00\x00\x00" if has_list else b"\xff\xff\xff\xff"
+        out += _INT32.pack(len(aborted)) if has_list else b"\xff\xff\xff\xff"
+        for each in aborted:
+            out += _ABORTED.pack(each.producer_id, each.first_offset)
         if version >= 11:
             out += b"\xff\xff\xff\xff"
         out += _INT32.pack(size)

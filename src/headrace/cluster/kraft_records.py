@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from headrace.cluster.image import (
     BROKER_CONFIG,
@@ -19,6 +18,7 @@ from headrace.cluster.image import (
     TOPIC_CONFIG,
     ConfigResource,
 )
+from headrace.cluster.kafka_cluster import KafkaCluster, KafkaPartition
 from headrace.errors import ErrorCode, KafkaError
 
 _FRAME_VERSION: Final = 1
@@ -60,94 +60,68 @@ _OF_THE_QUORUM: Final = frozenset({0, 1, 7, 8, 17, 20, 21, 27, 28})
 """Brokers that come and go, controllers, and what a single replica has no use for."""
 
 
-class KraftPartition(NamedTuple):
-    """`directories` has the id of the log directory of each of `replicas`; empty where brokers had only one."""
-
-    replicas: tuple[int, ...]
-    leader_epoch: int
-    directories: tuple[uuid.UUID, ...]
-
-
-class KraftImage:
-    """The state after `replay`."""
-
-    def __init__(self) -> None:
-        self.topics: dict[str, uuid.UUID] = {}
-        self.partitions: dict[uuid.UUID, dict[int, KraftPartition]] = {}
-        self.removed: set[uuid.UUID] = set()
-        """Topics that were deleted; their directories may still be there."""
-        self.configs: dict[ConfigResource, dict[str, str]] = {}
-        self.next_producer_id: int | None = None
-        self.features: dict[str, int] = {}
-        self.left_behind: Counter[str] = Counter()
-
-    @property
-    def metadata_version(self) -> int:
-        """Feature level `metadata.version`; 0 where the log does not say."""
-        return self.features.get("metadata.version", 0)
-
-
-def replay(values: Iterable[bytes]) -> KraftImage:
-    """The image that the records make.
+def replay(values: Iterable[bytes]) -> KafkaCluster:
+    """The cluster that the records make.
 
     Raises KafkaError: unsupported_version for a record of a newer Kafka, corrupt_message for what is no record.
     """
-    image = KraftImage()
+    cluster = KafkaCluster("Kafka's metadata log")
     pending: list[bytes] | None = None
     for value in values:
         reader = _Reader.of_record(value)
         kind = reader.kind
-        _check_known(kind, reader.version, image)
+        _check_known(kind, reader.version, cluster)
         if kind == _BEGIN:
             pending = []
         elif kind == _ABORT:
             pending = None
         elif kind == _END:
             for each in pending or ():
-                _apply(image, each)
+                _apply(cluster, each)
             pending = None
         elif pending is not None:
             pending.append(value)
         else:
-            _apply(image, value)
-    return image
+            _apply(cluster, value)
+    cluster.source += f" (metadata.version {cluster.features.get('metadata.version', 0)})"
+    return cluster
 
 
-def _check_known(kind: int, version: int, image: KraftImage) -> None:
+def _check_known(kind: int, version: int, cluster: KafkaCluster) -> None:
     if kind in _OF_THE_QUORUM or kind in _LEFT_BEHIND or kind in _REMOVALS:
         return
     newest = _KNOWN_VERSIONS.get(kind)
     if newest is None or version > newest:
         raise KafkaError(
             ErrorCode.unsupported_version,
-            f"the metadata log (metadata.version {image.metadata_version}) has a record of type {kind} version "
-            f"{version}, from a Kafka that is newer than what this Headrace can read",
+            f"the metadata log (metadata.version {cluster.features.get('metadata.version', 0)}) has a record of type "
+            f"{kind} version {version}, from a Kafka that is newer than what this Headrace can read",
         )
 
 
-def _apply(image: KraftImage, value: bytes) -> None:
+def _apply(cluster: KafkaCluster, value: bytes) -> None:
     reader = _Reader.of_record(value)
     kind = reader.kind
     if kind in _LEFT_BEHIND:
-        image.left_behind[_LEFT_BEHIND[kind]] += 1
+        cluster.left_behind[_LEFT_BEHIND[kind]] += 1
     elif kind in _REMOVALS:
-        image.left_behind[_LEFT_BEHIND[_REMOVALS[kind]]] -= 1
+        cluster.left_behind[_LEFT_BEHIND[_REMOVALS[kind]]] -= 1
     elif kind in _APPLIERS:
         try:
-            _APPLIERS[kind](image, reader)
+            _APPLIERS[kind](cluster, reader)
         except (KeyError, StopIteration, UnicodeDecodeError) as error:
             raise KafkaError(
                 ErrorCode.corrupt_message, f"a metadata record of type {kind} is about what is not there: {error!r}"
             ) from error
 
 
-def _topic(image: KraftImage, reader: _Reader) -> None:
+def _topic(cluster: KafkaCluster, reader: _Reader) -> None:
     name, topic_id = reader.string(), reader.uuid()
-    image.topics[name] = topic_id
-    image.partitions[topic_id] = {}
+    cluster.topics[name] = topic_id
+    cluster.partitions[topic_id] = {}
 
 
-def _partition(image: KraftImage, reader: _Reader) -> None:
+def _partition(cluster: KafkaCluster, reader: _Reader) -> None:
     index, topic_id = reader.int32(), reader.uuid()
     replicas = reader.int32s()
     for _ in range(3):  # in-sync, removing and adding replicas
@@ -156,12 +130,12 @@ def _partition(image: KraftImage, reader: _Reader) -> None:
     leader_epoch = reader.int32()
     reader.int32()  # partition epoch
     directories = reader.uuids() if reader.version >= 1 else ()
-    image.partitions[topic_id][index] = KraftPartition(replicas, leader_epoch, directories)
+    cluster.partitions[topic_id][index] = KafkaPartition(replicas, leader_epoch, directories)
 
 
-def _partition_change(image: KraftImage, reader: _Reader) -> None:
+def _partition_change(cluster: KafkaCluster, reader: _Reader) -> None:
     index, topic_id = reader.int32(), reader.uuid()
-    partition = image.partitions[topic_id][index]
+    partition = cluster.partitions[topic_id][index]
     tags = reader.tagged_fields()
     if 1 in tags and _Reader(tags[1]).int32() != _NO_LEADER_CHANGE:
         partition = partition._replace(leader_epoch=partition.leader_epoch + 1)
@@ -169,38 +143,38 @@ def _partition_change(image: KraftImage, reader: _Reader) -> None:
         partition = partition._replace(replicas=_Reader(tags[2]).int32s())
     if 8 in tags:
         partition = partition._replace(directories=_Reader(tags[8]).uuids())
-    image.partitions[topic_id][index] = partition
+    cluster.partitions[topic_id][index] = partition
 
 
-def _remove_topic(image: KraftImage, reader: _Reader) -> None:
+def _remove_topic(cluster: KafkaCluster, reader: _Reader) -> None:
     topic_id = reader.uuid()
-    image.removed.add(topic_id)
-    del image.partitions[topic_id]
-    name = next(name for name, each in image.topics.items() if each == topic_id)
-    del image.topics[name]
-    image.configs.pop(ConfigResource(TOPIC_CONFIG, name), None)
+    cluster.removed.add(topic_id)
+    del cluster.partitions[topic_id]
+    name = next(name for name, each in cluster.topics.items() if each == topic_id)
+    del cluster.topics[name]
+    cluster.configs.pop(ConfigResource(TOPIC_CONFIG, name), None)
 
 
-def _config(image: KraftImage, reader: _Reader) -> None:
+def _config(cluster: KafkaCluster, reader: _Reader) -> None:
     kind, resource_name, name, value = reader.int8(), reader.string(), reader.string(), reader.nullable_string()
     if kind not in _CONFIG_KINDS:
         return
-    values = image.configs.setdefault(ConfigResource(_CONFIG_KINDS[kind], resource_name), {})
+    values = cluster.configs.setdefault(ConfigResource(_CONFIG_KINDS[kind], resource_name), {})
     if value is None:
         values.pop(name, None)
     else:
         values[name] = value
 
 
-def _feature_level(image: KraftImage, reader: _Reader) -> None:
+def _feature_level(cluster: KafkaCluster, reader: _Reader) -> None:
     name = reader.string()
-    image.features[name] = reader.int16()
+    cluster.features[name] = reader.int16()
 
 
-def _producer_ids(image: KraftImage, reader: _Reader) -> None:
+def _producer_ids(cluster: KafkaCluster, reader: _Reader) -> None:
     reader.int32()  # broker id
     reader.int64()  # broker epoch
-    image.next_producer_id = reader.int64()
+    cluster.next_producer_id = reader.int64()
 
 
 class _Reader:
@@ -272,7 +246,7 @@ class _Reader:
         return taken
 
 
-_APPLIERS: Final[dict[int, Callable[[KraftImage, _Reader], None]]] = {
+_APPLIERS: Final[dict[int, Callable[[KafkaCluster, _Reader], None]]] = {
     _TOPIC: _topic,
     _PARTITION: _partition,
     _CONFIG: _config,

@@ -1,0 +1,73 @@
+"""`headrace takeover` and `headrace handover`: a data directory goes from Kafka with ZooKeeper to Headrace, and back.
+
+Both work on the files of a broker that does not run; docs/moving.md tells when which is needed.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli import output
+from headrace.cli.failures import CommandError
+from headrace.cli.help_pages import examples
+
+TAKEOVER_EPILOG = examples(
+    "from a stopped Kafka 3.x with ZooKeeper",
+    "headrace takeover --data /var/lib/kafka --zookeeper localhost:2181",
+    "from then on",
+    "headrace start --data /var/lib/kafka",
+)
+HANDOVER_EPILOG = examples(
+    "to Kafka 3.9 with ZooKeeper, after `headrace start` has been stopped",
+    "headrace handover --data /var/lib/kafka --zookeeper localhost:2181",
+    "from then on, with zookeeper.connect in the file",
+    "kafka-server-start.sh server.properties",
+)
+
+Data = Annotated[
+    list[Path],
+    typer.Option("--data", metavar="DIR", show_default=False, help="The log directory; repeatable for several."),
+]
+ZooKeeper = Annotated[
+    str,
+    typer.Option("--zookeeper", metavar="HOST:PORT", show_default=False, help="Kafka's zookeeper.connect."),
+]
+
+
+def takeover(data: Data, zookeeper: ZooKeeper) -> None:
+    """Take a data directory from Kafka with ZooKeeper, settings of topics included.
+
+    Kafka must be stopped. A directory of Kafka with KRaft needs no takeover: `headrace start` finds all in it.
+    """
+    from headrace.broker.handover import take_over
+    from headrace.config import load
+    from headrace.errors import KafkaError
+
+    try:
+        adoption = take_over(data, zookeeper, load())
+    except KafkaError as error:
+        raise CommandError(str(error)) from None
+    for line in adoption.left_out:
+        output.tell(f"Not taken over: {line}")
+    output.write_lines(f"Took over {adoption.summary()}.")
+    output.tell(f"Next: headrace start --data {data[0]}")
+
+
+def handover(data: Data, zookeeper: ZooKeeper) -> None:
+    """Hand a data directory to Kafka 3.9 with ZooKeeper, settings of topics included.
+
+    Headrace must be stopped. ZooKeeper must be new, or have what a takeover or an earlier handover left there.
+    """
+    from headrace.broker.handover import hand_over
+    from headrace.errors import KafkaError
+
+    try:
+        broker_id, cluster_id, topics = hand_over(data, zookeeper)
+    except KafkaError as error:
+        raise CommandError(str(error)) from None
+    output.write_lines(f"Handed over {topics} topics of cluster {cluster_id}.")
+    directories = ",".join(map(str, data))
+    output.tell(
+        f"Next: start Kafka with broker.id={broker_id}, log.dirs={directories} and zookeeper.connect={zookeeper}"
+    )
