@@ -27,6 +27,8 @@ from headrace.broker.apis.topics import TopicApis
 from headrace.broker.compaction import Compaction
 from headrace.broker.context import RequestContext
 from headrace.broker.dispatch import Dispatcher
+from headrace.broker.group_history.recorder import FILE_NAME as GROUP_HISTORY_FILE
+from headrace.broker.group_history.recorder import GroupHistory
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
 from headrace.broker.topic_table import TopicTable
@@ -40,6 +42,7 @@ from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager, now_ms
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
@@ -151,6 +154,7 @@ class Node:
         if self.http is not None:
             await self.http.close()
         self.coordinator.close()
+        await self.group_history.stop()
         await self._compaction.stop()
         for task in self._upkeep:
             task.cancel()
@@ -170,16 +174,28 @@ class Node:
 
     def _compose_http(self, http: "HttpServer") -> None:
         from headrace.broker import gauges
+        from headrace.broker.group_history import exported
+        from headrace.broker.group_history.routes import GroupRoutes
 
         http.add_metrics(lambda: gauges.log_directories(self.replicas))
         http.add_metrics(lambda: gauges.replica_manager(self.replicas))
+        http.add_metrics(lambda: exported.families(self.group_history))
+        GroupRoutes(self.group_history, self.topic_name).add_to(http)
 
     # Composition
 
     def _compose(self) -> None:
         config = self.config
         self._topic_table = TopicTable(lambda: self.controller.image)
-        self.coordinator = GroupCoordinator(self._group_settings(), self._loop, self._topic_table)
+        self.group_history = GroupHistory(
+            metadata_file(self.log_dirs.directories).with_name(GROUP_HISTORY_FILE),
+            interval_ms=config.headrace_group_history_interval_ms,
+            retention_ms=config.headrace_group_history_retention_hours * 3_600_000,
+            max_bytes=config.headrace_group_history_max_bytes,
+        )
+        self.coordinator = GroupCoordinator(
+            self._group_settings(), self._loop, self._topic_table, self.group_history.observe
+        )
         producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         for apis in (
             ProduceApi(self.replicas, self.topic_name),
@@ -273,6 +289,13 @@ class Node:
         """How many partitions the topic has; None where there is no such topic."""
         found = self.controller.image.topics.get(topic)
         return None if found is None else len(found.partitions)
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition, where this broker leads it and it is not offline."""
+        try:
+            return self.replicas.get(topic, index)
+        except KafkaError:
+            return None
 
     # What the controller tells
 
@@ -378,6 +401,7 @@ class Node:
         replicas = self.replicas
         self._compaction = Compaction(config, replicas, self._loop)
         self._compaction.start()
+        self.group_history.start(self.coordinator, self)
         self._every("Retention", lambda: config.log_retention_check_interval_ms, replicas.apply_retention)
         self._every(
             "Expiry of producers",

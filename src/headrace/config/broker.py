@@ -164,6 +164,9 @@ class BrokerConfig:
     offsets_topic_compression_codec: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
+    headrace_group_history_interval_ms: int
+    headrace_group_history_retention_hours: int
+    headrace_group_history_max_bytes: int
     offsets_commit_timeout_ms: int
     offsets_load_buffer_size: int
     offset_metadata_max_bytes: int

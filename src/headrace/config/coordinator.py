@@ -103,6 +103,29 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         at_least(0),
         importance=HIGH,
     ),
+    # History of groups
+    Setting(
+        "headrace.group.history.interval.ms",
+        LONG,
+        15_000,
+        "Time in ms between two samples of what every group has committed and how far it is behind.",
+        at_least(100),
+    ),
+    Setting(
+        "headrace.group.history.retention.hours",
+        INT,
+        168,
+        "Time in hours that samples and the timeline of rebalances are kept.",
+        at_least(1),
+    ),
+    Setting(
+        "headrace.group.history.max.bytes",
+        LONG,
+        268_435_456,
+        "Size in bytes that the history of groups may have on disk; where it would be larger, old samples are thinned "
+        "out.",
+        at_least(1_048_576),
+    ),
     # Classic groups
     Setting(
         "group.min.session.timeout.ms", INT, 6000, "Shortest session timeout in ms that a group member may ask for."

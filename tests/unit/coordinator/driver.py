@@ -43,7 +43,8 @@ class Driver:
         self.timers: dict[Timer, int] = {}
         self.answers: dict[object, JoinResult | SyncResult] = {}
         self.records: list[GroupMetadata] = []
-        self.notes: list[Note] = []
+        self.timed_notes: list[tuple[Note, int]] = []
+        """With the time of each, in ms."""
         self.append_error = ErrorCode.none
         self.held_appends: deque[AppendMetadata] | None = None
         """Set to a deque to keep appends waiting until `finish_append`."""
@@ -180,6 +181,10 @@ class Driver:
     def is_parked(self, token: int) -> bool:
         return token not in self.answers
 
+    @property
+    def notes(self) -> list[Note]:
+        return [note for note, _ in self.timed_notes]
+
     def happened(self) -> list[Happening]:
         return [note.what for note in self.notes]
 
@@ -209,7 +214,7 @@ class Driver:
                     assert effect.reply_to not in self.answers, "answered twice"
                     self.answers[effect.reply_to] = effect.result
                 case Note():
-                    self.notes.append(effect)
+                    self.timed_notes.append((effect, self.now))
                 case AppendMetadata():
                     self.records.append(effect.metadata)
                     if self.held_appends is not None:

@@ -149,7 +149,7 @@ def test_a_changed_subscription_is_noted_with_what_it_was(group: Driver) -> None
     (note,) = [note for note in group.notes if note.what is Happening.SUBSCRIBED]
     assert (note.member_id, note.reason) == (follower, "t -> t, u")
 
-    group.notes.clear()
+    group.timed_notes.clear()
     group.join(leader)
     assert Happening.SUBSCRIBED not in group.happened()
 

@@ -1,0 +1,173 @@
+"""Looks at every group's offsets and at the ends of what it reads, a slice of time at a time.
+
+The look-ups of record times read files: they are collected here and made by whoever has a thread for them.
+"""
+
+import logging
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from headrace.broker.group_history.progress import UNKNOWN, GroupProgress, Standing, TopicProgress
+from headrace.coordinator.offsets import GroupOffsets
+from headrace.coordinator.shard import Group
+from headrace.errors import KafkaError
+from headrace.replication.partition import Partition
+from headrace.storage.index import CorruptIndexError
+from headrace.storage.timestamps import time_of
+
+log = logging.getLogger(__name__)
+
+_GROUPS_PER_STEP = 20
+
+
+class Partitions(Protocol):
+    """What is asked about topics."""
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions the topic has; None where there is no such topic."""
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition, where this broker leads it."""
+
+
+class Wanted(NamedTuple):
+    """The record at `offset`, whose time is to be looked up."""
+
+    progress: GroupProgress
+    number: int
+    partition: Partition
+    offset: int
+
+
+class GroupSampler:
+    """The present state of every group, as of the latest sweep."""
+
+    def __init__(self, groups: Callable[[], list[tuple[Group, GroupOffsets]]], partitions: Partitions) -> None:
+        self._groups = groups
+        self._partitions = partitions
+        self._topics: dict[str, TopicProgress] = {}
+        self._progress: dict[str, dict[str, GroupProgress]] = {}
+        self._gone: set[tuple[str, str]] = set()
+        """Groups and topics that have ended since the last sample was written."""
+
+    def sweep(self, now_ms: int, wanted: list[Wanted]) -> Iterator[None]:
+        """Bring everything up to date; yields after each few groups. Record times to look up go to `wanted`."""
+        groups = self._groups()
+        fresh: dict[str, TopicProgress] = {}
+        for place, (group, offsets) in enumerate(groups):
+            if place % _GROUPS_PER_STEP == 0:
+                yield
+            self._update(group.group_id, offsets, fresh, now_ms, wanted)
+        self._topics = fresh
+        for gone in self._progress.keys() - {group.group_id for group, _ in groups}:
+            self._gone.update((gone, topic) for topic in self._progress.pop(gone))
+
+    def sweep_one(self, group_id: str, offsets: GroupOffsets, now_ms: int) -> list[Wanted]:
+        """Bring one group up to date, with its topics."""
+        wanted: list[Wanted] = []
+        fresh: dict[str, TopicProgress] = {}
+        self._update(group_id, offsets, fresh, now_ms, wanted)
+        self._topics.update(fresh)
+        return wanted
+
+    def standings(self, group_id: str, now_ms: int) -> dict[str, list[Standing]]:
+        """Topic to where the group stands in it, as of the latest sweep."""
+        return {
+            topic: progress.standings(self._topics[topic], now_ms)
+            for topic, progress in self._progress.get(group_id, {}).items()
+            if topic in self._topics
+        }
+
+    def changed(self, rows: list[tuple[str, str, bytes]]) -> Iterator[None]:
+        """Put group, topic and bytes of what is not as it was when it was last written into `rows`; yields now and
+        then. What has ended has no bytes any more.
+        """
+        rows += ((*key, b"") for key in self._gone - set(self.live()))
+        self._gone.clear()
+        for group_id, topics in list(self._progress.items()):
+            for name, progress in topics.items():
+                topic = self._topics.get(name)
+                if topic is None:
+                    continue
+                data = progress.as_bytes(topic)
+                if progress.written != hash(data):
+                    progress.written = hash(data)
+                    rows.append((group_id, name, data))
+            yield
+
+    def watched_before(self, series: Iterable[tuple[str, str]]) -> None:
+        """What an earlier broker watched: it has ended, unless it is still there."""
+        self._gone.update(series)
+
+    def written_is_lost(self) -> None:
+        """What was written cannot be relied on: everything is to be written again."""
+        for topics in self._progress.values():
+            for progress in topics.values():
+                progress.written = None
+
+    def live(self) -> list[tuple[str, str]]:
+        """Group and topic of all that is watched."""
+        return [(group_id, topic) for group_id, topics in self._progress.items() for topic in topics]
+
+    @property
+    def partition_total(self) -> int:
+        """How many partitions all groups read together."""
+        return sum(len(each.committed) for topics in self._progress.values() for each in topics.values())
+
+    def _update(
+        self,
+        group_id: str,
+        offsets: GroupOffsets,
+        fresh: dict[str, TopicProgress],
+        now_ms: int,
+        wanted: list[Wanted],
+    ) -> None:
+        known = self._progress.setdefault(group_id, {})
+        for name in known.keys() - offsets.keys():
+            del known[name]
+            self._gone.add((group_id, name))
+        for name, partitions in offsets.items():
+            topic = fresh.get(name)
+            if topic is None:
+                topic = fresh[name] = self._topic(name, now_ms)
+            committed = array("q", [UNKNOWN]) * max(len(topic.ends), max(partitions) + 1)
+            for index, offset in partitions.items():
+                committed[index] = offset.offset
+            progress = known.get(name)
+            if progress is None:
+                progress = known[name] = GroupProgress(committed, now_ms)
+            elif progress.committed == committed:
+                committed = progress.committed
+            for index, offset_wanted in progress.update(committed, topic, now_ms):
+                partition = self._partitions.partition(name, index)
+                if partition is not None:
+                    wanted.append(Wanted(progress, index, partition, offset_wanted))
+
+    def _topic(self, name: str, now_ms: int) -> TopicProgress:
+        starts, ends = [], []
+        for index in range(self._partitions.partition_count(name) or 0):
+            partition = self._partitions.partition(name, index)
+            starts.append(UNKNOWN if partition is None else partition.log_start_offset)
+            ends.append(UNKNOWN if partition is None else partition.high_watermark)
+        topic = self._topics.get(name)
+        if topic is None:
+            return TopicProgress(starts, ends, now_ms)
+        topic.update(starts, ends, now_ms)
+        return topic
+
+
+def look_up(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
+    """The time of each record, in ms, of those that could be found. Reads files: call it in a thread."""
+    found = []
+    for each in wanted:
+        try:
+            time_ms = time_of(each.partition.log.segments, each.offset)
+        except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
+            # The log may have moved on under the look-up, or is being deleted; the next sweep asks again.
+            log.debug("The time of %s in %s was not found: %s", each.offset, each.partition.topic_partition, error)
+            continue
+        if time_ms is not None:
+            found.append((each, time_ms))
+    return found

@@ -1,0 +1,118 @@
+"""Lag, pace and forecast from what is committed and where logs end."""
+
+from array import array
+
+import pytest
+
+from headrace.broker.group_history.progress import GroupProgress, Standing, TopicProgress, Trend, from_bytes
+
+NOW = 1_700_000_000_000
+
+
+def committed(*offsets: int) -> "array[int]":
+    return array("q", offsets)
+
+
+def standing(**changes: float | None) -> Standing:
+    fields: dict[str, float | None] = {
+        "partition": 0,
+        "committed": 100,
+        "start": 0,
+        "end": 200,
+        "time_ms": NOW - 5000,
+        "pace": 30.0,
+        "arrival": 10.0,
+    }
+    return Standing(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_lag_is_what_is_not_read_and_the_age_of_the_oldest_of_it() -> None:
+    assert standing().lag == 100
+    assert standing().lag_seconds(NOW) == 5.0
+
+
+def test_what_is_read_to_the_end_is_not_behind() -> None:
+    read = standing(committed=200, time_ms=-1)
+    assert (read.lag, read.lag_seconds(NOW), read.trend, read.catches_up_in) == (0, 0.0, Trend.CAUGHT_UP, 0.0)
+
+
+def test_a_record_from_the_future_is_no_negative_lag() -> None:
+    assert standing(time_ms=NOW + 9000).lag_seconds(NOW) == 0.0
+
+
+def test_of_a_partition_without_a_known_end_nothing_is_claimed() -> None:
+    lost = standing(end=-1)
+    assert (lost.lag, lost.lag_seconds(NOW), lost.trend, lost.catches_up_in) == (None, None, Trend.UNKNOWN, None)
+
+
+@pytest.mark.parametrize(
+    ("pace", "arrival", "trend", "seconds"),
+    [
+        (30.0, 10.0, Trend.CATCHING_UP, 5.0),
+        (10.0, 30.0, Trend.FALLING_BEHIND, None),
+        (100.0, 101.0, Trend.KEEPING_PACE, None),
+        (0.0, 10.0, Trend.STALLED, None),
+        (0.0, 0.0, Trend.STALLED, None),
+        (None, 10.0, Trend.UNKNOWN, None),
+    ],
+)
+def test_the_forecast_follows_from_both_rates(
+    pace: float | None, arrival: float, trend: Trend, seconds: float | None
+) -> None:
+    each = standing(pace=pace, arrival=arrival)
+    assert (each.trend, each.catches_up_in) == (trend, seconds)
+
+
+def test_rates_are_over_the_last_minute() -> None:
+    topic = TopicProgress([0], [1000], NOW)
+    group = GroupProgress(committed(0), NOW)
+    for seconds in range(15, 181, 15):
+        at = NOW + seconds * 1000
+        topic.update([0], [1000 + 10 * seconds], at)
+        # It reads 20 records a second for two minutes, then stops.
+        group.update(committed(20 * min(seconds, 120)), topic, at)
+    (each,) = group.standings(topic, NOW + 180_000)
+    assert each.arrival == 10.0
+    assert each.pace == 0.0
+    assert each.trend is Trend.STALLED
+
+
+def test_a_rate_is_not_known_after_one_sample_or_when_offsets_went_back() -> None:
+    topic = TopicProgress([0], [1000], NOW)
+    group = GroupProgress(committed(500), NOW)
+    assert group.standings(topic, NOW)[0].pace is None
+    group.update(committed(100), topic, NOW + 15_000)
+    assert group.standings(topic, NOW + 15_000)[0].pace is None
+
+
+def test_only_new_positions_are_looked_up() -> None:
+    topic = TopicProgress([0, 0, 0], [10, 10, 10], NOW)
+    group = GroupProgress(committed(4, 10, -1), NOW)
+    assert group.update(committed(4, 10, -1), topic, NOW) == [(0, 4)]
+    group.found(0, 4, NOW - 100)
+    assert group.update(committed(4, 10, -1), topic, NOW) == []
+    assert group.update(committed(6, 10, -1), topic, NOW) == [(0, 6)]
+    # An answer about where it was is too late.
+    group.found(0, 4, NOW - 100)
+    assert group.times[0] == -1
+
+
+def test_a_position_that_retention_has_passed_is_that_of_the_first_record_there_is() -> None:
+    topic = TopicProgress([7], [10], NOW)
+    assert GroupProgress(committed(4), NOW).update(committed(4), topic, NOW) == [(0, 7)]
+
+
+def test_a_topic_may_get_partitions() -> None:
+    topic = TopicProgress([0], [10], NOW)
+    group = GroupProgress(committed(4), NOW)
+    topic.update([0, 0], [10, 20], NOW + 1000)
+    assert group.update(committed(4, 5), topic, NOW + 1000) == [(0, 4), (1, 5)]
+    assert [each.lag for each in group.standings(topic, NOW + 1000)] == [6, 15]
+
+
+def test_what_is_written_is_read_back() -> None:
+    topic = TopicProgress([0, 0], [10, 20], NOW)
+    group = GroupProgress(committed(4, -1, 5), NOW)
+    group.update(committed(4, -1, 5), topic, NOW)
+    group.found(0, 4, NOW - 100)
+    assert from_bytes(group.as_bytes(topic)) == [(0, 4, 10, NOW - 100), (2, 5, -1, -1)]

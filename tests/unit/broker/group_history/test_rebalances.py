@@ -1,0 +1,164 @@
+"""Timelines of real machines read as rebalances."""
+
+from dataclasses import replace
+from typing import Any
+
+from headrace.broker.group_history.events import Event
+from headrace.broker.group_history.rebalances import event_json, timeline_of
+from headrace.coordinator.effects import Note
+from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver
+from tests.unit.coordinator.test_consumer_runtime import beat
+from tests.unit.coordinator.test_runtime import SETTINGS, World
+
+
+def events_of(group: Driver) -> list[Event]:
+    return [as_event(note, at_ms) for note, at_ms in group.timed_notes]
+
+
+def as_event(note: Note, at_ms: int) -> Event:
+    return Event(
+        "g",
+        at_ms,
+        note.what.name,
+        note.generation,
+        note.member_id,
+        note.instance_id,
+        note.client_id,
+        note.client_host,
+        note.reason,
+    )
+
+
+def rebalances_of(events: list[Event]) -> list[dict[str, Any]]:
+    return timeline_of(events).as_json()
+
+
+def ids(members: list[dict[str, Any]]) -> list[str]:
+    return [each["member_id"] for each in members]
+
+
+def test_a_first_rebalance_waits_for_the_initial_delay_and_for_the_leader() -> None:
+    group = Driver()
+    leader, _ = group.become_member()
+    group.finish_initial_rebalance()
+    group.advance(250)
+    group.sync_all()
+
+    (rebalance,) = rebalances_of(events_of(group))
+    assert (rebalance["generation"], rebalance["outcome"], ids(rebalance["joined"])) == (1, "stable", [leader])
+    join, sync = rebalance["phases"]
+    assert (join["phase"], join["ended_by"], join["waited_for"]) == ("join", "group.initial.rebalance.delay.ms", [])
+    assert join["ms"] == INITIAL_DELAY_MS
+    assert (sync["phase"], sync["ms"], sync["ended_by"]) == ("sync", 250, "the leader's assignment")
+    assert [(each["member_id"], each["ms"]) for each in sync["waited_for"]] == [(leader, 250)]
+
+
+def test_a_later_rebalance_names_who_came_last() -> None:
+    group = Driver()
+    leader, slow = group.stable(2)
+    group.timed_notes.clear()
+    new, _ = group.become_member(client_id="newcomer")
+    group.advance(100)
+    group.join(leader)
+    group.advance(900)
+    group.join(slow)
+    group.sync_all()
+
+    (rebalance,) = rebalances_of(events_of(group))
+    assert (rebalance["generation"], rebalance["outcome"], rebalance["ms"]) == (2, "stable", 1000)
+    assert ids(rebalance["joined"]) == [new]
+    assert rebalance["joined"][0]["client_id"] == "newcomer"
+    assert rebalance["phases"][0]["ended_by"] == "the last member"
+    assert [(each["member_id"], each["ms"]) for each in rebalance["phases"][0]["waited_for"]] == [(slow, 1000)]
+
+
+def test_who_did_not_come_back_was_waited_for_all_the_time() -> None:
+    group = Driver()
+    leader, lost = group.stable(2, session_ms=REBALANCE_MS * 2)
+    group.timed_notes.clear()
+    group.become_member(session_ms=REBALANCE_MS * 2)
+    group.join(leader, session_ms=REBALANCE_MS * 2)
+    group.advance(REBALANCE_MS)
+    group.sync_all()
+
+    (rebalance,) = rebalances_of(events_of(group))
+    join = rebalance["phases"][0]
+    assert (join["ended_by"], join["ms"]) == ("rebalance timeout", REBALANCE_MS)
+    assert [(each["member_id"], each["ms"]) for each in join["waited_for"]] == [(lost, REBALANCE_MS)]
+    assert ids(rebalance["timed_out"]) == [lost]
+
+
+def test_a_crashed_member_and_the_last_one_to_leave() -> None:
+    group = Driver()
+    (only,) = group.stable(1)
+    group.timed_notes.clear()
+    group.advance(SESSION_MS)
+    (rebalance,) = rebalances_of(events_of(group))
+    assert (rebalance["outcome"], ids(rebalance["timed_out"])) == ("empty", [only])
+
+
+def test_a_rebalance_that_another_overtook_or_a_restart_cut_off() -> None:
+    group = Driver()
+    group.stable(2)
+    group.timed_notes.clear()
+    group.become_member()
+    for member in list(group.group.membership.members):
+        group.join(member)
+    # The leader never sends its assignment: another member comes.
+    group.become_member()
+    events = events_of(group)
+    events.append(events[-1]._replace(what="LOADED", member_id=""))
+    assert [each["outcome"] for each in rebalances_of(events)] == ["superseded", "interrupted"]
+
+
+def test_a_rebalance_that_is_not_over() -> None:
+    group = Driver()
+    group.stable(2)
+    group.timed_notes.clear()
+    group.become_member()
+    (rebalance,) = rebalances_of(events_of(group))
+    assert (rebalance["outcome"], rebalance["ended_ms"], rebalance["phases"][0]["ms"]) == ("in progress", None, None)
+
+
+def test_a_group_of_the_consumer_protocol_assigns_and_reconciles() -> None:
+    world = World(settings=replace(SETTINGS, group_consumer_assignment_interval_ms=0))
+    first = beat(world).epoch
+    one = beat(world, epoch=first, owned=world.coordinator.group("g").members["a"].assigned.keys())  # type: ignore[union-attr]
+    world.notes.clear()
+    beat(world, "b")
+    # a is asked for two partitions, and gives them up in the next step.
+    events = [as_event(note, 1000) for note in world.notes]
+    world.notes.clear()
+    beat(world, epoch=one.epoch, owned=None)
+    target = world.coordinator.group("g").target["a"]  # type: ignore[union-attr]
+    events += [as_event(note, 1500) for note in world.notes]
+    world.notes.clear()
+    epoch = beat(world, epoch=one.epoch, owned=target).epoch
+    beat(world, "b", epoch=epoch, owned=frozenset())
+    events += [as_event(note, 4000) for note in world.notes]
+
+    (rebalance,) = rebalances_of(events)
+    assert (rebalance["outcome"], ids(rebalance["joined"]), rebalance["ms"]) == ("stable", ["b"], 3000)
+    assign, reconcile = rebalance["phases"]
+    assert (assign["phase"], assign["ms"]) == ("assign", 0)
+    assert (reconcile["phase"], reconcile["ms"]) == ("reconcile", 3000)
+    assert {each["member_id"]: each["ms"] for each in reconcile["waited_for"]} == {"a": 2500, "b": 3000}
+
+
+def test_an_event_knows_its_client_from_earlier_ones() -> None:
+    joined = Event("g", 1, "JOINED", 1, "m", None, "app", "/10.0.0.1", "")
+    fenced = Event("g", 2, "FENCED", 1, "m", "i", "", "", "Heartbeat: instance i is member n, not m")
+    timeline = timeline_of([joined, fenced])
+    assert event_json(fenced, timeline.clients) == {
+        "time_ms": 2,
+        "event": "fenced",
+        "text": "was fenced",
+        "generation": 1,
+        "member": {"member_id": "m", "client_id": "app", "host": "10.0.0.1", "instance_id": None},
+        "reason": "Heartbeat: instance i is member n, not m",
+    }
+
+
+def test_events_of_a_newer_broker_are_passed_on() -> None:
+    strange = Event("g", 1, "SOMETHING_NEW", 1, "", None, "", "", "")
+    assert event_json(strange, timeline_of([strange]).clients)["text"] == "something_new"

@@ -1,0 +1,204 @@
+"""What a sweep over groups finds out."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.group_history.recorder import GroupHistory
+from headrace.broker.group_history.sampler import GroupSampler, Wanted, look_up
+from headrace.coordinator.effects import Happening, Note
+from headrace.coordinator.records import CommittedOffset
+from headrace.coordinator.runtime import GroupCoordinator
+from headrace.coordinator.settings import GroupSettings
+from headrace.replication.partition import Partition
+from headrace.types import TopicPartition
+from tests.support.waiting import wait_for
+from tests.unit.coordinator.fake_topics import FakeTopics
+from tests.unit.coordinator.memory_log import MemoryLog
+from tests.unit.storage.logs import NOW, append, open_log
+
+SETTINGS = GroupSettings(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=0)
+
+
+class Topics:
+    """Topic `t` with two partitions on disk; partition 1 is offline while `is_offline`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.logs = [open_log(directory / str(index)) for index in range(2)]
+        for log in self.logs:
+            for place in range(10):
+                append(log, 10, timestamp=NOW + place * 1000, step=10)
+        self.is_offline = False
+        self.exists = True
+
+    def partition_count(self, topic: str) -> int | None:
+        return 2 if self.exists and topic == "t" else None
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        if topic != "t" or (self.is_offline and index == 1):
+            return None
+        log = self.logs[index]
+
+        class Found:
+            topic_partition = TopicPartition(topic, index)
+            log_start_offset = log.log_start_offset
+            high_watermark = log.log_end_offset
+
+        found = Found()
+        found.log = log  # type: ignore[attr-defined]
+        return found  # type: ignore[return-value]
+
+
+@pytest.fixture
+def topics(tmp_path: Path) -> Topics:
+    return Topics(tmp_path)
+
+
+@pytest.fixture
+async def coordinator() -> GroupCoordinator:
+    coordinator = GroupCoordinator(SETTINGS, asyncio.get_running_loop(), FakeTopics(t=2))
+    coordinator.elected(0, MemoryLog())
+    return coordinator
+
+
+@pytest.fixture
+def sampler(coordinator: GroupCoordinator, topics: Topics) -> GroupSampler:
+    return GroupSampler(coordinator.groups_with_offsets, topics)
+
+
+def commit(coordinator: GroupCoordinator, group_id: str, *offsets: int, topic: str = "t") -> None:
+    coordinator.commit_offsets(
+        group_id, "", None, -1, [(topic, index, CommittedOffset(at, -1, "", 0)) for index, at in enumerate(offsets)]
+    )
+
+
+def sweep(sampler: GroupSampler, now_ms: int = NOW + 20_000) -> int:
+    """How many record times had to be looked up."""
+    wanted: list[Wanted] = []
+    for _ in sampler.sweep(now_ms, wanted):
+        pass
+    for each, time_ms in look_up(wanted):
+        each.progress.found(each.number, each.offset, time_ms)
+    return len(wanted)
+
+
+def changed(sampler: GroupSampler) -> list[tuple[str, str, bytes]]:
+    rows: list[tuple[str, str, bytes]] = []
+    for _ in sampler.changed(rows):
+        pass
+    return rows
+
+
+async def test_a_sweep_finds_lag_in_records_and_seconds(coordinator: GroupCoordinator, sampler: GroupSampler) -> None:
+    commit(coordinator, "g", 55, 100)
+    assert sweep(sampler) == 1
+    behind, read = sampler.standings("g", NOW + 20_000)["t"]
+    assert (behind.lag, behind.lag_seconds(NOW + 20_000)) == (45, 14.95)
+    assert (read.lag, read.lag_seconds(NOW + 20_000)) == (0, 0.0)
+
+
+async def test_the_same_position_is_looked_up_once(coordinator: GroupCoordinator, sampler: GroupSampler) -> None:
+    commit(coordinator, "g", 55)
+    assert sweep(sampler) == 1
+    commit(coordinator, "g", 55)
+    assert sweep(sampler) == 0
+    commit(coordinator, "g", 56)
+    assert sweep(sampler) == 1
+
+
+async def test_only_what_changed_is_written(
+    coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
+) -> None:
+    commit(coordinator, "g", 55)
+    commit(coordinator, "h", 100)
+    sweep(sampler)
+    assert [(group, topic) for group, topic, _ in changed(sampler)] == [("g", "t"), ("h", "t")]
+    sweep(sampler)
+    assert changed(sampler) == []
+    commit(coordinator, "h", 99)
+    sweep(sampler)
+    assert [group for group, _, _ in changed(sampler)] == ["h"]
+    append(topics.logs[0], 1)
+    sweep(sampler)
+    assert [group for group, _, _ in changed(sampler)] == ["g", "h"]
+    sampler.written_is_lost()
+    assert len(changed(sampler)) == 2
+
+
+async def test_what_is_gone_has_an_end(coordinator: GroupCoordinator, sampler: GroupSampler) -> None:
+    commit(coordinator, "g", 55)
+    commit(coordinator, "h", 55)
+    sweep(sampler)
+    changed(sampler)
+    coordinator.delete_group("g")
+    coordinator.topics_deleted(frozenset({"t"}))
+    sampler.watched_before([("before", "t")])
+    sweep(sampler)
+    assert sorted(changed(sampler)) == [("before", "t", b""), ("g", "t", b""), ("h", "t", b"")]
+    assert sampler.standings("g", NOW) == {}
+    sweep(sampler)
+    assert changed(sampler) == []
+
+
+async def test_an_offline_partition_or_a_missing_topic_has_no_end(
+    coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
+) -> None:
+    topics.is_offline = True
+    commit(coordinator, "g", 55, 55)
+    commit(coordinator, "g", 5, topic="gone")
+    sweep(sampler)
+    standings = sampler.standings("g", NOW)
+    assert [each.lag for each in standings["t"]] == [45, None]
+    assert [each.lag for each in standings["gone"]] == [None]
+
+
+async def test_a_log_that_moved_on_under_a_look_up_is_asked_again(
+    coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
+) -> None:
+    commit(coordinator, "g", 55)
+    for segment in topics.logs[0].segments:
+        segment._file = None
+        segment.path.rename(segment.path.with_suffix(".away"))
+    assert sweep(sampler) == 1
+    assert sampler.standings("g", NOW)["t"][0].lag_seconds(NOW) is None
+    for segment in topics.logs[0].segments:
+        segment.path.with_suffix(".away").rename(segment.path)
+    assert sweep(sampler) == 1
+    assert sampler.standings("g", NOW + 20_000)["t"][0].lag_seconds(NOW + 20_000) == 14.95
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    return tmp_path / "history.db"  # type: ignore[return-value]
+
+
+async def test_events_are_written_soon_and_before_the_end(path: Path) -> None:
+    history = GroupHistory(path, interval_ms=1000, retention_ms=10**9, max_bytes=10**7)
+    history.observe("g", Note(what=Happening.JOINED, generation=1, member_id="m"), NOW)
+    await history.flush()
+    assert [event.what for event in history.store.events("g", 0, NOW, 9)] == ["JOINED"]
+    history.observe("g", Note(what=Happening.LEFT, generation=1, member_id="m"), NOW)
+    await history.stop()
+    assert [event.what for event in history.store.events("g", 0, NOW, 9)] == ["JOINED", "LEFT"]
+    history.store.close()
+
+
+async def test_events_that_come_faster_than_the_disk_are_counted(path: Path) -> None:
+    history = GroupHistory(path, interval_ms=1000, retention_ms=10**9, max_bytes=10**8)
+    for _ in range(20_010):
+        history.observe("g", Note(what=Happening.REBALANCING, generation=1), NOW)
+    assert history.events_lost == 10
+    assert history.rebalances == {"g": 20_010}
+    await history.stop()
+
+
+async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupCoordinator, topics: Topics) -> None:
+    history = GroupHistory(path, interval_ms=100, retention_ms=10**15, max_bytes=10**7)
+    commit(coordinator, "g", 55)
+    history.start(coordinator, topics)
+    await asyncio.to_thread(wait_for, lambda: len(history.store.samples("g", "t", 0, 2**60).ticks) >= 2, "two samples")
+    assert len(history.store.samples("g", "t", 0, 2**60).changes) == 1
+    await history.stop()
+    history.store.close()

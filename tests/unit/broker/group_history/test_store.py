@@ -1,0 +1,162 @@
+"""The file of the history: what it keeps, how it stays small, and that damage to it is survived."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.group_history.events import Event
+from headrace.broker.group_history.store import HistoryStore, Samples
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+MEGABYTE = 1024 * 1024
+
+
+def event(at_ms: int = NOW, what: str = "JOINED", group_id: str = "g") -> Event:
+    return Event(group_id, at_ms, what, 1, "m", None, "app", "/127.0.0.1", "because")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[HistoryStore]:
+    store = open_store(path)
+    yield store
+    store.close()
+
+
+def open_store(path: Path, max_bytes: int = 64 * MEGABYTE) -> HistoryStore:
+    return HistoryStore(path, max_bytes=max_bytes, retention_ms=24 * HOUR)
+
+
+def test_events_come_back_in_order_of_one_group_and_time(store: HistoryStore) -> None:
+    store.write_events([event(NOW + place) for place in range(5)] + [event(group_id="other")])
+    assert store.events("g", NOW + 1, NOW + 3, 100) == [event(NOW + place) for place in (1, 2, 3)]
+    assert store.events("g", NOW, NOW + 9, 2) == [event(NOW + 3), event(NOW + 4)]
+
+
+def test_samples_come_back_with_the_last_change_before_them(store: HistoryStore) -> None:
+    for place, data in enumerate((b"a", b"b", None, b"d")):
+        store.write_sample(NOW + place, [] if data is None else [("g", "t", data)])
+    assert store.samples("g", "t", NOW, NOW + 9) == Samples(
+        [NOW, NOW + 1, NOW + 2, NOW + 3], [(NOW, b"a"), (NOW + 1, b"b"), (NOW + 3, b"d")]
+    )
+    assert store.samples("g", "t", NOW + 2, NOW + 2) == Samples([NOW + 2], [(NOW + 1, b"b")])
+    assert store.samples("g", "other", NOW, NOW + 1) == Samples([NOW, NOW + 1], [])
+    assert store.topics_of("g") == ["t"]
+
+
+def test_what_was_written_survives_a_process(store: HistoryStore, path: Path) -> None:
+    store.write_sample(NOW, [("g", "t", b"a" * 1000)])
+    store.write_events([event()])
+    # Nothing is closed: as after a SIGKILL.
+    again = open_store(path)
+    assert again.samples("g", "t", NOW, NOW).changes == [(NOW, b"a" * 1000)]
+    assert again.events("g", NOW, NOW, 1) == [event()]
+    again.close()
+
+
+def test_what_is_past_its_time_goes(store: HistoryStore) -> None:
+    for place in range(4):
+        store.write_sample(NOW + place * HOUR, [("g", "t", b"%d" % place)])
+        store.write_events([event(NOW + place * HOUR)])
+    store.prune(NOW + 26 * HOUR)
+    assert store.samples("g", "t", NOW, NOW + 9 * HOUR).ticks == [NOW + 2 * HOUR, NOW + 3 * HOUR]
+    assert len(store.events("g", NOW, NOW + 9 * HOUR, 100)) == 2
+    store.prune(NOW + 99 * HOUR)
+    assert store.samples("g", "t", NOW, NOW + 9 * HOUR) == Samples([], [])
+    assert store.events("g", NOW, NOW + 9 * HOUR, 100) == []
+    assert store.series() == []
+
+
+def test_a_file_that_grows_too_large_keeps_the_whole_time_in_coarser_steps(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    data = bytes(range(250))
+    for place in range(3000):
+        store.write_sample(NOW + place, [(f"g{number}", "t", data) for number in range(4)])
+        if place % 50 == 0:
+            store.prune(NOW)
+    store.prune(NOW)
+    assert store.size() <= MEGABYTE
+    ticks = store.samples("g1", "t", NOW, NOW + 9999).ticks
+    assert ticks[0] < NOW + 300
+    assert ticks[-1] == NOW + 2999
+    assert 200 < len(ticks) < 1500
+    # The recent ones are finer than the old ones.
+    assert ticks[-1] - ticks[-51] < ticks[50] - ticks[0]
+    store.close()
+    assert path.stat().st_size <= MEGABYTE
+
+
+def test_thinning_keeps_the_last_state_of_what_then_stood_still(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    store.write_sample(NOW, [("still", "t", b"first")])
+    store.write_sample(NOW + 1, [("still", "t", b"last")])
+    for place in range(2, 2000):
+        store.write_sample(NOW + place, [(f"g{number}", "t", bytes(range(250))) for number in range(4)])
+        if place % 100 == 0:
+            store.prune(NOW)
+    assert store.samples("still", "t", NOW + 1990, NOW + 1999).changes[0][1] == b"last"
+    store.close()
+
+
+def test_events_have_their_share_of_the_space(path: Path) -> None:
+    store = open_store(path, MEGABYTE)
+    store.write_events(event(NOW + place) for place in range(2000))
+    store.prune(NOW)
+    kept = store.events("g", NOW, NOW + 9999, 9999)
+    assert len(kept) == MEGABYTE // 4 // 400
+    assert kept[-1].at_ms == NOW + 1999
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["no database", "overwritten", "cut off", "newer"])
+def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
+    path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(path)
+    for place in range(200):
+        store.write_sample(NOW + place, [("g", "t", bytes(range(200)))])
+    store.close()
+    content = path.read_bytes()
+    if damage == "no database":
+        path.write_bytes(b"something else" * 1000)
+    elif damage == "overwritten":
+        path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    elif damage == "cut off":
+        path.write_bytes(content[: len(content) // 3])
+    else:
+        path.write_bytes(content[:60] + (99).to_bytes(4, "big") + content[64:])
+
+    store = open_store(path)
+    for _ in range(3):
+        store.write_sample(NOW + 1000, [("g", "t", b"new")])
+        store.prune(NOW)
+    assert store.samples("g", "t", NOW + 1000, NOW + 1000).changes == [(NOW + 1000, b"new")]
+    assert store.resets == 1
+    assert "it is in" in caplog.text
+    assert list(path.parent.glob("*.damaged-*"))
+    store.close()
+
+
+def test_a_full_disk_leaves_a_gap_and_is_told_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(path, MEGABYTE)
+    noise = random.Random(0).randbytes(25_000)
+    results = [store.write_sample(NOW + place, [("g", "t", noise)]) for place in range(60)]
+    assert results[0]
+    assert not results[-1]
+    assert caplog.text.count("cannot be kept") == 1
+    store.prune(NOW)
+    assert store.write_sample(NOW + 100, [("g", "t", b"again")])
+    store.close()
+
+
+def test_a_directory_that_is_gone_is_no_end_of_the_broker(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "gone" / "history.db")
+    assert not store.write_events([event()])
+    assert store.events("g", 0, NOW, 10) == []
