@@ -27,6 +27,9 @@ _PLACED_SIZE: Final = 16
 
 ALL_REPLICAS: Final = -1
 
+_new_tuple = tuple.__new__
+"""Past a named tuple's own constructor, which takes several times as long to do the same."""
+
 
 class RecordsRefusedError(KafkaError):
     """Some records of a batch break a rule of the topic, so the whole batch is refused (KIP-467).
@@ -58,6 +61,7 @@ class Partition:
         "leader_epoch",
         "log",
         "producers",
+        "refusal",
         "replica_count",
         "topic_id",
         "topic_partition",
@@ -82,6 +86,8 @@ class Partition:
         self.isr_size = 1
         self.replica_count = 1
         self.high_watermark = log.log_end_offset
+        self.refusal: str | None = None
+        """Why records of clients are not taken at present."""
         self._grown: set[Callable[[], None]] = set()
 
     @property
@@ -113,25 +119,21 @@ class Partition:
         """
         log = self.log
         config = log.config
-        # Never more than there are (KIP-966).
-        in_sync_wanted = min(config.min_insync_replicas, self.replica_count)
-        if acks == ALL_REPLICAS and self.isr_size < in_sync_wanted:
-            raise KafkaError(
-                ErrorCode.not_enough_replicas,
-                f"{self.topic_partition} has {self.isr_size} replica in sync;"
-                f" min.insync.replicas asks for {in_sync_wanted}",
-            )
+        if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
+            self._check_in_sync()
         header = validate_produced(records, config.max_message_bytes)
-        if header.attributes & TRANSACTIONAL_FLAG and not internal:
-            raise KafkaError(
-                ErrorCode.transactional_id_authorization_failed, "a transactional batch needs a transactional id"
-            )
-        if header.producer_id >= 0:
+        producer_id = header.producer_id
+        if not internal:
+            if header.attributes & TRANSACTIONAL_FLAG:
+                raise KafkaError(
+                    ErrorCode.transactional_id_authorization_failed, "a transactional batch needs a transactional id"
+                )
+            if "compact" in config.cleanup_policy:
+                self._check_keys(header, records)
+        if producer_id >= 0:
             earlier = self.producers.check(header)
             if earlier is not None:
                 return AppendResult(earlier.first_offset, earlier.last_offset, earlier.timestamp, log.log_start_offset)
-        if config.compacts and not internal:
-            self._check_keys(header, records)
         batch: Buffer = records
         if config.compression_type != "producer":
             batch, header = self._with_codec(header, records)
@@ -140,8 +142,12 @@ class Partition:
             append_time = now_ms
             batch = with_log_append_time(header, batch, 0, now_ms)
             header = parse_header(batch)
-        else:
+        elif (
+            header.max_timestamp > now_ms + config.message_timestamp_after_max_ms
+            or header.base_timestamp < now_ms - config.message_timestamp_before_max_ms
+        ):
             self._check_timestamps(header, batch, now_ms)
+        max_timestamp = header.max_timestamp
         base_offset = log.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         placed = _PLACED.pack(base_offset, header.batch_length, self.leader_epoch)
@@ -150,7 +156,7 @@ class Partition:
             len(batch),
             base_offset=base_offset,
             last_offset=last_offset,
-            max_timestamp=header.max_timestamp,
+            max_timestamp=max_timestamp,
             offset_of_max_timestamp=last_offset,
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
@@ -158,14 +164,23 @@ class Partition:
         if rolled:
             # The state as of the new segment's beginning, so that recovery need not read what is before it.
             self.write_producer_snapshot(base_offset)
-        if header.producer_id >= 0:
-            self.producers.update(header, base_offset, last_offset, header.max_timestamp)
+        if producer_id >= 0:
+            self.producers.update(header, base_offset, last_offset, max_timestamp)
         if log.flush_due(now_ms):
             log.flush(now_ms)
         self.high_watermark = last_offset + 1
         for grown in self._grown:
             grown()
-        return AppendResult(base_offset, last_offset, append_time, log.log_start_offset)
+        return _new_tuple(AppendResult, (base_offset, last_offset, append_time, log.log_start_offset))
+
+    def _check_in_sync(self) -> None:
+        # Never more than there are (KIP-966).
+        wanted = min(self.log.config.min_insync_replicas, self.replica_count)
+        if self.isr_size < wanted:
+            raise KafkaError(
+                ErrorCode.not_enough_replicas,
+                f"{self.topic_partition} has {self.isr_size} replica in sync; min.insync.replicas asks for {wanted}",
+            )
 
     def read(self, offset: int, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> FileSlice | None:
         """The region of the log from the batch that holds `offset`, whole batches except perhaps the last.

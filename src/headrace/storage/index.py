@@ -21,6 +21,7 @@ from headrace.types import Buffer
 _TAIL_BYTES: Final = 4096
 _BLOCK_ENTRIES: Final = 512
 NO_TIMESTAMP: Final = -1
+TIME_ENTRY_SIZE: Final = 12
 
 
 class CorruptIndexError(Exception):
@@ -84,11 +85,6 @@ class _Index:
     def clear(self) -> None:
         """Drop every entry, and make the file if it is missing."""
         self._keep(0)
-
-    def _add(self, first: int, second: int) -> None:
-        self._tail += self._entry.pack(first, second)
-        self._last = (first, second)
-        self.count += 1
 
     def _read(self, slot: int, count: int) -> list[tuple[int, int]]:
         if not count:
@@ -169,7 +165,10 @@ class OffsetIndex(_Index):
         return None if self._last is None else (self.base_offset + self._last[0], self._last[1])
 
     def append(self, offset: int, position: int) -> None:
-        self._add(offset - self.base_offset, position)
+        entry = (offset - self.base_offset, position)
+        self._tail += self._entry.pack(*entry)
+        self._last = entry
+        self.count += 1
 
     def lookup(self, offset: int) -> int:
         """A position at or before the batch that holds `offset`, less than an index interval away."""
@@ -206,7 +205,10 @@ class TimeIndex(_Index):
     def append(self, timestamp: int, offset: int) -> None:
         """Add an entry, unless `timestamp` is no larger than the last one."""
         if timestamp > (NO_TIMESTAMP if self._last is None else self._last[0]):
-            self._add(timestamp, offset - self.base_offset)
+            entry = (timestamp, offset - self.base_offset)
+            self._tail += self._entry.pack(*entry)
+            self._last = entry
+            self.count += 1
 
     def full(self, max_bytes: int) -> bool:
         """One slot stays free for the entry that closing a segment adds."""

@@ -7,7 +7,8 @@ from typing import Final
 from zlib import crc32
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
+from headrace.storage.atomic_file import sync_file
+from headrace.storage.index import NO_TIMESTAMP, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_file import LogFile
 from headrace.storage.segment_files import (
@@ -129,8 +130,11 @@ class Segment:
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
         if waited > config.segment_ms - (config.segment_jitter_ms and self._jitter_ms(config)):
             return True
-        return self._bytes_since_index > config.index_interval_bytes and (
-            self.index.full(config.segment_index_bytes) or self.time_index.full(config.segment_index_bytes)
+        return (
+            self._bytes_since_index > config.index_interval_bytes
+            # far from full, mostly: the time index has the larger entries, and no more than the other and one
+            and (self.index.count + 3) * TIME_ENTRY_SIZE > config.segment_index_bytes
+            and (self.index.full(config.segment_index_bytes) or self.time_index.full(config.segment_index_bytes))
         )
 
     @property
@@ -158,7 +162,7 @@ class Segment:
     ) -> None:
         """Write `size` bytes of whole batches; constant work. Raises OSError, with the segment as it was."""
         position = self.size
-        if self.index.tail_is_long:
+        if self._bytes_since_index > index_interval and self.index.tail_is_long:
             self.write_indexes()
         (self._file or self.file).append(buffers, size, position)
         self.size = position + size
@@ -291,6 +295,11 @@ class Segment:
         self.write_indexes()
         if self._file is not None:
             self._file.trim(self.size)
+
+    def sync_indexes(self) -> None:
+        """Make the indexes of a segment that is not appended to any more survive a power failure. Raises OSError."""
+        sync_file(self.index.path)
+        sync_file(self.time_index.path)
 
     def move(self, directory: Path) -> None:
         """The directory has been renamed."""

@@ -26,6 +26,10 @@ MAX_CHECKED_BODY: Final = 8 * 1024 * 1024
 _MIN_RECORD: Final = 7
 _FIRST_REACH: Final = 64
 """Records compared at once at first; four times as many whenever all of them were equal."""
+_WORTH_IT: Final = 4
+"""With fewer equal ones than this in a comparison, single steps are faster."""
+_LONGEST_COMPARED: Final = 8193
+"""A longer record has a length of more than two bytes, which are all that is compared."""
 _OLD_FORMAT: Final = "message formats v0 and v1 are not supported; send record batches with magic 2"
 
 
@@ -45,25 +49,30 @@ def validate_produced(data: bytes, max_message_bytes: int) -> BatchHeader:
     message_too_large over `max_message_bytes`, corrupt_message for a wrong checksum, magic or length,
     unknown_server_error for what cannot be unpacked or a codec that does not exist.
     """
-    header = _single_batch(data)
     size = len(data)
+    if size < HEADER_SIZE:
+        raise _too_short(data)
+    header = parse_header(data)
+    # taken apart once: a field of a named tuple costs several times a local
+    base_offset, length, _, magic, crc, attributes, last_delta, _, _, producer_id, epoch, sequence, count = header
+    if magic != MAGIC_V2 or length + LOG_OVERHEAD != size:
+        raise _not_one_batch(header, size)
     if size > max_message_bytes:
         raise KafkaError(
             ErrorCode.message_too_large,
             f"the record batch has {size} bytes; max.message.bytes of the topic allows {max_message_bytes}",
         )
-    if crc32c(memoryview(data)[CRC_START:]) != header.crc:
+    if crc32c(memoryview(data)[CRC_START:]) != crc:
         raise KafkaError(ErrorCode.corrupt_message, "the checksum of the record batch is wrong")
-    if header.base_offset != 0:
-        raise _invalid(f"the base offset of a produced record batch is 0, not {header.base_offset}")
-    if header.attributes & CONTROL_FLAG:
+    if base_offset != 0:
+        raise _invalid(f"the base offset of a produced record batch is 0, not {base_offset}")
+    if attributes & CONTROL_FLAG:
         raise _invalid("clients may not write control records")
-    count = header.record_count
-    if count <= 0 or header.last_offset_delta + 1 != count:
-        raise _invalid(f"the batch counts {count} records with a last offset delta of {header.last_offset_delta}")
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+    if count <= 0 or last_delta + 1 != count:
+        raise _invalid(f"the batch counts {count} records with a last offset delta of {last_delta}")
+    if producer_id >= 0 and (sequence < 0 or epoch < 0):
         raise _invalid("a batch with a producer id needs an epoch and a sequence")
-    codec = header.attributes & CODEC_MASK
+    codec = attributes & CODEC_MASK
     if codec == 0:
         _check_chain(data, HEADER_SIZE, count)
     else:
@@ -73,29 +82,28 @@ def validate_produced(data: bytes, max_message_bytes: int) -> BatchHeader:
     return header
 
 
-def _single_batch(data: bytes) -> BatchHeader:
-    """The header of the batch, which is of this format, whole, and alone."""
+def _too_short(data: bytes) -> KafkaError:
     size = len(data)
-    if size < HEADER_SIZE:
-        if size == 0:
-            raise _invalid("the partition has no record batch; send exactly one")
-        if size >= LOG_OVERHEAD + 5 and peek(data)[2] < MAGIC_V2:
-            raise _invalid(_OLD_FORMAT)
-        raise _invalid(f"a record batch of {size} bytes is shorter than its header")
-    header = parse_header(data)
+    if size == 0:
+        return _invalid("the partition has no record batch; send exactly one")
+    if size >= LOG_OVERHEAD + 5 and peek(data)[2] < MAGIC_V2:
+        return _invalid(_OLD_FORMAT)
+    return _invalid(f"a record batch of {size} bytes is shorter than its header")
+
+
+def _not_one_batch(header: BatchHeader, size: int) -> KafkaError:
+    """Why `size` bytes are no batch of this format, whole, and alone."""
     if header.magic != MAGIC_V2:
         if 0 <= header.magic < MAGIC_V2:
-            raise _invalid(_OLD_FORMAT)
-        raise KafkaError(ErrorCode.corrupt_message, f"record batches need magic 2, not {header.magic}")
-    if header.batch_length + LOG_OVERHEAD != size:
-        if header.size < HEADER_SIZE:
-            raise KafkaError(
-                ErrorCode.corrupt_message, f"a record batch says it has {header.size} bytes, less than its header"
-            )
-        if header.size < size:
-            raise _invalid("a partition takes exactly one record batch in a request, not several")
-        raise _invalid(f"a record batch says it has {header.size} bytes where {size} were sent")
-    return header
+            return _invalid(_OLD_FORMAT)
+        return KafkaError(ErrorCode.corrupt_message, f"record batches need magic 2, not {header.magic}")
+    if header.size < HEADER_SIZE:
+        return KafkaError(
+            ErrorCode.corrupt_message, f"a record batch says it has {header.size} bytes, less than its header"
+        )
+    if header.size < size:
+        return _invalid("a partition takes exactly one record batch in a request, not several")
+    return _invalid(f"a record batch says it has {header.size} bytes where {size} were sent")
 
 
 def _unpacked(codec: int, data: bytes) -> bytes | None:
@@ -122,12 +130,13 @@ def _check_chain(body: bytes, start: int, count: int) -> None:
 def follow_chain(data: bytes, position: int, count: int) -> int:
     """Position behind the `count`-th of the records that begin at `position`.
 
-    Raises IndexError or KafkaError(invalid_record) when a record ends outside `data`. Where two records have one
-    length, as many as may follow with that length are compared at once, so that batches of equal records cost next
-    to nothing.
+    Raises IndexError or KafkaError(invalid_record) when a record ends outside `data`. As many records as may follow
+    with the length of the first are compared with it at once, so that batches of equal records cost next to nothing;
+    where lengths differ all the time each is read by itself until two in a row are the same.
     """
     left = count
     stride = 0
+    # equal records get one byte longer with the 64th, where the varint of their offset delta does
     reach = _FIRST_REACH
     while left:
         first = data[position]
@@ -137,31 +146,27 @@ def follow_chain(data: bytes, position: int, count: int) -> int:
             step = 2 + ((first & 0x7F | second << 7) >> 1)
         else:
             step = _long_step(data, position)
-        if step != stride:
-            if first & 1 or step < _MIN_RECORD:
-                raise _invalid("a record is shorter than a record can be")
+        if first & 1 or step < _MIN_RECORD:
+            raise _invalid("a record is shorter than a record can be")
+        if (step != stride and reach == 1) or step > _LONGEST_COMPARED:
             stride = step
             position += step
             left -= 1
             continue
-        run = min(reach, left)
+        run = reach if _FIRST_REACH <= reach < left else min(_FIRST_REACH, left)
         end = position + run * step
-        same = _leading(data[position:end:step])
+        column = data[position:end:step]
+        same = len(column) - len(column.lstrip(column[:1]))
         if first >= 0x80:
-            same = min(same, _leading(data[position + 1 : end : step]))
-            if data[position + 1] >= 0x80:
-                same = 1  # a third byte of the length was not compared
+            column = data[position + 1 : end : step]
+            same = min(same, len(column) - len(column.lstrip(column[:1])))
         position += same * step
         left -= same
-        reach = reach * 4 if same == run else _FIRST_REACH
+        stride = step
+        reach = 4 * run if same == run else 1 if same < _WORTH_IT else _FIRST_REACH
     if position > len(data):
         raise _invalid("a record ends outside its batch")
     return position
-
-
-def _leading(column: bytes) -> int:
-    """How many bytes at the start of `column` are the same."""
-    return len(column) - len(column.lstrip(column[:1]))
 
 
 def _long_step(data: bytes, position: int) -> int:
