@@ -25,6 +25,18 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
+def read_file(path: Path) -> bytes:
+    """All of a small file. A broker with thousands of partitions reads several of each when it starts.
+
+    Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+
+
 def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Put `data` under the name `path`; with `sync` it also survives a power failure.
 

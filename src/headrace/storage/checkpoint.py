@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from headrace.storage.atomic_file import replace_file
+from headrace.storage.atomic_file import read_file, replace_file
 from headrace.types import TopicPartition
 
 VERSION: Final = 0
@@ -29,7 +29,7 @@ def read_lines(path: Path) -> list[str]:
     Raises CorruptCheckpointError.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_file(path).decode().splitlines()
     except FileNotFoundError:
         return []
     except UnicodeDecodeError as error:

@@ -50,6 +50,7 @@ class LogDirs:
         self.logs: dict[TopicPartition, Log] = {}
         self._unsynced: set[Path] = set()
         self._found: dict[TopicPartition, tuple[LogDir, Path]] = {}
+        self._topic_ids: dict[TopicPartition, UUID | None] = {}
         self._doomed: list[tuple[int | None, Path]] = []
         self._checkpoints = Lock()
         self._closed = False
@@ -199,7 +200,9 @@ class LogDirs:
 
         Raises KafkaError(inconsistent_topic_id) for a malformed `partition.metadata`.
         """
-        return read_topic_id(self._found[topic_partition][1])
+        if topic_partition not in self._topic_ids:
+            self._topic_ids[topic_partition] = read_topic_id(self._found[topic_partition][1])
+        return self._topic_ids[topic_partition]
 
     def note_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """Write down whose records are in a partition's directory, where a crash or an old Kafka left that out.
@@ -209,6 +212,7 @@ class LogDirs:
         path = self._found[topic_partition][1]
         try:
             write_topic_id(path, topic_id)
+            self._topic_ids[topic_partition] = topic_id
         except OSError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot write the topic id in {path}: {error}") from error
 
@@ -330,6 +334,7 @@ class LogDirs:
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename {path} to {retired}: {error}") from error
         self._unsynced.add(directory.path)
         del self._found[topic_partition]
+        self._topic_ids.pop(topic_partition, None)
         # with the lock: a writing of checkpoints that began before must not bring the offsets back
         with self._checkpoints:
             directory.forget(topic_partition)

@@ -5,7 +5,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.atomic_file import replace_file
+from headrace.storage.atomic_file import read_file, replace_file
 from headrace.storage.meta_properties import id_to_text, text_to_id
 
 FILE_NAME: Final = "partition.metadata"
@@ -18,7 +18,7 @@ def read_topic_id(directory: Path) -> UUID | None:
     """
     path = directory / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_file(path).decode(errors="replace")
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -82,7 +82,7 @@ def snapshots(directory: Path) -> dict[int, Path]:
         for entry in entries:
             offset = offset_of(entry.name) if entry.name.endswith(SNAPSHOT_SUFFIX) else None
             if offset is not None:
-                found[offset] = Path(entry.path)
+                found[offset] = directory / entry.name
     return dict(sorted(found.items()))
 
 

@@ -256,7 +256,8 @@ def finish_interrupted_swaps(directory: Path) -> None:
 
     A `.swap` file at or after a `.cleaned` one is from a split that did not come to its end; it goes too.
     """
-    names = [path.name for path in directory.iterdir()]
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
     first_cleaned = min((offset for name in cleaned if (offset := offset_of(name)) is not None), default=None)
     swaps = []

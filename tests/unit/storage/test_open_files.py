@@ -1,0 +1,76 @@
+"""The number of open segment files is bounded, and nobody notices."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.storage.log_file import LogFile
+from headrace.storage.open_files import OpenFiles
+
+
+class Owner:
+    def __init__(self, files: OpenFiles, path: Path) -> None:
+        self.file: LogFile | None = files.open(path, self, create=True)
+
+    def close_file(self) -> None:
+        self.file = None
+
+
+def owners(files: OpenFiles, directory: Path, count: int) -> list[Owner]:
+    return [Owner(files, directory / str(number)) for number in range(count)]
+
+
+def test_those_opened_longest_ago_are_closed(tmp_path: Path) -> None:
+    files = OpenFiles(capacity=16)
+    made = owners(files, tmp_path, 20)
+    assert len(files) <= 16
+    still = [owner.file is not None for owner in made]
+    assert still == sorted(still)
+    assert sum(still) == len(files)
+    assert made[-1].file is not None
+
+
+def test_one_file_may_always_be_open(tmp_path: Path) -> None:
+    files = OpenFiles(capacity=0)
+    made = owners(files, tmp_path, 3)
+    assert [owner.file is not None for owner in made] == [False, False, True]
+
+
+def test_an_owner_that_is_gone_does_not_count(tmp_path: Path) -> None:
+    files = OpenFiles(capacity=16)
+    made = owners(files, tmp_path, 8)
+    del made[:5]
+    assert len(files) == 3
+
+
+def test_opening_again_counts_once_and_as_the_newest(tmp_path: Path) -> None:
+    files = OpenFiles(capacity=2)
+    first, second = owners(files, tmp_path, 2)
+    first.file = files.open(tmp_path / "0", first)
+    third = Owner(files, tmp_path / "2")
+    assert (first.file is None, second.file is None, third.file is None) == (False, True, False)
+
+
+def test_a_system_that_gives_no_more_files_gets_some_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = OpenFiles(capacity=100)
+    made = owners(files, tmp_path, 8)
+    real_open, refusals = os.open, [errno.EMFILE]
+
+    def full(path: Path, flags: int, mode: int = 0o777) -> int:
+        if refusals:
+            raise OSError(refusals.pop(), "Too many open files")
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", full)
+    late = Owner(files, tmp_path / "late")
+    assert late.file is not None
+    assert made[0].file is None
+
+
+def test_other_failures_are_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        OpenFiles().open(tmp_path / "none" / "0", Owner(OpenFiles(), tmp_path / "0"))
