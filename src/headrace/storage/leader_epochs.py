@@ -81,6 +81,10 @@ class LeaderEpochs:
             log.warning("%s: epoch %d at offset %d replaces %s", self.path, epoch, start_offset, dropped)
         self._replace([*kept, EpochEntry(epoch, start_offset)])
 
+    def prepend(self, found: list[EpochEntry]) -> None:
+        """Put epochs that begin before all known ones in front of them. Raises OSError."""
+        self._replace([*found, *(entry for entry in self._entries if entry.epoch > found[-1].epoch)])
+
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that begin at or after `end_offset`."""
         kept = [entry for entry in self._entries if entry.start_offset < end_offset]

@@ -8,7 +8,7 @@ import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from headrace.storage.leader_epochs import UNDEFINED, EpochEntry, LeaderEpochs, 
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_file import FileSlice
 from headrace.storage.producer_snapshot import remove_stray_snapshots
-from headrace.storage.recovery import Loading, load_segments, remove_unfinished_swaps
+from headrace.storage.recovery import Loading, load_segments, remove_segments, remove_unfinished_swaps
 from headrace.storage.retention import expired_segments
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
@@ -52,6 +52,7 @@ class Log:
         "_truncations",
         "config",
         "directory",
+        "keep_bounds",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
@@ -75,6 +76,8 @@ class Log:
         self._deleted_files: deque[tuple[int, list[Path]]] = deque()
         self._last_flush_ms = now_ms
         self._truncations = 0
+        self.keep_bounds: Callable[[Log], None] = _keep_nothing
+        """Writes the recovery point and the log start offset down before what lies behind them changes."""
 
     @classmethod
     def open(
@@ -88,12 +91,14 @@ class Log:
         log_start_offset: int,
         now_ms: int,
         kernel_survived: bool = False,
+        gapless: bool = False,
     ) -> "Log":
         """Open the log in `directory`, an existing directory, and recover it after an unclean shutdown.
 
         Recovery reads the segments from the one with `recovery_point` on and cuts off a torn tail. With
         `kernel_survived`, which says that the machine has not restarted since the log was written, it reads only what
-        the indexes do not cover. Raises KafkaError(kafka_storage_error) when the disk fails.
+        the indexes do not cover. With `gapless`, which says that nothing behind the recovery point was compacted, it
+        also notices the loss of a segment's whole end. Raises KafkaError(kafka_storage_error) when the disk fails.
         """
         epochs_path = directory / LEADER_EPOCHS_FILE
         try:
@@ -112,6 +117,7 @@ class Log:
                     clean_shutdown=clean_shutdown,
                     log_start_offset=log_start_offset,
                     kernel_survived=kernel_survived,
+                    gapless=gapless,
                 ),
                 self.leader_epochs,
             )
@@ -119,8 +125,7 @@ class Log:
             self._segments.replace(ordered)
             self.log_start_offset = max(log_start_offset, self._segments.first_offset)
             self.recovery_point = self.log_end_offset if clean_shutdown else min(recovery_point, self.log_end_offset)
-            if not entries:
-                self._read_epochs()
+            self._complete_epochs()
             self.leader_epochs.truncate_from_end(self.log_end_offset)
             self.leader_epochs.truncate_from_start(self.log_start_offset)
             remove_stray_snapshots(directory, [segment.base_offset for segment in ordered], self.log_end_offset)
@@ -197,6 +202,10 @@ class Log:
     def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
         *older, active = self._segments.ordered
         active.seal()
+        if self.recovery_point >= self.log_end_offset:
+            # no flush will come to this segment any more, and recovery will not look into it
+            active.file.sync()
+            active.sync_indexes()
         segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
         if active.size:
             self._segments.replace([*older, active, segment])
@@ -295,30 +304,39 @@ class Log:
             self.truncate_fully_and_start_at(offset)
             return
         try:
-            self._truncations += 1
-            remove_unfinished_swaps(self.directory)
+            self._begin_truncation(offset)
             kept = self._segments.floor(offset) + 1
-            for segment in self._segments.ordered[kept:]:
-                _unlink(segment.mark_deleted())
+            remove_segments(self.directory, self._segments.ordered[kept:])
             self._segments.replace(self._segments.ordered[:kept])
-            self._end_at(self.active_segment.truncate(offset))
+            end_offset = self.active_segment.truncate(offset)
+            # what was cut off must not come back with a power failure, behind what is written next
+            self.active_segment.file.sync()
+            self._end_at(end_offset)
         except OSError as error:
             raise self._storage_error("truncate", error) from error
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and go on at `offset`. Raises KafkaError(kafka_storage_error)."""
         try:
-            self._truncations += 1
-            remove_unfinished_swaps(self.directory)
-            for segment in self._segments.ordered:
-                _unlink(segment.mark_deleted())
+            self._begin_truncation(min(offset, self._segments.first_offset))
+            remove_segments(self.directory, self._segments.ordered)
             now_ms = self.active_segment.created_ms
             self._segments.replace([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
+            sync_directory(self.directory)
             self.leader_epochs.clear()
             self.log_start_offset = offset
             self._end_at(offset)
         except OSError as error:
             raise self._storage_error("truncate", error) from error
+
+    def _begin_truncation(self, offset: int) -> None:
+        self._truncations += 1
+        remove_unfinished_swaps(self.directory)
+        if offset < self.recovery_point:
+            # a recovery that trusts what lies before the old one would trust what is written anew
+            self.recovery_point = offset
+            self.log_start_offset = min(self.log_start_offset, offset)
+            self.keep_bounds(self)
 
     def _end_at(self, offset: int) -> None:
         self.log_end_offset = offset
@@ -451,17 +469,20 @@ class Log:
                 self._sync_segment(segment, active=segment is segments[-1])
             self.leader_epochs.sync()
             sync_directory(self.directory)
+            if truncations == self._truncations:
+                self.recovery_point = max(self.recovery_point, end)
+            if segments[-1] is not self._segments.ordered[-1]:
+                self._sync_segment(segments[-1], active=False)  # it was rolled meanwhile, when this flush was not over
         except OSError as error:
             raise self._storage_error("flush", error) from error
-        if truncations == self._truncations:
-            self.recovery_point = max(self.recovery_point, end)
 
     def _sync_segment(self, segment: Segment, *, active: bool) -> None:
         try:
             segment.file.sync()
             if not active:
-                sync_file(segment.index.path)
-                sync_file(segment.time_index.path)
+                segment.sync_indexes()
+            if segment.txn_index.path.exists():
+                sync_file(segment.txn_index.path)
         except FileNotFoundError:
             if segment in self._segments.ordered:
                 raise
@@ -476,8 +497,7 @@ class Log:
         try:
             self.active_segment.seal()
             self.flush()
-            sync_file(self.active_segment.index.path)
-            sync_file(self.active_segment.time_index.path)
+            self.active_segment.sync_indexes()
         except OSError as error:
             raise self._storage_error("close", error) from error
         self._segments.replace([])
@@ -492,17 +512,33 @@ class Log:
             (due, [directory / path.name for path in files]) for due, files in self._deleted_files
         )
 
-    def _read_epochs(self) -> None:
-        """Find the leader epochs in the batches, where their file is missing or damaged."""
+    def _complete_epochs(self) -> None:
+        """Find leader epochs in the batches, where their file is missing or damaged.
+
+        Or where it is ahead: it was cut for a log start offset that a crash took back.
+        """
+        known = self.leader_epochs.entries
+        first = known[0].start_offset if known else self.log_end_offset
+        if first <= self.log_start_offset:
+            return
+        found: list[EpochEntry] = []
         for header in self.headers(self._segments.first_offset):
-            if header.partition_leader_epoch > max(UNDEFINED, self.leader_epochs.latest):
-                self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if header.base_offset >= first:
+                break
+            if header.partition_leader_epoch > (found[-1].epoch if found else UNDEFINED):
+                found.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
+        if found:
+            self.leader_epochs.prepend(found)
 
     def _storage_error(self, what: str, error: OSError) -> KafkaError:
         reason = os.strerror(error.errno) if error.errno else str(error)
         return KafkaError(
             ErrorCode.kafka_storage_error, f"cannot {what} {self.topic_partition} in {self.directory}: {reason}"
         )
+
+
+def _keep_nothing(_: Log) -> None:
+    """For a log that belongs to no directory."""
 
 
 def _unlink(paths: list[Path]) -> None:

@@ -208,6 +208,9 @@ class LogCleaner:
             for each in group.base_offsets:
                 del by_base[each]
 
+        # compaction leaves gaps; recovery takes one behind the recovery point for something that was lost
+        cleaned.flush_rolled()
+        self._log_dirs.keep_bounds(cleaned)
         try:
             end_offset = process.clean(job, swap)
         except (CleaningFailedError, OSError) as error:

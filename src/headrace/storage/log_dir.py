@@ -5,12 +5,13 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.atomic_file import replace_file
+from headrace.storage.atomic_file import replace_file, sync_directory
 from headrace.storage.checkpoint import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
@@ -26,6 +27,8 @@ from headrace.types import TopicPartition
 LOCK_FILE: Final = ".lock"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 BOOT_FILE: Final = ".headrace_boot"
+ADOPTED_FILE: Final = ".headrace_adopted"
+"""Beside a metadata log that Kafka left: Headrace has taken up what it says, and knows better since."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 log = logging.getLogger(__name__)
@@ -35,8 +38,8 @@ class LogDir:
     """A directory that this process holds the lock of.
 
     Nothing in it changes before `take_over`. `clean_shutdown` tells whether the last owner closed every log in it.
-    `kernel_survived` tells whether the machine has been up since the last owner opened the directory: then all that it
-    wrote is there, even if it was killed.
+    `known` tells whether that was Headrace, and `kernel_survived` whether the machine has been up since it had every
+    log open: then all that it wrote is there, even if it was killed.
     """
 
     _locked_here: ClassVar[set[Path]] = set()
@@ -55,6 +58,7 @@ class LogDir:
         "cleaner_offsets",
         "high_watermarks",
         "kernel_survived",
+        "known",
         "log_start_offsets",
         "path",
         "properties",
@@ -77,7 +81,9 @@ class LogDir:
             self.properties = read_meta_properties(self.path)
             self.clean_shutdown = (self.path / CLEAN_SHUTDOWN_FILE).exists()
             self._boot = _boot_id()
-            self.kernel_survived = bool(self._boot) and self._noted_boot() == self._boot
+            noted = self._noted_boot()
+            self.known = noted is not None
+            self.kernel_survived = bool(self._boot) and noted == self._boot
             self._recovery_point_file = OffsetCheckpoint(self.path / RECOVERY_POINT_FILE)
             self._log_start_file = OffsetCheckpoint(self.path / LOG_START_OFFSET_FILE)
             self._high_watermark_file = OffsetCheckpoint(self.path / HIGH_WATERMARK_FILE)
@@ -118,12 +124,24 @@ class LogDir:
 
     def take_over(self) -> None:
         """Make the directory this broker's: from here on a crash is seen as one. Raises OSError."""
-        (self.path / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
-        if self._boot and not self.kernel_survived:
-            replace_file(self.path / BOOT_FILE, self._boot)
+        if self.clean_shutdown:
+            (self.path / CLEAN_SHUTDOWN_FILE).unlink()
+        # a mark that a power failure brings back would hide what it tore, and a partition's directory that a process
+        # made just before it died is not on the disk yet
+        sync_directory(self.path)
         if self._properties_are_new and self.properties is not None:
+            with suppress(PermissionError):
+                sync_directory(self.path.parent)  # which has a name for it now
             write_meta_properties(self.path, self.properties)
         self.taken_over = True
+
+    def note_recovered(self) -> None:
+        """Every log in here is open, and what a power failure tore is mended. Raises OSError.
+
+        Not before: a process that dies while it recovers logs must not keep the next one from recovering them.
+        """
+        if not self.kernel_survived:
+            replace_file(self.path / BOOT_FILE, self._boot)
 
     def identify(self, *, version: int, cluster_id: str, broker_id: int) -> None:
         """Check what `meta.properties` says; where there is none, prepare what `take_over` writes.
@@ -151,6 +169,14 @@ class LogDir:
                 "or choose another log.dirs",
             )
 
+    @property
+    def was_adopted(self) -> bool:
+        return (self.path / ADOPTED_FILE).exists()
+
+    def note_adopted(self) -> None:
+        """Write down that Headrace has the directory's metadata now. Raises OSError."""
+        replace_file(self.path / ADOPTED_FILE, b"")
+
     def identify_as(self, version: int) -> None:
         """Write `meta.properties` in another version, for an owner that takes no other. Raises OSError."""
         if self.properties is not None:
@@ -174,6 +200,12 @@ class LogDir:
         self._log_start_file.write({each: offset for each, offset in self.log_start_offsets.items() if offset})
         self._high_watermark_file.write(self.high_watermarks)
         self._cleaner_file.write(self.cleaner_offsets)
+
+    def write_bounds(self, each: Log) -> None:
+        """Write the recovery point and the log start offset of one log now. Raises OSError."""
+        self.recovery_points[each.topic_partition] = each.recovery_point
+        self.log_start_offsets[each.topic_partition] = each.log_start_offset
+        self._write_offsets()
 
     def write_cleaner_offset(self, topic_partition: TopicPartition, offset: int) -> None:
         """Note that the log is compacted before `offset`. Raises OSError."""

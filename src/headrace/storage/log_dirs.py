@@ -52,6 +52,7 @@ class LogDirs:
         self._found: dict[TopicPartition, tuple[LogDir, Path]] = {}
         self._topic_ids: dict[TopicPartition, UUID | None] = {}
         self._doomed: list[tuple[int | None, Path]] = []
+        self._unopened: dict[LogDir, set[TopicPartition]] = {directory: set() for directory in directories}
         self._checkpoints = Lock()
         self._closed = False
 
@@ -115,6 +116,8 @@ class LogDirs:
         if not self._directories:
             reasons = "; ".join(self.offline.values())
             raise KafkaError(ErrorCode.kafka_storage_error, f"no log directory can be used: {reasons}")
+        for directory in self._directories:
+            self._opened(directory)
 
     def identify_as(self, version: int) -> None:
         """Write every `meta.properties` in another version, for an owner that takes no other. Raises OSError."""
@@ -163,15 +166,18 @@ class LogDirs:
                         f"{topic_partition} is in {path} and in {twin[1]}: remove the older one of the two",
                     )
                 self._found[topic_partition] = (directory, path)
+                self._unopened[directory].add(topic_partition)
 
     def metadata_log(self) -> "MetadataLog | None":
-        """The metadata log that Kafka left in one of the directories, if there is one.
+        """The metadata log that Kafka left in one of the directories, if there is one that was not adopted before.
 
         Raises KafkaError(kafka_storage_error) where it is damaged or cannot be read.
         """
         from headrace.storage.metadata_log import read_metadata_log
 
         for directory in self._directories:
+            if directory.was_adopted:
+                continue
             try:
                 found = read_metadata_log(directory.path, clean_shutdown=directory.clean_shutdown)
             except OSError as error:
@@ -179,6 +185,14 @@ class LogDirs:
             if found is not None:
                 return found
         return None
+
+    def note_adopted(self) -> None:
+        """Write down that the metadata log is of the past. Raises KafkaError(kafka_storage_error)."""
+        for directory in self._directories:
+            try:
+                directory.note_adopted()
+            except OSError as error:
+                raise KafkaError(ErrorCode.kafka_storage_error, f"cannot write to {directory.path}: {error}") from error
 
     def check_readable(self) -> None:
         """See whether every partition is of a kind that can be served, for directories that somebody else wrote.
@@ -239,9 +253,44 @@ class LogDirs:
             log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
             now_ms=now_ms,
             kernel_survived=directory.kernel_survived,
+            gapless=self._is_gapless(directory, topic_partition),
         )
+        loaded.keep_bounds = self.keep_bounds
         self.logs[topic_partition] = loaded
+        self._opened(directory, topic_partition)
         return loaded
+
+    @staticmethod
+    def _is_gapless(directory: LogDir, topic_partition: TopicPartition) -> bool:
+        """Whether no compaction, which leaves gaps, can have come past the recovery point.
+
+        Headrace's does not, but Kafka's may have; and where the recovery point of a compacted log is lost, who knows.
+        """
+        if not directory.known:
+            return False
+        return topic_partition in directory.recovery_points or topic_partition not in directory.cleaner_offsets
+
+    def _opened(self, directory: LogDir, topic_partition: TopicPartition | None = None) -> None:
+        """One log of the directory is open, or gone; was it the last that was still to be opened, the boot is noted."""
+        with self._checkpoints:
+            unopened = self._unopened.get(directory)
+            if unopened is None:
+                return
+            if topic_partition is not None:
+                unopened.discard(topic_partition)
+            if unopened:
+                return
+            del self._unopened[directory]
+        try:
+            directory.note_recovered()
+        except OSError as error:
+            log.warning("%s: %s; the next start after a crash takes longer", directory.path, error)
+
+    def keep_bounds(self, each: Log) -> None:
+        """Write down where recovery of a log begins, and the log; waits for the disk. Raises OSError."""
+        with self._checkpoints:
+            if self.logs.get(each.topic_partition) is each:
+                self._found[each.topic_partition][0].write_bounds(each)
 
     def high_watermark(self, topic_partition: TopicPartition) -> int:
         """What was checkpointed last; 0 for a partition that was not."""
@@ -335,6 +384,7 @@ class LogDirs:
         self._unsynced.add(directory.path)
         del self._found[topic_partition]
         self._topic_ids.pop(topic_partition, None)
+        self._opened(directory, topic_partition)
         # with the lock: a writing of checkpoints that began before must not bring the offsets back
         with self._checkpoints:
             directory.forget(topic_partition)

@@ -12,7 +12,7 @@ FILE_NAME: Final = "partition.metadata"
 
 
 def read_topic_id(directory: Path) -> UUID | None:
-    """None where there is no file, as in logs older than Kafka 2.8, or an empty one, as a power failure leaves it.
+    """None where there is no file, as in logs older than Kafka 2.8, or one of nothing, as a power failure leaves it.
 
     Raises KafkaError: inconsistent_topic_id when the file makes no sense, kafka_storage_error when it cannot be read.
     """
@@ -23,8 +23,8 @@ def read_topic_id(directory: Path) -> UUID | None:
         return None
     except OSError as error:
         raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
-    if not text:
-        return None
+    if not text.strip("\0"):
+        return None  # a file may be there, and be as long as it was, before what was written to it is
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     try:
         if fields["version"] != "0":

@@ -10,7 +10,7 @@ from pathlib import Path
 from struct import Struct, error
 from typing import Final
 
-from headrace.storage.atomic_file import replace_file
+from headrace.storage.atomic_file import replace_file, sync_directory
 from headrace.storage.segment_files import SNAPSHOT_SUFFIX, offset_of, segment_file
 from headrace.wire.checksum import crc32c
 
@@ -96,3 +96,6 @@ def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_e
     for offset, path in found.items():
         if offset not in kept or (offset not in base_offsets and offset != kept[-1]):
             path.unlink(missing_ok=True)
+    if len(kept) < len(found):
+        # for good: one that came back would be taken for the state of what is written up to its offset now
+        sync_directory(directory)

@@ -2,13 +2,14 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from headrace.errors import KafkaError
+from headrace.storage.atomic_file import sync_directory
 from headrace.storage.index import CorruptIndexError
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.log_config import LogConfig
@@ -57,6 +58,15 @@ class Loading:
     clean_shutdown: bool
     kernel_survived: bool
     log_start_offset: int
+    gapless: bool
+    """Whether each segment behind the recovery point began where the one before it ended."""
+
+
+class Rebuilt(NamedTuple):
+    """A segment that was read: bytes that were cut off, and the offset after its last batch."""
+
+    cut: int
+    end_offset: int
 
 
 def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment], int]:
@@ -67,6 +77,7 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
     finish_interrupted_swaps(loading.directory)
     segments, damaged = _open_segments(loading)
     unflushed = [] if loading.clean_shutdown else _from_offset(segments, loading.recovery_point)
+    gapless = loading.gapless and not loading.kernel_survived
     if unflushed and loading.kernel_survived:
         # what was written is there, in the order it was written: only the end can be torn, and the last index entries
         # may be missing
@@ -78,15 +89,28 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
             continue
         limit = segments[place + 1].base_offset if place + 1 < len(segments) else _NO_LIMIT
         log.info("%s: checking %d bytes and rebuilding the indexes", segment.path, segment.size)
-        if rebuild(segment, loading.config, epochs, limit):
-            _remove(segments[place + 1 :], "follows a torn segment")
+        following = segments[place + 1 :]
+        cut, end_offset = rebuild(segment, loading.config, epochs, limit, following=following)
+        lost = following and gapless and segment in unflushed and end_offset < limit
+        if lost:
+            log.warning("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
+            _remove(loading.directory, following, "follows a segment whose end was lost")
+        if segment not in unflushed:
+            # the next start will not look into it again
+            segment.sync_indexes()
+            sync_directory(loading.directory)
+        if cut or lost:
             del segments[place + 1 :]
             break
     if segments:
         end_offset = _end_of(segments[-1], loading, epochs)
         if end_offset >= loading.log_start_offset:
             return segments, end_offset
-        _remove(segments, f"ends at offset {end_offset}, before log start offset {loading.log_start_offset}")
+        _remove(
+            loading.directory,
+            segments,
+            f"ends at offset {end_offset}, before log start offset {loading.log_start_offset}",
+        )
         epochs.clear()
     start = loading.log_start_offset
     return [Segment.create(loading.directory, start, now_ms=loading.now_ms, config=loading.config)], start
@@ -162,10 +186,18 @@ def resume(segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
     return True
 
 
-def rebuild(segment: Segment, config: LogConfig, epochs: LeaderEpochs, limit: int, start: int = 0) -> int:
+def rebuild(
+    segment: Segment,
+    config: LogConfig,
+    epochs: LeaderEpochs,
+    limit: int,
+    start: int = 0,
+    *,
+    following: Sequence[Segment] = (),
+) -> Rebuilt:
     """Read the segment from the batch at `start` on, cut it behind its last valid batch and write its indexes anew.
 
-    `limit` is the next segment's base offset. Returns how many bytes were cut. Raises OSError.
+    `limit` is the next segment's base offset; `following` are those that go if this one is torn. Raises OSError.
     """
     if not start:
         segment.clear_indexes()
@@ -190,11 +222,17 @@ def rebuild(segment: Segment, config: LogConfig, epochs: LeaderEpochs, limit: in
         end_offset = header.next_offset
     torn = segment.size - end
     if torn:
-        log.warning("%s: no valid batch at byte %d; cutting off %d bytes", segment.path, end, torn)
+        log.warning(
+            "%s: no valid batch at byte %d, offset %d; cutting off %d bytes", segment.path, end, end_offset, torn
+        )
+        # before the cut: a crash in between must find it torn again, and not take them for what comes next
+        _remove(segment.directory, following, "follows a torn segment")
         segment.cut(end)
-        segment.txn_index.truncate(end_offset)
+        # what was cut off must not come back with a power failure, behind batches that are written now
+        segment.file.sync()
+    segment.txn_index.truncate(end_offset)
     segment.seal()
-    return torn
+    return Rebuilt(torn, end_offset)
 
 
 def valid_batches(segment: Segment, limit: int, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
@@ -243,12 +281,23 @@ def _refuse_old_format(path: Path, position: int, buffer: bytearray, at: int, si
         raise old_format(path, position, header.magic)
 
 
-def _remove(segments: Iterable[Segment], reason: str) -> None:
+def _remove(directory: Path, segments: Sequence[Segment], reason: str) -> None:
     for segment in segments:
         log.warning("%s %s; removing it", segment.path, reason)
+    remove_segments(directory, segments)
+
+
+def remove_segments(directory: Path, segments: Sequence[Segment]) -> None:
+    """Remove segments from the end of a log, for good when this returns. Raises OSError.
+
+    The last one goes first, so that a crash in between leaves no gap.
+    """
+    for segment in reversed(segments):
         for path in segment.mark_deleted():
             path.unlink()
-        segment_file(segment.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+        segment_file(directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+    if segments:
+        sync_directory(directory)
 
 
 def finish_interrupted_swaps(directory: Path) -> None:
@@ -277,7 +326,8 @@ def finish_interrupted_swaps(directory: Path) -> None:
         if offset is not None and start <= offset < end and suffix_of(name) in SEGMENT_SUFFIXES:
             log.info("%s was compacted into a swap file; removing it", directory / name)
             (directory / name).unlink(missing_ok=True)
-    for name in swaps:
+    # the log file first: once it has its name, another start does not take the other new files for old ones
+    for name in sorted(swaps, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         (directory / name).rename(directory / name.removesuffix(SWAP_SUFFIX))
 
 

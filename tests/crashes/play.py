@@ -1,0 +1,125 @@
+"""One seed: a few lives of a broker's storage, each ended by a crash, and many crashes that were not to be."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from headrace.storage import log_dir
+from headrace.types import TopicPartition
+from tests.crashes.checks import check
+from tests.crashes.disk import Disk, Files, Write, put, record
+from tests.crashes.faults import Fault
+from tests.crashes.story import BegunAnew, State, Story
+from tests.crashes.world import World, unlock
+
+POINTS: Final = 14
+"""Crashes looked at in each life."""
+LIVES: Final = 4
+
+
+class Play:
+    """All that happens under one seed, in a directory of its own."""
+
+    def __init__(self, seed: int, root: Path) -> None:
+        self.seed = seed
+        self.crashes = 0
+        self._root = root
+        self._random = Random(seed)
+        self._world = World(self._random)
+        self._disk = Disk({})
+        self._boot = root / "boot"
+        self._boots = 0
+
+    @classmethod
+    def all_of(cls, seed: int, *faults: Fault) -> int:
+        """Play a seed, with `faults` in the storage code; how many crashes that were. Raises as `run` does."""
+        memory = Path("/dev/shm")
+        root = Path(tempfile.mkdtemp(prefix="headrace-crashes-", dir=memory if memory.is_dir() else None))
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                for fault in faults:
+                    fault(patch)
+                play = cls(seed, root)
+                play.run()
+            return play.crashes
+        finally:
+            shutil.rmtree(root)
+
+    def run(self) -> None:
+        """Raises AssertionError with the seed and where in it the broken promise is."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log_dir, "_BOOT_ID", self._boot)
+            files: Files = {}
+            for life in range(LIVES):
+                files = self._live(life, files)
+
+    def _live(self, life: int, files: Files) -> Files:
+        """One life; what the next begins with."""
+        live = self._root / "live"
+        put(files, live)
+        self._boot.write_text(f"boot {self._boots}")
+        first = len(self._disk.journal)
+        with record(self._disk, live):
+            self._world.live(live, self._disk, self._random.randint(5, 40))
+        shutil.rmtree(live)
+        for _ in range(POINTS):
+            last = self._random.choice((len(self._disk.journal), len(self._disk.journal), self._world.started_at))
+            point = self._random.randint(first, last)
+            power_loss = self._random.random() < 0.7 or self._begins_anew(point)
+            torn = None if power_loss else self._disk.torn_at(point, self._random)
+            left, found = self._crash(life, point, torn, power_loss=power_loss)
+        if power_loss:
+            self._disk = Disk(left)
+            self._boots += 1
+        else:
+            self._disk.go_on_from(point, torn)
+        for story, state in found.values():
+            story.beginning, story.steps = state, []
+        self._world.stories = {topic_partition: story for topic_partition, (story, _) in found.items()}
+        return left
+
+    def _begins_anew(self, point: int) -> bool:
+        """Whether a log was just being emptied, of which a dead process may leave anything to a power failure."""
+        stories = self._world.stories_at(point).values()
+        return any(isinstance(each.at(point).under_way, BegunAnew) for each in stories)
+
+    def _crash(
+        self, life: int, point: int, torn: Write | None, *, power_loss: bool
+    ) -> tuple[Files, dict[TopicPartition, tuple[Story, State]]]:
+        """What is left after a crash at `point`, and what a start makes of it."""
+        self.crashes += 1
+        left = (
+            self._disk.after_power_loss(point, self._random)
+            if power_loss
+            else self._disk.after_process_death(point, torn)
+        )
+        look = self._root / "look"
+        put(left, look)
+        self._boot.write_text(f"boot {self._boots + power_loss}")
+        stories = self._world.stories_at(point)
+        found = {}
+        topic_partition: TopicPartition | None = None
+        try:
+            with record(Disk(left), look):
+                replicas = self._world.start(look, stories)
+                try:
+                    for topic_partition, story in stories.items():
+                        partition = replicas.get(*topic_partition)
+                        state = check(partition, story, story.at(point), kernel_survived=not power_loss)
+                        found[topic_partition] = story, state
+                finally:
+                    unlock(replicas.log_dirs)
+        except Exception as error:
+            what = "power loss" if power_loss else "process death"
+            error.add_note(
+                f"{topic_partition}: seed {self.seed}, life {life}, {what} at {point} of {len(self._disk.journal)}"
+            )
+            raise
+        shutil.rmtree(look)
+        return left, found

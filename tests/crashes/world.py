@@ -1,0 +1,287 @@
+"""A broker's storage on a disk that is recorded: what is done to it, and what a start finds after a crash."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.log_cleaner import CleanerSettings, Compactable, LogCleaner
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDirs
+from headrace.types import TopicPartition
+from headrace.wire.records import RecordData, build_batch
+from tests.crashes.disk import Disk
+from tests.crashes.story import (
+    Appended,
+    BegunAnew,
+    Flushed,
+    StartKept,
+    StartMoved,
+    Step,
+    Story,
+    Truncated,
+    What,
+    batch,
+)
+from tests.unit.storage.compaction import InlineProcess
+
+NOW = 1_700_000_000_000
+PLAIN = TopicPartition("plain", 0)
+TABLE = TopicPartition("table", 0)
+BRIEF = TopicPartition("brief", 0)
+"""Of a topic that is deleted and made anew."""
+
+_PLACED = struct.Struct(">qii")
+_PLAIN_CONFIG = LogConfig(segment_bytes=2400, index_interval_bytes=300, segment_index_bytes=4096)
+_TABLE_CONFIG = replace(
+    _PLAIN_CONFIG,
+    segment_bytes=1800,
+    cleanup_policy=frozenset({"compact"}),
+    min_cleanable_dirty_ratio=0.0,
+    delete_retention_ms=1 << 40,
+)
+_CLEANER = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second=1e12)
+
+
+def unlock(dirs: LogDirs) -> None:
+    """Give the locks up as the death of a process does."""
+    dirs.logs.clear()
+    for directory in dirs._directories:
+        directory.unlock()
+
+
+class World:
+    """Two log directories, a few partitions, and their stories."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.stories = {
+            PLAIN: Story(UUID(int=1), compacted=False),
+            TABLE: Story(UUID(int=2), compacted=True),
+        }
+        self.leader_epoch = 0
+        self._serial = 0
+        self._topics = 2
+        self._chapters: list[tuple[int, dict[TopicPartition, Story]]] = []
+        self._configs = {
+            PLAIN: replace(
+                _PLAIN_CONFIG,
+                flush_messages=random.choice((1 << 60, 1 << 60, 1, 5)),
+                preallocate=random.random() < 0.1,
+                segment_bytes=random.choice((1200, 2400, 8000)),
+            ),
+            TABLE: _TABLE_CONFIG,
+        }
+
+    # -- living --------------------------------------------------------------------------------------------------------
+
+    def start(self, root: Path, stories: Mapping[TopicPartition, Story]) -> ReplicaManager:
+        """What a broker does at its start, with the partitions that the metadata knows."""
+        dirs = LogDirs.open([root / "a", root / "b"], broker_id=0, cluster_id="c")
+        try:
+            replicas = ReplicaManager(dirs, lambda topic: self._configs.get(TopicPartition(topic, 0), _PLAIN_CONFIG))
+            replicas.set_strays_aside(lambda each: stories[each].topic_id if each in stories else None)
+            for topic_partition, story in stories.items():
+                replicas.become_leader(topic_partition, story.topic_id, self.leader_epoch)
+            dirs.sync_names()
+        except BaseException:
+            unlock(dirs)
+            raise
+        return replicas
+
+    def live(self, root: Path, disk: Disk, steps: int) -> None:
+        """Start, do `steps` things, and at times close."""
+        self.leader_epoch += 1
+        self._disk = disk
+        self._chapters = [(0, dict(self.stories))]
+        self.replicas = self.start(root, self.stories)
+        self.started_at = len(disk.journal)
+        try:
+            for _ in range(steps):
+                self._weighted()()
+            if self.random.random() < 0.3:
+                self._close()
+                return
+        except BaseException:
+            unlock(self.replicas.log_dirs)
+            raise
+        unlock(self.replicas.log_dirs)
+
+    def stories_at(self, point: int) -> dict[TopicPartition, Story]:
+        """The partitions that the metadata knew when `point` entries of the journal were done."""
+        return [stories for begin, stories in self._chapters if begin <= point][-1]
+
+    def _weighted(self) -> Callable[[], None]:
+        actions: list[tuple[int, Callable[[], None]]] = [
+            (60, self._append),
+            (8, self._flush),
+            (3, self._write_back),
+            (3, self._roll),
+            (3, self._retention),
+            (3, self._delete_records),
+            (3, self._truncate),
+            (1, self._begin_anew),
+            (5, self._compact),
+            (3, self._remove_deleted),
+            (2, self._new_epoch),
+            (3, self._brief_topic),
+        ]
+        return self.random.choices([each for _, each in actions], [weight for weight, _ in actions])[0]
+
+    @contextmanager
+    def _step(self, topic_partition: TopicPartition, *whats: What) -> Iterator[list[What]]:
+        """Note what the body does, and what else it puts into the list."""
+        done = list(whats)
+        begin = len(self._disk.journal)
+        yield done
+        end = len(self._disk.journal)
+        self.stories[topic_partition].steps += [Step(begin, end, what) for what in done]
+
+    def _any(self) -> tuple[TopicPartition, Partition]:
+        topic_partition = self.random.choice(list(self.stories))
+        return topic_partition, self.replicas.get(*topic_partition)
+
+    def _any_follower(self) -> tuple[TopicPartition, Partition]:
+        """One that may be truncated: what is compacted is below the high watermark, and no follower cuts it off."""
+        topic_partition = self.random.choice([each for each in self.stories if each != TABLE])
+        return topic_partition, self.replicas.get(*topic_partition)
+
+    # -- what is done --------------------------------------------------------------------------------------------------
+
+    def _append(self) -> None:
+        topic_partition, partition = self._any()
+        random = self.random
+        records = []
+        for _ in range(random.choice((1, 1, 2, 3))):
+            self._serial += 1
+            key = b"key %d" % random.randrange(5)
+            value = b"%08d" % self._serial + b"v" * random.choice((20, 20, 180, 500))
+            tombstone = topic_partition == TABLE and random.random() < 0.1
+            records.append(RecordData(key, None if tombstone else value, NOW + self._serial + random.randrange(-9, 9)))
+        producer = random.choice((-1, -1, 10, 11))
+        numbers: dict[str, Any] = {}
+        if producer >= 0:
+            known = dict(partition.producers.items()).get(producer)
+            epoch, sequence = (known.epoch, known.last_sequence + 1) if known is not None else (0, 0)
+            if random.random() < 0.1:
+                epoch, sequence = epoch + 1, 0
+            numbers = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
+        data = build_batch(records, **numbers)
+        offset = partition.log_end_offset
+        placed = batch(_PLACED.pack(offset, len(data) - 12, partition.leader_epoch) + data[16:])
+        with self._step(topic_partition, Appended(placed)) as done:
+            partition.append_as_leader(data, now_ms=NOW)
+            if partition.log.recovery_point == partition.log_end_offset:
+                done.append(Flushed(partition.log_end_offset))
+
+    def _flush(self) -> None:
+        topic_partition, partition = self._any()
+        with self._step(topic_partition, Flushed(partition.log_end_offset)):
+            partition.log.flush(NOW)
+
+    def _write_back(self) -> None:
+        """What a broker does every minute."""
+        begin = len(self._disk.journal)
+        starts = {each: self.replicas.get(*each).log_start_offset for each in self.stories}
+        ends = {each: self.replicas.get(*each).log.active_base_offset for each in self.stories}
+        self.replicas.log_dirs.flush_rolled()
+        self.replicas.checkpoint()
+        end = len(self._disk.journal)
+        for each, story in self.stories.items():
+            story.steps += [Step(begin, end, Flushed(ends[each])), Step(begin, end, StartKept(starts[each]))]
+
+    def _roll(self) -> None:
+        self._any()[1].log.roll(NOW)
+
+    def _retention(self) -> None:
+        partition = self.replicas.get(*PLAIN)
+        config = partition.log.config
+        partition.log.config = replace(config, retention_bytes=self.random.choice((0, 1000, 4000)), retention_ms=-1)
+        with self._step(PLAIN) as done:
+            partition.log.apply_retention(NOW, partition.high_watermark)
+            done.append(StartMoved(partition.log_start_offset))
+        partition.log.config = config
+
+    def _delete_records(self) -> None:
+        partition = self.replicas.get(*PLAIN)
+        offset = self.random.randint(partition.log_start_offset, partition.log_end_offset)
+        with self._step(PLAIN, StartMoved(offset), StartKept(offset)):
+            partition.delete_records(offset)
+            self.replicas.checkpoint()
+
+    def _truncate(self) -> None:
+        topic_partition, partition = self._any_follower()
+        log = partition.log
+        bases = [header.base_offset for header in log.headers(log.log_start_offset)]
+        offsets = [each for each in bases if each >= log.log_start_offset]
+        if not offsets:
+            return
+        offset = self.random.choice(offsets[-6:])
+        with self._step(topic_partition, Truncated(offset)):
+            log.truncate_to(offset)
+        self._resume(topic_partition)
+
+    def _begin_anew(self) -> None:
+        topic_partition, partition = self._any_follower()
+        offset = partition.log_end_offset + self.random.choice((0, 7))
+        with self._step(topic_partition, BegunAnew(offset)):
+            partition.log.truncate_fully_and_start_at(offset)
+        self._resume(topic_partition)
+
+    def _resume(self, topic_partition: TopicPartition) -> None:
+        """Lead on after a truncation, which only followers do: the producers are read again."""
+        del self.replicas._partitions[topic_partition]
+        self.leader_epoch += 1
+        self.replicas.become_leader(topic_partition, self.stories[topic_partition].topic_id, self.leader_epoch)
+
+    def _compact(self) -> None:
+        partition = self.replicas.get(*TABLE)
+        partition.log.roll(NOW)
+        compactable = Compactable(partition.log, partition.log_end_offset, partition.producers.snapshot)
+        cleaner = LogCleaner(
+            self.replicas.log_dirs,
+            lambda: [compactable],
+            lambda: _CLEANER,
+            on_loop=lambda work: work(),
+            now_ms=lambda: NOW,
+        )
+        cleaner.clean_filthiest(InlineProcess())
+        assert not cleaner.failing
+
+    def _remove_deleted(self) -> None:
+        self.replicas.log_dirs.remove_deleted_files(NOW + (1 << 40))
+
+    def _new_epoch(self) -> None:
+        topic_partition, _ = self._any()
+        self.leader_epoch += 1
+        self.replicas.become_leader(topic_partition, self.stories[topic_partition].topic_id, self.leader_epoch)
+
+    def _brief_topic(self) -> None:
+        """The metadata forgets or learns the topic, then the log directories do."""
+        known = BRIEF in self.stories
+        if known:
+            del self.stories[BRIEF]
+        else:
+            self._topics += 1
+            self.stories[BRIEF] = Story(UUID(int=self._topics), compacted=False)
+        self._chapters.append((len(self._disk.journal), dict(self.stories)))
+        if known:
+            self.replicas.delete_topic(BRIEF.topic)
+        else:
+            self.replicas.become_leader(BRIEF, self.stories[BRIEF].topic_id, self.leader_epoch)
+        self.replicas.log_dirs.sync_names()
+
+    def _close(self) -> None:
+        begin = len(self._disk.journal)
+        ends = {each: self.replicas.get(*each).log_end_offset for each in self.stories}
+        self.replicas.close()
+        for each, story in self.stories.items():
+            story.steps.append(Step(begin, len(self._disk.journal), Flushed(ends[each])))
