@@ -8,9 +8,10 @@ from zlib import crc32
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import sync_file
-from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
+from headrace.storage.index import NO_TIMESTAMP, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_file import LogFile
+from headrace.storage.open_files import OPEN_FILES
 from headrace.storage.segment_files import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -34,10 +35,11 @@ class Segment:
     """Batches with offsets from `base_offset` on.
 
     `size` in bytes; `max_timestamp` in ms with the last offset of the first batch that has it. The file is opened by
-    the first use.
+    its first use, and again after `close_file`.
     """
 
     __slots__ = (
+        "__weakref__",
         "_bytes_since_index",
         "_file",
         "_first_timestamp",
@@ -87,13 +89,13 @@ class Segment:
     ) -> "Segment":
         """A new, empty segment with its files. Raises OSError."""
         segment = cls(directory, base_offset, size=0, index_size=0, time_index_size=0, now_ms=now_ms, suffix=suffix)
-        segment._file = LogFile.open(segment.path, create=True)
-        segment._file.truncate(0)
+        segment._file = file = OPEN_FILES.open(segment.path, segment, create=True)
+        file.truncate(0)
         segment.index.clear()
         segment.time_index.clear()
         segment.txn_index.clear()
         if config.preallocate:
-            segment._file.preallocate(config.segment_bytes)
+            file.preallocate(config.segment_bytes)
         return segment
 
     @property
@@ -105,9 +107,14 @@ class Segment:
 
     @property
     def file(self) -> LogFile:
-        if self._file is None:
-            self._file = LogFile.open(self.path)
-        return self._file
+        file = self._file
+        if file is None:
+            self._file = file = OPEN_FILES.open(self.path, self)
+        return file
+
+    def close_file(self) -> None:
+        """Let go of the file, which stays open for whoever is at it, until it is needed again."""
+        self._file = None
 
     @property
     def last_modified_ms(self) -> int:
@@ -130,8 +137,11 @@ class Segment:
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
         if waited > config.segment_ms - (config.segment_jitter_ms and self._jitter_ms(config)):
             return True
-        return self._bytes_since_index > config.index_interval_bytes and (
-            self.index.full(config.segment_index_bytes) or self.time_index.full(config.segment_index_bytes)
+        return (
+            self._bytes_since_index > config.index_interval_bytes
+            # far from full, mostly: the time index has the larger entries, and no more than the other and one
+            and (self.index.count + 3) * TIME_ENTRY_SIZE > config.segment_index_bytes
+            and (self.index.full(config.segment_index_bytes) or self.time_index.full(config.segment_index_bytes))
         )
 
     @property
@@ -159,7 +169,7 @@ class Segment:
     ) -> None:
         """Write `size` bytes of whole batches; constant work. Raises OSError, with the segment as it was."""
         position = self.size
-        if self.index.tail_is_long:
+        if self._bytes_since_index > index_interval and self.index.tail_is_long:
             self.write_indexes()
         (self._file or self.file).append(buffers, size, position)
         self.size = position + size
@@ -192,13 +202,12 @@ class Segment:
         Raises KafkaError: corrupt_message where no whole batch begins, unsupported_for_message_format for batches from
         before Kafka 0.11.
         """
-        file = self.file
         data, start = b"", 0
         read_bytes = _WALK_BYTES
         while position + HEADER_SIZE <= self.size:
             at = position - start
             if at + HEADER_SIZE > len(data):
-                data, start, at = file.pread(read_bytes, position), position, 0
+                data, start, at = self.file.pread(read_bytes, position), position, 0
                 if len(data) < HEADER_SIZE:
                     break
             header = parse_header(data, at)
@@ -291,8 +300,8 @@ class Segment:
         """Finish the files, as the segment is rolled or closed. Raises OSError."""
         self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
         self.write_indexes()
-        if self._file is not None:
-            self._file.trim(self.size)
+        if self.path.stat().st_size > self.size:
+            self.file.trim(self.size)
 
     def sync_indexes(self) -> None:
         """Make the indexes of a segment that is not appended to any more survive a power failure. Raises OSError."""
