@@ -186,7 +186,7 @@ class Node:
 
     def _compose(self) -> None:
         config = self.config
-        self._topic_table = TopicTable(lambda: self.controller.image)
+        self._topic_table = TopicTable(lambda: self.controller.image, self.topic_name)
         self.group_history = GroupHistory(
             metadata_file(self.log_dirs.directories).with_name(GROUP_HISTORY_FILE),
             interval_ms=config.headrace_group_history_interval_ms,
@@ -251,6 +251,7 @@ class Node:
             group_consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
             group_consumer_max_size=config.group_consumer_max_size,
             group_consumer_assignors=tuple(config.group_consumer_assignors),
+            group_consumer_migration_policy=config.group_consumer_migration_policy.lower(),
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_retention_minutes=config.offsets_retention_minutes,
             offsets_topic_compression_codec=config.offsets_topic_compression_codec,
@@ -299,9 +300,11 @@ class Node:
 
     # What the controller tells
 
-    async def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
-        # Making logs waits for the disk: in a thread, so that other clients are served meanwhile.
+    async def make_logs(self, changes: Sequence[PartitionChange]) -> None:
+        # It waits for the disk: in a thread, so that other clients are served meanwhile.
         await self._loop.run_in_executor(self._executor, self._lead, changes)
+
+    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
         self._topic_table.version += 1
         for change in changes:
             self._tell_coordinator(TopicPartition(change.topic, change.partition))
@@ -390,7 +393,7 @@ class Node:
             self.coordinator.elected(topic_partition.partition, offsets_topic.OffsetsTopicLog(partition))
 
     def _log_config(self, topic: str) -> LogConfig:
-        values: dict[str, Any] = topic_values(self.config, self.controller.image.config(TOPIC_CONFIG, topic))
+        values: dict[str, Any] = topic_values(self.config, self.controller.upcoming.config(TOPIC_CONFIG, topic))
         values["cleanup_policy"] = frozenset(values["cleanup_policy"])
         return LogConfig(**{name: values[name] for name in LogConfig.__slots__ if name in values})
 

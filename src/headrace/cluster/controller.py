@@ -64,14 +64,16 @@ class PartitionChange(NamedTuple):
 
 
 class ControllerListener(Protocol):
-    """Who carries changes out on this broker. Called on the event loop after the change is durable."""
+    """Who carries changes out on this broker. Called on the event loop once the change is durable."""
 
-    def on_partitions(self, changes: Sequence[PartitionChange]) -> Awaitable[None] | None:
-        """These partitions are new or have another leader, epoch or replicas.
+    def make_logs(self, changes: Sequence[PartitionChange]) -> Awaitable[None] | None:
+        """These partitions are about to be seen by clients, with the settings in `Controller.upcoming`.
 
-        Where making their logs takes the disk some time, answer an awaitable: whoever asked for the change is answered
-        once it is done.
+        Where making their logs takes the disk some time, answer an awaitable: they are seen once it is done.
         """
+
+    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
+        """These partitions are new or have another leader, epoch or replicas; clients see them from now on."""
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
         """The topic is gone; so must its logs be."""
@@ -100,6 +102,8 @@ class Controller:
         self._lock = asyncio.Lock()
         self._listeners: list[ControllerListener] = []
         self.image = MetadataImage()
+        self.upcoming = self.image
+        """What is durable: ahead of `image` while the logs of new partitions are made."""
 
     def attach(self, listener: ControllerListener) -> None:
         """Tell `listener` of every change from now on."""
@@ -120,6 +124,7 @@ class Controller:
         epoch = await self._take_office()
         image = await load_image(self._store)
         self.image = replace(image, cluster_id=known, controller_id=self._config.node_id, controller_epoch=epoch)
+        self.upcoming = self.image
         self._reconfigure_broker()
 
     async def register(self, broker: BrokerImage) -> None:
@@ -169,8 +174,8 @@ class Controller:
                 results.append(topic)
             created = [topic for topic in results if isinstance(topic, TopicImage)]
             if created and not validate_only:
-                await self._commit(Change(operations, image))
-                await self._tell_partitions([c for topic in created for c in partition_changes(topic, 0, is_new=True)])
+                changes = [change for topic in created for change in partition_changes(topic, 0, is_new=True)]
+                await self._add_partitions(Change(operations, image), changes)
             return results
 
     async def create_partitions(
@@ -193,8 +198,7 @@ class Controller:
                 operations.extend(change.operations)
                 results.append(None)
             if changes and not validate_only:
-                await self._commit(Change(operations, image))
-                await self._tell_partitions(changes)
+                await self._add_partitions(Change(operations, image), changes)
             return results
 
     async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:
@@ -314,20 +318,31 @@ class Controller:
 
     async def _commit(self, change: Change) -> None:
         """Make `change` durable, then visible; raises KafkaError, with nothing changed, where it cannot be written."""
+        await self._write(change)
+        self.image = self.upcoming = change.image
+
+    async def _write(self, change: Change) -> None:
         if change.operations:
             try:
                 await self._store.multi(change.operations)
             except StoreUnavailable as error:
                 log.error("Metadata cannot be written: %s", error)
                 raise KafkaError(ErrorCode.kafka_storage_error, f"The change cannot be written: {error}") from error
-        self.image = change.image
 
-    async def _tell_partitions(self, changes: Sequence[PartitionChange]) -> None:
-        mine = [change for change in changes if self._config.node_id in change.replicas]
+    async def _add_partitions(self, change: Change, partitions: Sequence[PartitionChange]) -> None:
+        """As `_commit`, but the logs are made first: what a client sees it can use at once."""
+        mine = [partition for partition in partitions if self._config.node_id in partition.replicas]
+        await self._write(change)
+        self.upcoming = change.image
+        try:
+            for listener in self._listeners:
+                made = listener.make_logs(mine)
+                if made is not None:
+                    await made
+        finally:
+            self.image = change.image
         for listener in self._listeners:
-            made = listener.on_partitions(mine)
-            if made is not None:
-                await made
+            listener.on_partitions(mine)
 
     def _reconfigure_broker(self) -> None:
         changed = self._config.reconfigure(

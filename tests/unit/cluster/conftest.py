@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,9 @@ class Recorder:
         self.partitions: list[PartitionChange] = []
         self.deleted: list[TopicImage] = []
         self.configs: list[ConfigResource] = []
+
+    def make_logs(self, changes: Sequence[PartitionChange]) -> Awaitable[None] | None:
+        return None
 
     def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
         self.partitions.extend(changes)

@@ -62,17 +62,30 @@ async def test_a_created_topic_is_durable_visible_and_told(
     assert recorder.partitions == [PartitionChange("t", topic.topic_id, n, 0, 0, (0,), (0,), True) for n in (0, 1)]
 
 
-async def test_a_topic_is_answered_once_its_logs_are_made(controller: Controller) -> None:
-    made: list[str] = []
+async def test_a_topic_is_seen_once_its_logs_are_made(controller: Controller) -> None:
+    made: list[tuple[str, bool]] = []
 
     class Slow(Recorder):
-        async def on_partitions(self, changes: Sequence[PartitionChange]) -> None:  # type: ignore[override]
+        async def make_logs(self, changes: Sequence[PartitionChange]) -> None:
             await asyncio.sleep(0)
-            made.extend(change.topic for change in changes)
+            made.extend((change.topic, change.topic in controller.image.topics) for change in changes)
+            assert controller.upcoming.config(TOPIC_CONFIG, "t") == {"retention.ms": "5"}
 
     controller.attach(Slow())
-    await controller.create_topics([NewTopic("t")])
-    assert made == ["t"]
+    await controller.create_topics([NewTopic("t", configs={"retention.ms": "5"})])
+    assert made == [("t", False)]
+    assert "t" in controller.image.topics
+
+
+async def test_a_topic_whose_logs_cannot_be_made_is_seen_all_the_same(controller: Controller) -> None:
+    class Broken(Recorder):
+        async def make_logs(self, changes: Sequence[PartitionChange]) -> None:
+            raise RuntimeError("no disk")
+
+    controller.attach(Broken())
+    with pytest.raises(RuntimeError, match="no disk"):
+        await controller.create_topics([NewTopic("t")])
+    assert "t" in controller.image.topics
 
 
 async def test_of_several_topics_those_that_can_be_are_created(controller: Controller) -> None:
