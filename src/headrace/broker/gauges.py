@@ -18,16 +18,21 @@ def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
         "Whether the log directory cannot be used.",
         [({"logDirectory": each}, offline.get(each, 0)) for each in [*map(str, log_dirs.directories), *offline]],
     )
-    space = replicas.space()
+    spaces = [({"logDirectory": str(each)}, space) for each, space in log_dirs.disk_space.items()]
     yield Family(
         "headrace_log_directory_size_bytes",
         "Bytes of the file system that the log directory is on.",
-        [({"logDirectory": directory}, total) for directory, total, _ in space],
+        [(labels, space.total) for labels, space in spaces],
     )
     yield Family(
         "headrace_log_directory_free_bytes",
         "Bytes that can still be written to the log directory.",
-        [({"logDirectory": directory}, usable) for directory, _, usable in space],
+        [(labels, space.free) for labels, space in spaces],
+    )
+    yield Family(
+        "headrace_log_directory_fullness",
+        "0 where there is room, 1 under the soft mark, 2 under the hard mark, where clients' records are refused.",
+        [(labels, space.room) for labels, space in spaces],
     )
 
 

@@ -26,6 +26,7 @@ from headrace.broker.apis.producers import ProducersApi
 from headrace.broker.apis.topics import TopicApis
 from headrace.broker.compaction import Compaction
 from headrace.broker.context import RequestContext
+from headrace.broker.disk_watch import DiskWatch
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.group_history.recorder import FILE_NAME as GROUP_HISTORY_FILE
 from headrace.broker.group_history.recorder import GroupHistory
@@ -156,6 +157,7 @@ class Node:
         self.coordinator.close()
         await self.group_history.stop()
         await self._compaction.stop()
+        self._disk_watch.stop()
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
@@ -405,6 +407,8 @@ class Node:
         self._compaction = Compaction(config, replicas, self._loop)
         self._compaction.start()
         self.group_history.start(self.coordinator, self)
+        self._disk_watch = DiskWatch(config, replicas, self._loop)
+        self._disk_watch.start()
         self._every("Retention", lambda: config.log_retention_check_interval_ms, replicas.apply_retention)
         self._every(
             "Expiry of producers",

@@ -121,6 +121,10 @@ class BrokerConfig:
     log_dir: tuple[str, ...] | None
     cordoned_log_dirs: tuple[str, ...]
     log_dir_failure_timeout_ms: int
+    headrace_disk_soft_free_bytes: int
+    headrace_disk_soft_free_percent: float
+    headrace_disk_hard_free_bytes: int
+    headrace_disk_hard_free_percent: float
     log_segment_bytes: int
     log_roll_ms: int | None
     log_roll_hours: int

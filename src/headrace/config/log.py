@@ -56,6 +56,44 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         at_least(1),
         importance=LOW,
     ),
+    # Disk nearly full
+    Setting(
+        "headrace.disk.soft.free.bytes",
+        LONG,
+        -1,
+        "Free bytes of a log directory's file system below which the broker warns, once, and says so in a metric; 0 for "
+        "no such mark. -1 is 1 GiB, or a tenth of a file system of less than 10 GiB.",
+        at_least(-1),
+        update=CLUSTER_WIDE,
+    ),
+    Setting(
+        "headrace.disk.soft.free.percent",
+        DOUBLE,
+        0.0,
+        "The same mark in percent of the file system; the one that is reached first counts.",
+        between(0, 100),
+        update=CLUSTER_WIDE,
+    ),
+    Setting(
+        "headrace.disk.hard.free.bytes",
+        LONG,
+        -1,
+        "Free bytes of a log directory's file system below which its partitions take no records from clients: they are "
+        "refused with KAFKA_STORAGE_ERROR, which clients retry, until there is more room. What is left is for metadata, "
+        "internal topics and compaction, so do not set it below 64 MiB on a large disk; 0 for no such mark. -1 is 256 "
+        "MiB, or a twentieth of a file system of less than 5 GiB.",
+        at_least(-1),
+        importance=HIGH,
+        update=CLUSTER_WIDE,
+    ),
+    Setting(
+        "headrace.disk.hard.free.percent",
+        DOUBLE,
+        0.0,
+        "The same mark in percent of the file system; the one that is reached first counts.",
+        between(0, 100),
+        update=CLUSTER_WIDE,
+    ),
     # Segments
     Setting(
         "log.segment.bytes",

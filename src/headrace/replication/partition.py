@@ -42,6 +42,10 @@ class RecordsRefusedError(KafkaError):
         self.records = records
 
 
+class NoRoomError(KafkaError):
+    """The disk is nearly full, and the broker has said so: not worth a line in the log for every batch."""
+
+
 class AppendResult(NamedTuple):
     """Where a batch stands; `log_append_time` in ms, -1 where the producer's own timestamps count."""
 
@@ -115,7 +119,7 @@ class Partition:
 
         Raises KafkaError: what `validate_produced` says of the bytes; invalid_timestamp, invalid_record (no key in a
         compacted topic), not_enough_replicas (acks=all), out_of_order_sequence_number, invalid_producer_epoch;
-        kafka_storage_error when the disk does not take it, with the log as it was.
+        kafka_storage_error when the disk does not take it, with the log as it was, or is kept for the broker itself.
         """
         log = self.log
         config = log.config
@@ -124,10 +128,8 @@ class Partition:
         header = validate_produced(records, config.max_message_bytes)
         producer_id = header.producer_id
         if not internal:
-            if header.attributes & TRANSACTIONAL_FLAG:
-                raise KafkaError(
-                    ErrorCode.transactional_id_authorization_failed, "a transactional batch needs a transactional id"
-                )
+            if self.refusal is not None or header.attributes & TRANSACTIONAL_FLAG:
+                raise self._refused()
             if "compact" in config.cleanup_policy:
                 self._check_keys(header, records)
         if producer_id >= 0:
@@ -172,6 +174,13 @@ class Partition:
         for grown in self._grown:
             grown()
         return _new_tuple(AppendResult, (base_offset, last_offset, append_time, log.log_start_offset))
+
+    def _refused(self) -> KafkaError:
+        if self.refusal is not None:
+            return NoRoomError(ErrorCode.kafka_storage_error, self.refusal)
+        return KafkaError(
+            ErrorCode.transactional_id_authorization_failed, "a transactional batch needs a transactional id"
+        )
 
     def _check_in_sync(self) -> None:
         # Never more than there are (KIP-966).

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
@@ -136,6 +137,15 @@ class ReplicaManager:
 
     def _of_topic(self, topic: str) -> Iterator[Partition]:
         return (partition for partition in self.partitions() if partition.topic_partition.topic == topic)
+
+    def refuse_records(self, directory: Path, why: str | None) -> None:
+        """Let the partitions in a log directory take no records from clients, which are told `why`; None for the end.
+
+        A partition that comes to be there afterwards needs another call.
+        """
+        for partition in self.partitions():
+            if partition.log.directory.parent == directory:
+                partition.refusal = why
 
     # Upkeep, called at intervals
 

@@ -430,6 +430,11 @@ class Log:
             raise CleaningAbortedError(f"{self.topic_partition} was truncated, cut by retention or deleted meanwhile")
         return place
 
+    @property
+    def has_deleted_files(self) -> bool:
+        """Whether files of dropped segments wait for their removal."""
+        return bool(self._deleted_files)
+
     def remove_deleted_files(self, now_ms: int) -> None:
         """Unlink the files of dropped segments whose delay is over."""
         for _ in range(len(self._deleted_files)):

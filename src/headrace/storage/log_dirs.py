@@ -3,15 +3,16 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, KeysView, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import remove_tree, sync_directory
 from headrace.storage.checkpoint import CorruptCheckpointError
+from headrace.storage.disk_space import DiskSpace, Marks, Room
 from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.leader_epochs import UNDEFINED, read_entries
 from headrace.storage.log import Log
@@ -32,6 +33,8 @@ from headrace.types import TopicPartition
 if TYPE_CHECKING:
     from headrace.storage.metadata_log import MetadataLog
 
+_AT_ONCE: Final = 2**63
+
 log = logging.getLogger(__name__)
 
 
@@ -48,6 +51,7 @@ class LogDirs:
         self.cluster_id = cluster_id
         self.offline = offline
         self.logs: dict[TopicPartition, Log] = {}
+        self.disk_space = {each.path: DiskSpace() for each in directories}
         self._unsynced: set[Path] = set()
         self._found: dict[TopicPartition, tuple[LogDir, Path]] = {}
         self._topic_ids: dict[TopicPartition, UUID | None] = {}
@@ -146,6 +150,13 @@ class LogDirs:
             log.warning("%s does not tell its size: %s", directory, error)
             return -1, -1
         return system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize
+
+    def observe_space(self, marks: Marks) -> Iterator[tuple[Path, Room, DiskSpace]]:
+        """Look how full the directories are; each with the state from before and that of now."""
+        for directory, space in self.disk_space.items():
+            total, free = self.space(directory)
+            if total >= 0:
+                yield directory, space.observe(total, free, marks), space
 
     def _find_partitions(self) -> None:
         for directory in self._directories:
@@ -393,17 +404,20 @@ class LogDirs:
     def remove_deleted_files(self, now_ms: int) -> None:
         """Remove what was deleted long enough ago. Slow for large files: call it in a thread.
 
-        What an earlier process left behind waits for the default delay, counted from the first call.
+        What an earlier process left behind waits for the default delay, counted from the first call. Nothing waits in
+        a directory under its hard mark: readers keep the files that they have open.
         """
+        full = {directory for directory, space in self.disk_space.items() if space.room is Room.NONE}
         for deleted_log in tuple(self.logs.values()):
-            deleted_log.remove_deleted_files(now_ms)
+            if deleted_log.has_deleted_files:
+                deleted_log.remove_deleted_files(_AT_ONCE if deleted_log.directory.parent in full else now_ms)
         waiting: list[tuple[int | None, Path]] = []
         # Taken as a whole, because deletions are added from another thread meanwhile.
         doomed, self._doomed = self._doomed, []
         for due, path in doomed:
-            if due is None:
+            if due is None and path.parent not in full:
                 waiting.append((now_ms + LogConfig().file_delete_delay_ms, path))
-            elif due > now_ms:
+            elif due is not None and due > now_ms and path.parent not in full:
                 waiting.append((due, path))
             else:
                 remove_tree(path)

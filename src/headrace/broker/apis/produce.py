@@ -14,7 +14,7 @@ from headrace.broker.connection import InvalidRequestError
 from headrace.broker.context import NO_REPLY, Handler, RawReply, Reply, RequestContext
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.partition import ALL_REPLICAS, Partition, RecordsRefusedError
+from headrace.replication.partition import ALL_REPLICAS, NoRoomError, Partition, RecordsRefusedError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.wire.apis import ApiKey
 from headrace.wire.compression import Codec
@@ -123,7 +123,7 @@ class ProduceApi:
 def _refused(
     context: RequestContext, name: str | None, index: int, error: KafkaError, log_start_offset: int = -1
 ) -> _Outcome:
-    if error.code is not ErrorCode.unknown_topic_or_partition:
+    if error.code is not ErrorCode.unknown_topic_or_partition and not isinstance(error, NoRoomError):
         log.warning(
             "Produce to %s-%d from client id %s (%s) refused: %s",
             name,
