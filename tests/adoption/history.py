@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from tests.support.waiting import wait_for
 
+TRANSACTIONAL_GROUP: Final = "settling"
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPICS: Final = {
     "orders": NewTopic("orders", 3, 1, config={"retention.ms": "-1", "min.insync.replicas": "1"}),
@@ -49,6 +50,12 @@ def create_topics(bootstrap: str) -> None:
 
 def write(bootstrap: str) -> Producer:
     """Fill the topics. The producer that is returned has a transaction open in `payments`."""
+    write_plain(bootstrap)
+    return write_transactions(bootstrap)
+
+
+def write_plain(bootstrap: str) -> None:
+    """What needs no transactions."""
     plain = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
     for number in range(300):
         plain.produce("orders", b"order %d" % number, b"key %d" % (number % 17), headers={"n": str(number)})
@@ -62,29 +69,43 @@ def write(bootstrap: str) -> Producer:
         for number in range(40):
             plain.produce("latest", b"lot %d" % lot if number % 4 or lot < 4 else None, b"key %d" % number)
         settle(plain)
-    return write_transactions(bootstrap)
 
 
-def write_transactions(bootstrap: str, prefix: str = "tx") -> Producer:
+def write_transactions(bootstrap: str) -> Producer:
+    """Committed, aborted and open ones, the last with a record behind it that is in none."""
     for topic in ("payments", "ledger"):
         for name, commit in (("paid", True), ("refused", False), ("paid-late", True)):
-            producer = transactional(bootstrap, f"{prefix}-{topic}-{name}")
+            producer = transactional(bootstrap, f"{topic}-{name}")
             for number in range(10):
-                producer.produce(topic, f"{prefix} {name} {number}", b"key %d" % number)
+                producer.produce(topic, f"{name} {number}", b"key %d" % number)
             settle(producer)
+            send_offset(producer, bootstrap, TopicPartition("orders", 1, 11 if commit else 99))
             (producer.commit_transaction if commit else producer.abort_transaction)(20)
-    hanging = transactional(bootstrap, f"{prefix}-open")
-    hanging.produce("payments", f"{prefix} open", b"open")
+    hanging = transactional(bootstrap, "open")
+    hanging.produce("payments", "open", b"open")
     settle(hanging)
+    send_offset(hanging, bootstrap, TopicPartition("orders", 0, 77))
     behind = Producer({"bootstrap.servers": bootstrap})
-    behind.produce("payments", f"{prefix} behind the open one", b"behind")
+    behind.produce("payments", "behind the open one", b"behind")
     settle(behind)
     return hanging
 
 
+def send_offset(producer: Producer, bootstrap: str, position: TopicPartition) -> None:
+    """Make an offset of `TRANSACTIONAL_GROUP` a part of the producer's transaction."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": TRANSACTIONAL_GROUP})
+    producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 20)
+    consumer.close()
+
+
 def transactional(bootstrap: str, transactional_id: str) -> Producer:
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "transaction.timeout.ms": 600_000, "log_level": 0}
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": 600_000,
+            "log_level": 0,
+        }
     )
     producer.init_transactions(30)
     producer.begin_transaction()

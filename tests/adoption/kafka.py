@@ -1,4 +1,4 @@
-"""Apache Kafka on a data directory that changes hands: stopped, killed, and started again on what somebody else wrote."""
+"""Apache Kafka on a data directory that changes hands: stopped, and started on what somebody else wrote."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Kraft(Kafka):
 
 
 class ZooKeeper:
-    """A ZooKeeper server, from Kafka's jars."""
+    """A ZooKeeper server, from Kafka's jars; a context manager."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -146,10 +146,11 @@ class ZooKeeper:
         )
         self._java = Java(zookeeper_jars(), directory / "zookeeper.log")
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         self._java.start("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self._settings))
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._java.end(signal.SIGKILL)
 
 

@@ -133,6 +133,8 @@ class Node:
                 raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
             raise
         self._lead(self.controller.partitions_of(config.node_id))
+        if self.adoption is not None:
+            await self._finish_adoption()
         self._compose()
         self._server.start()
         self._start_upkeep()
@@ -364,6 +366,14 @@ class Node:
         for line in adoption.left_out:
             log.warning("Not adopted: %s", line)
         return adoption
+
+    async def _finish_adoption(self) -> None:
+        """What the logs themselves tell: ids of producers, which must not be given to others. From here on Kafka's
+        metadata is of the past.
+        """
+        last = max((partition.last_producer_id for partition in self.replicas.partitions()), default=-1)
+        await self.controller.skip_producer_ids(last)
+        self.log_dirs.note_adopted()
 
     def _topic_id_of(self, topic_partition: TopicPartition) -> UUID | None:
         topic = self.controller.image.topics.get(topic_partition.topic)

@@ -278,6 +278,13 @@ class Controller:
                 continue
             return first, PRODUCER_IDS_PER_BLOCK
 
+    async def skip_producer_ids(self, last: int) -> None:
+        """See to it that no id up to `last`, which is in use already, is given out."""
+        node = await self._store.get(znodes.PRODUCER_ID_BLOCK)
+        if not node.data or znodes.decode_producer_ids(node.data)[1] < last:
+            block = znodes.encode_producer_ids(self._config.node_id, 0, last)
+            await self._store.set(znodes.PRODUCER_ID_BLOCK, block, node.version)
+
     async def close(self) -> None:
         """Leave the cluster: this broker's ephemeral nodes go."""
         await self._store.close()

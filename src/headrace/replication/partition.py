@@ -254,6 +254,11 @@ class Partition:
         for grown in tuple(self._grown):
             grown()
 
+    @property
+    def last_producer_id(self) -> int:
+        """The largest id of a producer that is known here; -1 without one."""
+        return max((entry.producer_id for entry in self.producer_entries()), default=-1)
+
     def producer_entries(self) -> list[ProducerEntry]:
         """The producers' state as a snapshot has it, open transactions included."""
         return self.transactions.marked(self.producers.snapshot())

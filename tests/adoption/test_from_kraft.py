@@ -1,0 +1,323 @@
+"""Headrace on the data directory of Apache Kafka 4.3, which had everything in it that a broker's directory can have."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from headrace.errors import KafkaError
+from headrace.storage.meta_properties import text_to_id
+from headrace.testing import Broker
+from headrace.wire.records import RecordData, batch_headers, build_batch
+from tests.adoption.history import (
+    TOPICS,
+    TRANSACTIONAL_GROUP,
+    View,
+    cleaner_has_cleaned,
+    commit_offsets,
+    committed,
+    create_topics,
+    files,
+    join_consumer_group,
+    look,
+    settle,
+    topic_ids,
+    topic_settings,
+    write,
+)
+from tests.adoption.kafka import CLUSTER_ID, NODE_ID, Kraft
+from tests.clients.drivers.java_driver import run_tool
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_for
+
+METADATA_LOG = "__cluster_metadata-0/00000000000000000000.log"
+
+
+class Written(NamedTuple):
+    """What Kafka wrote: its directory after a clean stop and as a kill would have left it, and what Kafka showed."""
+
+    clean: Path
+    crashed: Path
+    view: View
+    ids: dict[str, str]
+    settings: dict[str, dict[str, str]]
+    refusal: str
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    base = tmp_path_factory.mktemp("kraft")
+    kafka = Kraft(base)
+    with kafka:
+        create_topics(kafka.bootstrap)
+        hanging = write(kafka.bootstrap)
+        commit_offsets(kafka.bootstrap, "billing", {("orders", 0): 5, ("orders", 2): 7})
+        join_consumer_group(kafka.bootstrap, "modern", "codec-none")
+        wait_for(lambda: cleaner_has_cleaned(kafka.data, "latest"), "Kafka's cleaner", timeout_s=40)
+        view = look(kafka.bootstrap)
+        ids = topic_ids(kafka.bootstrap)
+        settings = {topic: topic_settings(kafka.bootstrap, topic) for topic in TOPICS}
+        with pytest.raises(KafkaError) as refused:
+            Broker(data=kafka.data).start()
+        # With nothing on its way, this is what a kill leaves: all that was written is in the page cache.
+        shutil.copytree(kafka.data, base / "crashed")
+        kafka.sigterm()
+    yield Written(kafka.data, base / "crashed", view, ids, settings, str(refused.value))
+    del hanging
+
+
+@pytest.fixture(params=["clean", "crashed"])
+def directory(written: Written, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of either directory."""
+    return shutil.copytree(getattr(written, request.param), tmp_path / "data")
+
+
+@pytest.fixture
+def clean(written: Written, tmp_path: Path) -> Path:
+    return shutil.copytree(written.clean, tmp_path / "data")
+
+
+def test_all_is_there_as_kafka_showed_it(written: Written, directory: Path) -> None:
+    with Broker(data=directory) as broker:
+        assert look(broker.bootstrap) == written.view
+        assert topic_ids(broker.bootstrap) == written.ids
+        assert {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS} == written.settings
+        assert committed(broker.bootstrap, "billing") == {("orders", 0): 5, ("orders", 2): 7}
+        assert committed(broker.bootstrap, "modern") == {("codec-none", 0): 1}
+        assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
+        cluster = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10)
+        assert (cluster.cluster_id, list(cluster.brokers)) == (CLUSTER_ID, [NODE_ID])
+
+
+def test_it_goes_on_from_there_and_survives_a_kill(written: Written, directory: Path) -> None:
+    with BrokerProcess(directory) as broker:
+        assert re.search(r"adopted +11 topics, 16 partitions and \d+ settings from Kafka's metadata log", broker.log())
+        more = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+        offsets: list[int] = []
+        for number in range(50):
+            more.produce(
+                "orders",
+                b"more %d" % number,
+                partition=0,
+                on_delivery=lambda _, message: offsets.append(message.offset()),
+            )
+        settle(more)
+        end = written.view.ends["orders", 0, "read_committed"][1]
+        assert offsets == list(range(end, end + 50))
+
+        broker.sigkill()
+        broker.start()
+
+        now = look(broker.bootstrap)
+        assert now.records["orders", 0, "read_committed"][:end] == written.view.records["orders", 0, "read_committed"]
+        assert now.ends["orders", 0, "read_committed"] == (0, end + 50)
+        unchanged = {key: value for key, value in now.records.items() if key[:2] != ("orders", 0)}
+        assert unchanged == {key: value for key, value in written.view.records.items() if key[:2] != ("orders", 0)}
+    lines = (directory / "orders-0" / "leader-epoch-checkpoint").read_text().splitlines()[2:]
+    epochs = [int(line.split()[0]) for line in lines]
+    assert epochs == sorted(set(epochs))
+    assert len(epochs) >= 2
+
+
+def test_producers_get_ids_that_kafka_has_not_given_out(clean: Path) -> None:
+    with Broker(data=clean) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+        producer.produce("codec-none", b"by a new producer")
+        settle(producer)
+    segment = (clean / "codec-none-0" / "00000000000000000000.log").read_bytes()
+    *_, (_, newest) = batch_headers(segment)
+    assert newest.producer_id >= 1000
+
+
+@pytest.mark.parametrize("lost", ["*.txnindex", "*.index", "*.timeindex", "*.snapshot", "leader-epoch-checkpoint"])
+def test_what_is_derived_from_the_records_can_be_lost(written: Written, clean: Path, lost: str) -> None:
+    for path in clean.glob(f"[a-z]*/{lost}"):
+        path.unlink()
+        if lost == "*.txnindex":  # alone it does not show: most logs have none
+            path.with_suffix(".index").unlink()
+    with Broker(data=clean) as broker:
+        assert look(broker.bootstrap) == written.view
+
+
+def test_a_transactional_log_is_compacted_and_kafka_can_read_every_file(written: Written, clean: Path) -> None:
+    last = {key: value for _, key, value in written.view.records["ledger", 0, "read_committed"]}
+    with Broker({"log.cleaner.backoff.ms": "100"}, data=clean) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in {"min.cleanable.dirty.ratio": "0.01", "segment.ms": "1"}.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "ledger", incremental_configs=changes)
+        admin.incremental_alter_configs([resource])[resource].result(20)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(2):  # the second one rolls the segment of the first away from being the active one
+            producer.produce("ledger", b"new", b"new", timestamp=int(time.time() * 1000) + 60_000 * number)
+            settle(producer)
+        wait_for(lambda: cleaner_has_cleaned(clean, "ledger"), "Headrace's cleaner")
+        seen = look(broker.bootstrap, ["ledger"])
+        committed_records = seen.records["ledger", 0, "read_committed"]
+        assert {key: value for _, key, value in committed_records} == {**last, b"new": b"new"}
+        assert len(committed_records) < len(written.view.records["ledger", 0, "read_committed"])
+    kinds = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+    found = [str(path) for path in sorted(clean.glob("[a-z]*/*")) if path.suffix in kinds]
+    assert {Path(path).suffix for path in found} == set(kinds)
+    text = run_tool("org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(found))
+    assert "isvalid: false" not in text
+    assert not re.search("(?i)mismatch|not found|out of order", text)
+    assert text.count("endTxnMarker: ABORT") >= 2
+    assert re.search(r"producerId: \d+ firstOffset: 11 lastOffset: 21 lastStableOffset: 22", text)
+    assert re.search(r"currentTxnFirstOffset: (OptionalLong\[)?33", text)
+
+
+# -- what cannot be adopted --------------------------------------------------------------------------------------------
+
+
+def append_metadata(directory: Path, *values: bytes) -> None:
+    """Add records to the metadata log, as the controller would."""
+    path = directory / METADATA_LOG
+    data = path.read_bytes()
+    *_, (_, last) = batch_headers(data)
+    records = [RecordData(None, value, 0) for value in values]
+    path.write_bytes(data + build_batch(records, base_offset=last.next_offset, leader_epoch=1))
+
+
+def compact(text: str) -> bytes:
+    return bytes([len(text) + 1]) + text.encode()
+
+
+def set_in_topic(name: str, key: str, value: str) -> bytes:
+    return b"\x01\x04\x00\x02" + compact(name) + compact(key) + compact(value) + b"\x00"
+
+
+def replicas(directory: Path, topic_partition: str, *brokers: int) -> bytes:
+    """A PartitionChangeRecord."""
+    topic_id = re.search(r"topic_id: (\S+)", (directory / topic_partition / "partition.metadata").read_text())
+    assert topic_id
+    listed = bytes([len(brokers) + 1]) + struct.pack(f">{len(brokers)}i", *brokers)
+    index = int(topic_partition.rpartition("-")[2])
+    head = b"\x01\x05\x00" + struct.pack(">i", index) + text_to_id(topic_id[1]).bytes
+    return head + b"\x01\x02" + bytes([len(listed)]) + listed
+
+
+def cut_metadata_log(directory: Path) -> None:
+    path = directory / METADATA_LOG
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def cut_metadata_log_between_batches(directory: Path) -> None:
+    path = directory / METADATA_LOG
+    data = path.read_bytes()
+    length = struct.unpack_from(">i", data, 8)[0]
+    path.write_bytes(data[: 12 + length])
+
+
+def damage_metadata_log(directory: Path) -> None:
+    path = directory / METADATA_LOG
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1
+    path.write_bytes(data)
+
+
+def write_old_batch(directory: Path) -> None:
+    path = directory / "codec-none-0" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[16] = 1
+    path.write_bytes(data)
+
+
+def of_a_newer_format(directory: Path) -> None:
+    path = directory / "meta.properties"
+    path.write_text(path.read_text().replace("version=1", "version=2"))
+
+
+FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "metadata log cut": (cut_metadata_log, "cannot be trusted.*has had more.*Restore the directory from a copy"),
+    "metadata log cut between batches": (cut_metadata_log_between_batches, "has had more"),
+    "metadata log damaged": (damage_metadata_log, "has no valid batch at byte"),
+    "record of a newer Kafka": (
+        lambda directory: append_metadata(directory, b"\x01\x63\x00"),
+        "record of type 99 version 0, from a Kafka that is newer",
+    ),
+    "meta.properties of a newer Kafka": (of_a_newer_format, "meta.properties is malformed"),
+    "replicas elsewhere": (
+        lambda directory: append_metadata(directory, replicas(directory, "orders-1", 7, 8)),
+        "orders-1 have replicas on other brokers too.*headrace.adopt.partial=true",
+    ),
+    "partition elsewhere": (
+        lambda directory: append_metadata(directory, replicas(directory, "orders-1", 8)),
+        "orders-1 are only on other brokers",
+    ),
+    "tiered topic": (
+        lambda directory: append_metadata(directory, set_in_topic("orders", "remote.storage.enable", "true")),
+        "orders keep older records in tiered storage",
+    ),
+    "directory missing": (
+        lambda directory: shutil.rmtree(directory / "orders-1"),
+        "has orders-1 on this broker, but there is no directory of it",
+    ),
+    "directory of another cluster": (
+        lambda directory: shutil.copytree(directory / "orders-1", directory / "stranger-0"),
+        "does not know stranger-0",
+    ),
+    "messages of an old format": (write_old_batch, "message format v1 at byte 0"),
+    "malformed topic id": (
+        lambda directory: (directory / "orders-0" / "partition.metadata").write_text("version: 0\n"),
+        "partition.metadata is malformed",
+    ),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_an_adoption_that_fails_leaves_every_byte_as_it_was(clean: Path, failure: str) -> None:
+    spoil, message = FAILURES[failure]
+    spoil(clean)
+    before = files(clean)
+    with pytest.raises(KafkaError, match=message):
+        Broker(data=clean).start()
+    assert files(clean) == before
+
+
+def test_a_directory_in_use_by_kafka_is_left_alone(written: Written) -> None:
+    assert re.search(r"in use by another broker \(it holds the lock .*\.lock\)", written.refusal)
+
+
+def test_another_broker_id_than_the_directorys_is_refused(clean: Path) -> None:
+    before = files(clean)
+    with pytest.raises(KafkaError, match="belongs to broker 7, not 3"):
+        Broker({"node.id": "3"}, data=clean).start()
+    assert files(clean) == before
+
+
+def test_a_part_of_a_cluster_is_adopted_where_that_is_wanted(written: Written, clean: Path) -> None:
+    append_metadata(clean, replicas(clean, "orders-1", 8), replicas(clean, "orders-2", 8, 7))
+    shutil.rmtree(clean / "orders-1")
+    with Broker({"headrace.adopt.partial": "true"}, data=clean) as broker:
+        seen = look(broker.bootstrap, ["orders"])
+    assert seen.records["orders", 1, "read_committed"] == []
+    for index in (0, 2):
+        assert (
+            seen.records["orders", index, "read_committed"] == written.view.records["orders", index, "read_committed"]
+        )
+
+
+def test_metadata_that_is_lost_later_does_not_bring_kafkas_back(written: Written, clean: Path) -> None:
+    with Broker({"num.partitions": "1"}, data=clean) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce("made-since", b"value")
+        settle(producer)
+    for path in clean.glob("metadata.db*"):
+        path.unlink()
+    with Broker(data=clean) as broker:
+        seen = look(broker.bootstrap, ["orders", "made-since"])
+        assert len(seen.records["made-since", 0, "read_committed"]) == 1
+        assert topic_settings(broker.bootstrap, "latest")["cleanup.policy"] == "compact"
+        assert topic_settings(broker.bootstrap, "orders")["retention.ms"] == "-1"

@@ -1,0 +1,199 @@
+"""One data directory under Headrace, then Apache Kafka 3.9 with ZooKeeper, then Headrace again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
+
+from headrace.broker.node import METADATA_FILE
+from headrace.cli.main import app
+from headrace.testing import Broker
+from tests.adoption.history import (
+    CODECS,
+    TOPICS,
+    TRANSACTIONAL_GROUP,
+    View,
+    cleaner_has_cleaned,
+    commit_offsets,
+    committed,
+    create_topics,
+    files,
+    look,
+    settle,
+    topic_ids,
+    topic_settings,
+    write_plain,
+    write_transactions,
+)
+from tests.adoption.kafka import NODE_ID, WithZooKeeper, ZooKeeper
+from tests.support.waiting import wait_for
+
+BORN_IN_KAFKA = "born-in-kafka"
+
+
+def headrace(*arguments: str) -> tuple[int, str]:
+    """Run a command; its exit code and all that it said."""
+    done = CliRunner().invoke(app, list(arguments))
+    return done.exit_code, re.sub(r"\s+", " ", done.output)
+
+
+class Round(NamedTuple):
+    """What each broker showed of the directory, and what the commands in between said; `zookeeper` still runs."""
+
+    data: Path
+    zookeeper: str
+    by_headrace: View
+    settings: dict[str, dict[str, str]]
+    ids: dict[str, str]
+    while_running: tuple[int, str]
+    in_use: tuple[int, str]
+    at_first_by_kafka: View
+    settings_in_kafka: dict[str, dict[str, str]]
+    ids_in_kafka: dict[str, str]
+    offsets_in_kafka: dict[tuple[str, int], int]
+    at_last_by_kafka: View
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -> Iterator[Round]:
+    base = tmp_path_factory.mktemp("round")
+    data = base / "data"
+    with Broker({"node.id": str(NODE_ID), "log.cleaner.backoff.ms": "100"}, data=data) as broker:
+        create_topics(broker.bootstrap)
+        write_plain(broker.bootstrap)
+        commit_offsets(broker.bootstrap, "billing", {("orders", 0): 5, ("orders", 2): 7})
+        wait_for(lambda: cleaner_has_cleaned(data, "latest"), "Headrace's cleaner")
+        by_headrace = look(broker.bootstrap)
+        settings = {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS}
+        ids = topic_ids(broker.bootstrap)
+        in_use = headrace("handover", "--data", str(data), "--zookeeper", zookeeper.address)
+    code, said = headrace("handover", "--data", str(data), "--zookeeper", zookeeper.address)
+    assert code == 0, said
+    kafka = WithZooKeeper(base / "kafka", zookeeper.address, data=data)
+    with kafka:
+        at_first = look(kafka.bootstrap)
+        settings_in_kafka = {topic: topic_settings(kafka.bootstrap, topic) for topic in TOPICS}
+        ids_in_kafka = topic_ids(kafka.bootstrap)
+        offsets = committed(kafka.bootstrap, "billing")
+        more = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
+        for number in range(100):
+            more.produce("orders", b"more %d" % number, b"key %d" % (number % 17))
+        settle(more)
+        hanging = write_transactions(kafka.bootstrap)
+        new = NewTopic(BORN_IN_KAFKA, 2, 1, config={"retention.ms": "777777777"})
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_topics([new])[BORN_IN_KAFKA].result(20)
+        commit_offsets(kafka.bootstrap, "billing", {("orders", 0): 50})
+        at_last = look(kafka.bootstrap, [*TOPICS, BORN_IN_KAFKA])
+        while_running = headrace("takeover", "--data", str(data), "--zookeeper", zookeeper.address)
+        kafka.sigterm()
+    yield Round(
+        data,
+        zookeeper.address,
+        by_headrace,
+        settings,
+        ids,
+        while_running,
+        in_use,
+        at_first,
+        settings_in_kafka,
+        ids_in_kafka,
+        offsets,
+        at_last,
+    )
+    del hanging
+
+
+@pytest.fixture
+def from_kafka(round_trip: Round, tmp_path: Path) -> Path:
+    """A copy of the directory as Kafka left it."""
+    return shutil.copytree(round_trip.data, tmp_path / "data")
+
+
+def test_kafka_shows_what_headrace_wrote(round_trip: Round) -> None:
+    assert round_trip.at_first_by_kafka == round_trip.by_headrace
+    assert round_trip.settings_in_kafka == round_trip.settings
+    assert round_trip.ids_in_kafka == round_trip.ids
+    assert round_trip.offsets_in_kafka == {("orders", 0): 5, ("orders", 2): 7}
+
+
+def test_both_commands_wait_until_nobody_has_the_directory(round_trip: Round) -> None:
+    code, said = round_trip.in_use
+    assert (code, "in use by another broker" in said) == (1, True)
+    code, said = round_trip.while_running
+    assert (code, "broker 7. Stop it first" in said) == (1, True)
+
+
+def test_headrace_goes_on_where_kafka_stopped(round_trip: Round, from_kafka: Path) -> None:
+    code, said = headrace("takeover", "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
+    assert code == 0, said
+    assert re.search(r"Took over 12 topics, \d+ partitions and \d+ settings from ZooKeeper at", said)
+
+    with Broker(data=from_kafka) as broker:
+        assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS} == round_trip.settings
+        assert topic_settings(broker.bootstrap, BORN_IN_KAFKA) == {"retention.ms": "777777777"}
+        assert topic_ids(broker.bootstrap) == round_trip.ids
+        assert committed(broker.bootstrap, "billing") == {("orders", 0): 50, ("orders", 2): 7}
+        assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
+        offsets: list[int] = []
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+        producer.produce(
+            "orders", b"last", partition=0, on_delivery=lambda _, message: offsets.append(message.offset())
+        )
+        settle(producer)
+        assert offsets == [round_trip.at_last_by_kafka.ends["orders", 0, "read_committed"][1]]
+
+
+def test_a_directory_can_go_back_and_forth(round_trip: Round, from_kafka: Path) -> None:
+    for command in ("takeover", "handover", "takeover"):
+        code, said = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
+        assert code == 0, said
+    with Broker(data=from_kafka) as broker:
+        assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+
+
+def test_without_zookeeper_records_are_adopted_and_nothing_expires(round_trip: Round, from_kafka: Path) -> None:
+    with Broker(data=from_kafka) as broker:
+        assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert topic_ids(broker.bootstrap) == round_trip.ids
+        for topic in (*(f"codec-{codec}" for codec in CODECS), BORN_IN_KAFKA):
+            assert topic_settings(broker.bootstrap, topic) == {"retention.ms": "-1", "retention.bytes": "-1"}
+        assert topic_settings(broker.bootstrap, "latest") == {"cleanup.policy": "compact"}
+
+
+def test_what_does_not_fit_together_is_refused_and_left_alone(round_trip: Round, from_kafka: Path) -> None:
+    to = ("--zookeeper", round_trip.zookeeper)
+    before = files(from_kafka)
+    assert "has no data of Headrace" in headrace("handover", "--data", str(from_kafka), *to)[1]
+    (from_kafka / "stranger-0").mkdir()
+    assert "does not know stranger-0" in headrace("takeover", "--data", str(from_kafka), *to)[1]
+    (from_kafka / "stranger-0").rmdir()
+    properties = from_kafka / "meta.properties"
+    text = properties.read_text()
+    properties.write_text(re.sub("cluster.id=.*", "cluster.id=aGVhZHJhY2UtYWRvcHQtMg", text))
+    assert "belongs to cluster aGVhZHJhY2UtYWRvcHQtMg" in headrace("takeover", "--data", str(from_kafka), *to)[1]
+    properties.write_text(text)
+    assert files(from_kafka) == before
+
+
+def test_another_clusters_zookeeper_is_not_written_to(round_trip: Round, tmp_path: Path) -> None:
+    with Broker(data=tmp_path):
+        pass
+    code, said = headrace("handover", "--data", str(tmp_path), "--zookeeper", round_trip.zookeeper)
+    assert (code, "belongs to cluster" in said) == (1, True)
+    assert (tmp_path / METADATA_FILE).exists()
