@@ -42,8 +42,8 @@ def command(tmp_path: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def running(command: list[str], stdin: int | None = None) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -97,6 +97,23 @@ def test_it_says_where_it_is_and_stops_when_told(command: list[str], tmp_path: P
     assert str(tmp_path / "data") in banner[4]
     assert "page cache" in banner[5]
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_it_stops_with_its_standard_input_where_asked(command: list[str]) -> None:
+    with running([*command, "--until-eof"], stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        _, errors = process.communicate("a word\n", timeout=20)
+    assert process.returncode == 0
+    assert "Shutting down" in errors
+
+
+def test_a_file_as_standard_input_has_no_end_to_wait_for(command: list[str]) -> None:
+    refused = subprocess.run(
+        [*command, "--until-eof"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert refused.returncode == 1
+    assert refused.stderr == "headrace: --until-eof needs a pipe or a terminal as standard input\n"
 
 
 def test_a_taken_port_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:

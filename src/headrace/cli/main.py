@@ -110,13 +110,17 @@ def start(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", show_default=False, help="One setting by Kafka's name; repeatable."),
     ] = None,
+    until_eof: Annotated[
+        bool,
+        typer.Option("--until-eof", help="Stop when standard input ends, as it does when whoever started this dies."),
+    ] = False,
 ) -> None:
     """Start a broker; Ctrl-C stops it.
 
     It needs nothing else running and no configuration. Settings carry Kafka's names; --set goes before the file.
     """
     try:
-        options = start_args.start_options(data, listen, config, settings or [])
+        options = start_args.start_options(data, listen, config, settings or [], until_eof=until_eof)
     except start_args.UsageError as error:
         raise typer.BadParameter(str(error)) from None
     from headrace.cli.start import run as run_broker

@@ -38,7 +38,7 @@ def run(options: StartOptions) -> int:
     try:
         config = _configuration(options)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(config))
+            runner.run(_serve(config, until_eof=options.until_eof))
     except (ConfigError, KafkaError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
@@ -80,13 +80,15 @@ def _configuration(options: StartOptions) -> BrokerConfig:
     return load(file_text, dict(os.environ), assignments, defaults)
 
 
-async def _serve(config: BrokerConfig) -> None:
+async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
     from headrace.broker.node import Node, default_directories
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    if until_eof:
+        _stop_at_eof(loop, stopped)
     node = Node(config, default_directories(config))
     await node.start()
     with contextlib.suppress(BrokenPipeError):
@@ -94,6 +96,21 @@ async def _serve(config: BrokerConfig) -> None:
     await stopped.wait()
     log.info("Shutting down")
     await node.stop()
+
+
+def _stop_at_eof(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+    """Set `stopped` when whoever holds the other end of standard input is gone. Raises ConfigError for a file."""
+    stdin = 0  # by number: sys.stdin is None where it was closed
+
+    def readable() -> None:
+        if not os.read(stdin, 4096):
+            loop.remove_reader(stdin)
+            stopped.set()
+
+    try:
+        loop.add_reader(stdin, readable)
+    except OSError:
+        raise ConfigError("--until-eof", None, "--until-eof needs a pipe or a terminal as standard input") from None
 
 
 def banner(node: "Node") -> str:

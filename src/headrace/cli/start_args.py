@@ -25,15 +25,20 @@ class StartOptions:
     """Path of a server.properties file, as typed."""
     settings: dict[str, str] = field(default_factory=dict)
     """Kafka's setting names and their values; the last of a repeated name counts."""
+    until_eof: bool = False
+    """Whether the end of standard input stops the broker."""
 
 
-def start_options(data: str | None, listen: str | None, config: str | None, settings: Sequence[str]) -> StartOptions:
+def start_options(
+    data: str | None, listen: str | None, config: str | None, settings: Sequence[str], *, until_eof: bool = False
+) -> StartOptions:
     """The options with `--listen` and `--set` taken apart; raises UsageError."""
     return StartOptions(
         data=data,
         listen=None if listen is None else _host_and_port(listen),
         config=config,
         settings=dict(_setting(text) for text in settings),
+        until_eof=until_eof,
     )
 
 
@@ -41,8 +46,12 @@ def parse(args: Sequence[str]) -> StartOptions | None:
     """The options, or None where typer has to say more about `args`: help, an unknown option, a bad value."""
     single: dict[str, str] = {}
     settings: list[str] = []
+    until_eof = False
     words = iter(args)
     for word in words:
+        if word == "--until-eof":
+            until_eof = True
+            continue
         name, has_value, value = word.partition("=")
         if not has_value:
             value = next(words, "")
@@ -56,7 +65,9 @@ def parse(args: Sequence[str]) -> StartOptions | None:
         else:
             return None
     try:
-        return start_options(single.get("--data"), single.get("--listen"), single.get("--config"), settings)
+        return start_options(
+            single.get("--data"), single.get("--listen"), single.get("--config"), settings, until_eof=until_eof
+        )
     except UsageError:
         return None
 

@@ -19,6 +19,12 @@ def test_every_option_is_understood_with_a_space_and_with_an_equals_sign() -> No
     assert parse(spaced.replace(" ", "=").replace("=--", " --").split()) == expected
 
 
+def test_a_switch_may_stand_anywhere() -> None:
+    for line in ("--until-eof --data d", "--data d --until-eof"):
+        assert parse(line.split()) == StartOptions(data="d", until_eof=True)
+    assert parse(["--until-eof=1"]) is None
+
+
 def test_the_last_of_a_repeated_option_counts() -> None:
     options = parse(["--data", "a", "--data", "b", "--set", "k=1", "--set", "k=2"])
     assert options is not None
@@ -58,7 +64,20 @@ def test_a_bad_setting_says_how_one_looks() -> None:
 
 
 words = st.sampled_from(
-    ["--data", "--data=d", "--listen", "h:1", "--listen=h:2", "--set", "a=1", "--set=b=2", "--config", "f", "d"]
+    [
+        "--data",
+        "--data=d",
+        "--listen",
+        "h:1",
+        "--listen=h:2",
+        "--set",
+        "a=1",
+        "--set=b=2",
+        "--config",
+        "f",
+        "d",
+        "--until-eof",
+    ]
 )
 
 
@@ -78,4 +97,6 @@ def _through_typer(args: list[str]) -> StartOptions:
     command = group.commands["start"]  # type: ignore[attr-defined]
     with command.make_context("start", list(args)) as context:
         values = context.params
-    return start_options(values["data"], values["listen"], values["config"], values["settings"] or [])
+    return start_options(
+        values["data"], values["listen"], values["config"], values["settings"] or [], until_eof=values["until_eof"]
+    )

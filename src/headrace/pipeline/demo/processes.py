@@ -33,7 +33,9 @@ class BrokerProcess:
         self.bootstrap = f"127.0.0.1:{_free_port()}"
         self._log_path = log_path
         command = [sys.executable, "-m", "headrace", "start", "--listen", self.bootstrap, "--data", str(data)]
-        self._process = _start(command, log_path, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        # so that it ends with us even where we are killed
+        command.append("--until-eof")
+        self._process = _start(command, log_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         try:
             self._wait()
         except BaseException:
@@ -58,6 +60,8 @@ class BrokerProcess:
     def stop(self) -> None:
         """Ask it to shut down, and wait until it has."""
         _end(self._process, _BROKER_ENDS_S)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
 
 class DriverProcess:
