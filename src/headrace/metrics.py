@@ -7,16 +7,20 @@ have begins with `headrace_`. Nothing is counted here: a collector looks at the 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
+Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
+"""Labels and value of each."""
+
 
 class Family(NamedTuple):
-    """All samples of one metric, as `(labels, value)`; times in the unit that the name ends with.
+    """All samples of one metric; times in the unit that the name ends with. Where they are many, a function that gives
+    them: it is called in a thread, and looks only at what nobody changes meanwhile.
 
     The name of a counter comes without the `_total` that Prometheus sees at its end.
     """
 
     name: str
     help: str
-    samples: Iterable[tuple[Mapping[str, str], float]]
+    samples: Samples | Callable[[], Samples]
     kind: Literal["gauge", "counter"] = "gauge"
 
 

@@ -133,19 +133,17 @@ class HttpServer:
 
     async def _metrics(self, request: _Request) -> _Answer:
         """A collector that fails is left out and logged; the others are worth having."""
-        families: dict[str, Family] = {}
+        families: list[Family] = []
         for collector in self._collectors:
             try:
-                for family in collector():
-                    earlier = families.get(family.name)
-                    samples = list(family.samples)
-                    families[family.name] = family._replace(
-                        samples=[*earlier.samples, *samples] if earlier else samples
-                    )
+                families += (
+                    family if callable(family.samples) else family._replace(samples=list(family.samples))
+                    for family in collector()
+                )
             except Exception:
                 log.exception("Metrics of %r failed", collector)
         # Thousands of partitions are many lines: they are written in a thread, so that requests go on meanwhile.
-        return await asyncio.to_thread(_exposition, list(families.values()), request.accept)
+        return await asyncio.to_thread(_exposition, families, request.accept)
 
     # Connections
 
@@ -213,12 +211,13 @@ class _Families(PrometheusCollector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
+        metrics: dict[str, Metric] = {}
         for family in self._families:
-            metric = Metric(family.name, family.help, family.kind)
+            metric = metrics.setdefault(family.name, Metric(family.name, family.help, family.kind))
             name = f"{family.name}_total" if family.kind == "counter" else family.name
-            for labels, value in family.samples:
+            for labels, value in family.samples() if callable(family.samples) else family.samples:
                 metric.add_sample(name, dict(labels), value)
-            yield metric
+        return metrics.values()
 
 
 def _exposition(families: Iterable[Family], accept: str) -> _Answer:

@@ -4,13 +4,15 @@ kafka_exporter's begin with `kafka_consumergroup_` and name the group `consumerg
 with `kafka_consumergroup_group_` and name it `group`. Members have no label: each restart would begin new series.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Final
 
 from headrace.broker.group_history.members import member_count
-from headrace.broker.group_history.progress import Standing
+from headrace.broker.group_history.progress import UNKNOWN, Total, combined
 from headrace.broker.group_history.recorder import GroupHistory
-from headrace.broker.group_history.routes import totals
 from headrace.coordinator.shard import Group
 from headrace.metrics import Family
 from headrace.replication.replica_manager import now_ms
@@ -18,43 +20,39 @@ from headrace.replication.replica_manager import now_ms
 MAX_PARTITIONS: Final = 10_000
 """With more partitions over all groups, only sums are shown: a scrape is not to hold the broker up."""
 
-_PARTITION_FAMILIES: Final[Mapping[str, tuple[str, str, Callable[[Standing, int], float | None]]]] = {
-    "kafka_consumergroup_current_offset": (
-        "consumergroup",
-        "Offset that the group has committed.",
-        lambda each, _: each.committed,
-    ),
-    "kafka_consumergroup_lag": ("consumergroup", "Records that the group has not read yet.", lambda each, _: each.lag),
-    "kafka_consumergroup_group_offset": (
-        "group",
-        "Offset that the group has committed.",
-        lambda each, _: each.committed,
-    ),
-    "kafka_consumergroup_group_lag": ("group", "Records that the group has not read yet.", lambda each, _: each.lag),
-    "kafka_consumergroup_group_lag_seconds": (
-        "group",
-        "Age of the oldest record that the group has not read yet.",
-        lambda each, now: each.lag_seconds(now),
+_VALUES: Final[Mapping[str, Callable[[int, int, int, int], float | None]]] = {
+    "offset": lambda committed, _end, _time_ms, _now: committed,
+    "lag": lambda committed, end, _time_ms, _now: max(end - committed, 0) if end >= 0 else None,
+    "lag_seconds": lambda committed, end, time_ms, now: (
+        0.0 if committed >= end >= 0 else max(now - time_ms, 0) / 1000 if time_ms >= 0 else None
     ),
 }
+_PARTITION_FAMILIES: Final = (
+    ("kafka_consumergroup_current_offset", "consumergroup", "offset", "Offset that the group has committed."),
+    ("kafka_consumergroup_lag", "consumergroup", "lag", "Records that the group has not read yet."),
+    ("kafka_consumergroup_group_offset", "group", "offset", "Offset that the group has committed."),
+    ("kafka_consumergroup_group_lag", "group", "lag", "Records that the group has not read yet."),
+    ("kafka_consumergroup_group_lag_seconds", "group", "lag_seconds", "Age of the oldest record not read yet."),
+)
 
 
 def families(history: GroupHistory) -> Iterable[Family]:
     """Everything about groups, as of the latest sample."""
     now = now_ms()
-    found = [
-        (group, history.sampler.standings(group.group_id, now))
-        for group, _ in history.coordinator.groups_with_offsets()
-    ]
+    sampler = history.sampler
+    found = [(group, sampler.totals(group.group_id)) for group, _ in history.coordinator.groups_with_offsets()]
     yield from _by_group(found, history.rebalances, now)
     yield from _by_topic(found)
-    if history.sampler.partition_total <= MAX_PARTITIONS:
-        for name, (label, help_text, value_of) in _PARTITION_FAMILIES.items():
-            yield Family(name, help_text, _by_partition(found, label, value_of, now))
+    partitions = sampler.partition_total
+    is_too_much = partitions > MAX_PARTITIONS
+    if not is_too_much:
+        arrays = sampler.arrays()
+        for name, label, value, help_text in _PARTITION_FAMILIES:
+            yield Family(name, help_text, partial(_by_partition, arrays, label, _VALUES[value], now))
     yield Family(
         "headrace_consumergroup_partitions_hidden",
         f"Partitions of groups that are left out of the metrics because there are more than {MAX_PARTITIONS}.",
-        [({}, history.sampler.partition_total if history.sampler.partition_total > MAX_PARTITIONS else 0)],
+        [({}, partitions if is_too_much else 0)],
     )
     yield Family(
         "headrace_group_history_events_lost",
@@ -64,7 +62,7 @@ def families(history: GroupHistory) -> Iterable[Family]:
     )
 
 
-_Found = Sequence[tuple[Group, Mapping[str, list[Standing]]]]
+_Found = Sequence[tuple[Group, Mapping[str, Total]]]
 
 
 def _by_group(found: _Found, rebalances: Mapping[str, int], now: int) -> Iterator[Family]:
@@ -74,66 +72,64 @@ def _by_group(found: _Found, rebalances: Mapping[str, int], now: int) -> Iterato
     yield Family(
         "headrace_consumergroup_rebalances", "Rebalances that began since the broker started.", begun, "counter"
     )
-    summed = [
-        ({"group": group.group_id}, totals([each for standings in topics.values() for each in standings], now))
-        for group, topics in found
-        if topics
-    ]
-    largest = [
-        ({"group": group.group_id}, max(lags))
-        for group, topics in found
-        if (lags := [each.lag for standings in topics.values() for each in standings if each.lag is not None])
-    ]
-    yield Family("kafka_consumergroup_group_max_lag", "The largest lag of any partition, in records.", largest)
-    for name, key, help_text in (
-        ("kafka_consumergroup_group_sum_lag", "lag", "Records that the group has not read yet."),
-        ("kafka_consumergroup_group_max_lag_seconds", "lag_seconds", "Age of the oldest record not read yet."),
-        ("headrace_consumergroup_pace", "pace", "Records per second that the group commits."),
-        ("headrace_consumergroup_arrival", "arrival", "Records per second that arrive in what the group reads."),
-        (
-            "headrace_consumergroup_catch_up_seconds",
-            "catches_up_in_seconds",
-            "Seconds until the lag is gone at the present pace; absent where it would never be.",
-        ),
-    ):
-        yield Family(name, help_text, [(labels, each[key]) for labels, each in summed if each[key] is not None])
+    sums = [({"group": group.group_id}, combined(list(totals.values()))) for group, totals in found if totals]
+    for name, help_text, value_of in _GROUP_FAMILIES:
+        yield Family(
+            name, help_text, [(labels, value) for labels, total in sums if (value := value_of(total, now)) is not None]
+        )
+
+
+_GROUP_FAMILIES: Final[Sequence[tuple[str, str, Callable[[Total, int], float | None]]]] = (
+    (
+        "kafka_consumergroup_group_max_lag",
+        "The largest lag of any partition, in records.",
+        lambda total, _: total.max_lag,
+    ),
+    (
+        "kafka_consumergroup_group_max_lag_seconds",
+        "Age of the oldest record not read yet.",
+        lambda total, now: total.lag_seconds(now),
+    ),
+    ("kafka_consumergroup_group_sum_lag", "Records that the group has not read yet.", lambda total, _: total.lag),
+    ("headrace_consumergroup_pace", "Records per second that the group commits.", lambda total, _: total.pace),
+    (
+        "headrace_consumergroup_arrival",
+        "Records per second that arrive in what the group reads.",
+        lambda total, _: total.arrival,
+    ),
+    (
+        "headrace_consumergroup_catch_up_seconds",
+        "Seconds until the lag is gone at the present pace; absent where it would never be.",
+        lambda total, _: total.catches_up_in,
+    ),
+)
 
 
 def _by_topic(found: _Found) -> Iterator[Family]:
-    sums = [
-        (
-            group.group_id,
-            topic,
-            sum(each.committed for each in standings),
-            sum(each.lag or 0 for each in standings),
-        )
-        for group, topics in found
-        for topic, standings in topics.items()
-    ]
+    sums = [(group.group_id, topic, total) for group, totals in found for topic, total in totals.items()]
     yield Family(
         "kafka_consumergroup_current_offset_sum",
         "Offsets that the group has committed, over all partitions of the topic.",
-        [({"consumergroup": group, "topic": topic}, committed) for group, topic, committed, _ in sums],
+        [({"consumergroup": group, "topic": topic}, total.committed) for group, topic, total in sums],
     )
-    yield Family(
-        "kafka_consumergroup_lag_sum",
-        "Records that the group has not read yet, over all partitions of the topic.",
-        [({"consumergroup": group, "topic": topic}, lag) for group, topic, _, lag in sums],
-    )
-    yield Family(
-        "kafka_consumergroup_group_topic_sum_lag",
-        "Records that the group has not read yet, over all partitions of the topic.",
-        [({"group": group, "topic": topic}, lag) for group, topic, _, lag in sums],
-    )
+    for name, label in (
+        ("kafka_consumergroup_lag_sum", "consumergroup"),
+        ("kafka_consumergroup_group_topic_sum_lag", "group"),
+    ):
+        yield Family(
+            name,
+            "Records that the group has not read yet, over all partitions of the topic.",
+            [({label: group, "topic": topic}, total.lag) for group, topic, total in sums if total.lag is not None],
+        )
 
 
 def _by_partition(
-    found: _Found, label: str, value_of: Callable[[Standing, int], float | None], now: int
-) -> list[tuple[Mapping[str, str], float]]:
-    return [
-        ({label: group.group_id, "topic": topic, "partition": str(each.partition)}, value)
-        for group, topics in found
-        for topic, standings in topics.items()
-        for each in standings
-        if (value := value_of(each, now)) is not None
-    ]
+    arrays: Iterable[tuple[str, str, "array[int]", "array[int]", "array[int]"]],
+    label: str,
+    value_of: Callable[[int, int, int, int], float | None],
+    now: int,
+) -> Iterator[tuple[Mapping[str, str], float]]:
+    for group, topic, committed, ends, times in arrays:
+        for partition, (offset, end, time_ms) in enumerate(zip_longest(committed, ends, times, fillvalue=UNKNOWN)):
+            if offset >= 0 and (value := value_of(offset, end, time_ms, now)) is not None:
+                yield {label: group, "topic": topic, "partition": str(partition)}, value

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -111,7 +111,7 @@ class GroupHistory:
         at_ms = now_ms()
         await self._in_slices(self.sampler.sweep(at_ms, wanted))
         await self._settle(wanted)
-        await self._in_slices(self.sampler.changed(changed))
+        await self._in_slices(self.sampler.changed(at_ms, changed))
         if not await self.in_thread(lambda: self.store.write_sample(at_ms, changed)):
             self.sampler.written_is_lost()
 
@@ -128,8 +128,8 @@ class GroupHistory:
 
     async def _settle(self, wanted: list[Wanted]) -> None:
         if wanted:
-            for each, time_ms in await self.in_thread(lambda: look_up(wanted)):
-                each.progress.found(each.number, each.offset, time_ms)
+            found = await self.in_thread(lambda: look_up(wanted))
+            await self._in_slices(_dated(found))
 
     async def _keep(self) -> None:
         next_prune = next_touch = 0.0
@@ -166,3 +166,9 @@ class GroupHistory:
         events = list(self._events)
         self._events.clear()
         return events
+
+
+def _dated(found: Iterable[tuple[Wanted, int]]) -> Iterator[None]:
+    for each, time_ms in found:
+        each.progress.found(each.number, each.offset, time_ms)
+        yield

@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.broker.group_history.members import member_count, members_of, type_of
-from headrace.broker.group_history.progress import Standing, Trend, from_bytes
+from headrace.broker.group_history.progress import Standing, Total, combined, from_bytes, total_of
 from headrace.broker.group_history.rebalances import event_json, timeline_of
 from headrace.broker.group_history.recorder import GroupHistory
 from headrace.broker.group_history.store import Samples
@@ -47,7 +47,7 @@ class GroupRoutes:
         return {
             "time_ms": now,
             "groups": [
-                self._summary(group, self._history.sampler.standings(group.group_id, now), now)
+                self._summary(group, self._history.sampler.totals(group.group_id), now)
                 for group, _ in self._history.coordinator.groups_with_offsets()
                 if (not states or group.state.lower() in states) and (not types or type_of(group) in types)
             ],
@@ -69,7 +69,7 @@ class GroupRoutes:
         }
         return {
             "time_ms": now,
-            **self._summary(group, standings, now),
+            **self._summary(group, {topic: total_of(found) for topic, found in standings.items()}, now),
             "member_list": [asdict(member) for member in members],
             "partitions": [
                 {"topic": topic, **_standing(standing, now), "member_id": owners.get((topic, standing.partition))}
@@ -129,45 +129,28 @@ class GroupRoutes:
                 raise
             raise HttpError(HTTPStatus.NOT_FOUND, f"there is no group {group_id}; /groups lists them") from None
 
-    def _summary(self, group: Group, standings: Mapping[str, list[Standing]], now: int) -> dict[str, Any]:
+    def _summary(self, group: Group, totals: Mapping[str, Total], now: int) -> dict[str, Any]:
         return {
             "group": group.group_id,
             "type": type_of(group),
             "state": str(group.state),
             "protocol_type": group.protocol_type or "",
             "members": member_count(group),
-            "topics": sorted(standings),
+            "topics": sorted(totals),
             "rebalances": self._history.rebalances.get(group.group_id, 0),
-            **totals([each for found in standings.values() for each in found], now),
+            **_totals(combined(list(totals.values())), now),
         }
 
 
-def totals(standings: list[Standing], now: int) -> dict[str, Any]:
-    """A group's partitions taken together: it is as far behind, and catches up as late, as the worst of them."""
-    lags = [each.lag for each in standings if each.lag is not None]
-    ages = [age for each in standings if (age := each.lag_seconds(now)) is not None]
-    trends = {each.trend for each in standings}
-    trend = next((each for each in _WORST_FIRST if each in trends), Trend.UNKNOWN)
-    waits = [each.catches_up_in for each in standings]
-    known = [wait for wait in waits if wait is not None]
+def _totals(total: Total, now: int) -> dict[str, Any]:
     return {
-        "lag": sum(lags) if lags else None,
-        "lag_seconds": max(ages) if ages else None,
-        "pace": _rounded(sum(each.pace or 0.0 for each in standings)),
-        "arrival": _rounded(sum(each.arrival or 0.0 for each in standings)),
-        "trend": str(trend),
-        "catches_up_in_seconds": _rounded(max(known)) if known and len(known) == len(waits) else None,
+        "lag": total.lag,
+        "lag_seconds": total.lag_seconds(now),
+        "pace": _rounded(total.pace),
+        "arrival": _rounded(total.arrival),
+        "trend": str(total.trend),
+        "catches_up_in_seconds": _rounded(total.catches_up_in),
     }
-
-
-_WORST_FIRST: Final = (
-    Trend.STALLED,
-    Trend.FALLING_BEHIND,
-    Trend.KEEPING_PACE,
-    Trend.CATCHING_UP,
-    Trend.UNKNOWN,
-    Trend.CAUGHT_UP,
-)
 
 
 def _standing(each: Standing, now: int) -> dict[str, Any]:

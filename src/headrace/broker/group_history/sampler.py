@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from headrace.broker.group_history.progress import UNKNOWN, GroupProgress, Standing, TopicProgress
+from headrace.broker.group_history.progress import UNKNOWN, GroupProgress, Standing, TopicProgress, Total
 from headrace.coordinator.offsets import GroupOffsets
 from headrace.coordinator.shard import Group
 from headrace.errors import KafkaError
@@ -20,6 +20,8 @@ from headrace.storage.timestamps import time_of
 log = logging.getLogger(__name__)
 
 _GROUPS_PER_STEP = 20
+_MOST_PARTITIONS = 100_000
+"""Of one topic: numbers beyond are somebody's mistake, and no reason to need as much memory."""
 
 
 class Partitions(Protocol):
@@ -80,7 +82,20 @@ class GroupSampler:
             if topic in self._topics
         }
 
-    def changed(self, rows: list[tuple[str, str, bytes]]) -> Iterator[None]:
+    def totals(self, group_id: str) -> dict[str, Total]:
+        """Topic to how the group fares in it, as of the latest sweep."""
+        return {topic: progress.total for topic, progress in self._progress.get(group_id, {}).items()}
+
+    def arrays(self) -> list[tuple[str, str, "array[int]", "array[int]", "array[int]"]]:
+        """Group, topic, and for each partition what is committed, where it ends, and the time of the next record."""
+        return [
+            (group_id, topic, progress.committed, self._topics[topic].ends, progress.times)
+            for group_id, topics in self._progress.items()
+            for topic, progress in topics.items()
+            if topic in self._topics
+        ]
+
+    def changed(self, now_ms: int, rows: list[tuple[str, str, bytes]]) -> Iterator[None]:
         """Put group, topic and bytes of what is not as it was when it was last written into `rows`; yields now and
         then. What has ended has no bytes any more.
         """
@@ -91,6 +106,10 @@ class GroupSampler:
                 topic = self._topics.get(name)
                 if topic is None:
                     continue
+                if progress.written is not None and not progress.has_moved:
+                    continue
+                progress.sum_up(topic, now_ms)
+                progress.has_moved = False
                 data = progress.as_bytes(topic)
                 if progress.written != hash(data):
                     progress.written = hash(data)
@@ -132,18 +151,26 @@ class GroupSampler:
             topic = fresh.get(name)
             if topic is None:
                 topic = fresh[name] = self._topic(name, now_ms)
-            committed = array("q", [UNKNOWN]) * max(len(topic.ends), max(partitions) + 1)
-            for index, offset in partitions.items():
-                committed[index] = offset.offset
             progress = known.get(name)
-            if progress is None:
-                progress = known[name] = GroupProgress(committed, now_ms)
-            elif progress.committed == committed:
-                committed = progress.committed
-            for index, offset_wanted in progress.update(committed, topic, now_ms):
-                partition = self._partitions.partition(name, index)
-                if partition is not None:
-                    wanted.append(Wanted(progress, index, partition, offset_wanted))
+            # Each commit makes a new object, so that those of a group at rest are compared by identity.
+            seen = list(partitions.values())
+            if progress is None or topic.has_moved or progress.seen != seen or not progress.is_dated:
+                committed = array("q", [UNKNOWN]) * max(len(topic.ends), min(max(partitions) + 1, _MOST_PARTITIONS))
+                for index, offset in partitions.items():
+                    if index < len(committed):
+                        committed[index] = offset.offset
+                if progress is None:
+                    progress = known[name] = GroupProgress(committed, now_ms)
+                elif progress.committed == committed:
+                    committed = progress.committed
+                progress.seen[:] = seen
+                for index, offset_wanted in progress.update(committed, topic):
+                    partition = self._partitions.partition(name, index)
+                    if partition is not None:
+                        wanted.append(Wanted(progress, index, partition, offset_wanted))
+            progress.rates.note(progress.committed, now_ms)
+            if not progress.has_moved and (progress.total.lag or progress.total.pace or progress.total.arrival):
+                progress.sum_up(topic, now_ms)
 
     def _topic(self, name: str, now_ms: int) -> TopicProgress:
         starts, ends = [], []

@@ -3,8 +3,17 @@
 from array import array
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headrace.broker.group_history.progress import GroupProgress, Standing, TopicProgress, Trend, from_bytes
+from headrace.broker.group_history.progress import (
+    GroupProgress,
+    Standing,
+    TopicProgress,
+    Trend,
+    from_bytes,
+    total_of,
+)
 
 NOW = 1_700_000_000_000
 
@@ -70,7 +79,9 @@ def test_rates_are_over_the_last_minute() -> None:
         at = NOW + seconds * 1000
         topic.update([0], [1000 + 10 * seconds], at)
         # It reads 20 records a second for two minutes, then stops.
-        group.update(committed(20 * min(seconds, 120)), topic, at)
+        position = committed(20 * min(seconds, 120))
+        group.update(position, topic)
+        group.rates.note(position, at)
     (each,) = group.standings(topic, NOW + 180_000)
     assert each.arrival == 10.0
     assert each.pace == 0.0
@@ -81,17 +92,17 @@ def test_a_rate_is_not_known_after_one_sample_or_when_offsets_went_back() -> Non
     topic = TopicProgress([0], [1000], NOW)
     group = GroupProgress(committed(500), NOW)
     assert group.standings(topic, NOW)[0].pace is None
-    group.update(committed(100), topic, NOW + 15_000)
+    group.update(committed(100), topic)
     assert group.standings(topic, NOW + 15_000)[0].pace is None
 
 
 def test_only_new_positions_are_looked_up() -> None:
     topic = TopicProgress([0, 0, 0], [10, 10, 10], NOW)
     group = GroupProgress(committed(4, 10, -1), NOW)
-    assert group.update(committed(4, 10, -1), topic, NOW) == [(0, 4)]
+    assert group.update(committed(4, 10, -1), topic) == [(0, 4)]
     group.found(0, 4, NOW - 100)
-    assert group.update(committed(4, 10, -1), topic, NOW) == []
-    assert group.update(committed(6, 10, -1), topic, NOW) == [(0, 6)]
+    assert group.update(committed(4, 10, -1), topic) == []
+    assert group.update(committed(6, 10, -1), topic) == [(0, 6)]
     # An answer about where it was is too late.
     group.found(0, 4, NOW - 100)
     assert group.times[0] == -1
@@ -99,20 +110,50 @@ def test_only_new_positions_are_looked_up() -> None:
 
 def test_a_position_that_retention_has_passed_is_that_of_the_first_record_there_is() -> None:
     topic = TopicProgress([7], [10], NOW)
-    assert GroupProgress(committed(4), NOW).update(committed(4), topic, NOW) == [(0, 7)]
+    assert GroupProgress(committed(4), NOW).update(committed(4), topic) == [(0, 7)]
 
 
 def test_a_topic_may_get_partitions() -> None:
     topic = TopicProgress([0], [10], NOW)
     group = GroupProgress(committed(4), NOW)
     topic.update([0, 0], [10, 20], NOW + 1000)
-    assert group.update(committed(4, 5), topic, NOW + 1000) == [(0, 4), (1, 5)]
+    assert group.update(committed(4, 5), topic) == [(0, 4), (1, 5)]
     assert [each.lag for each in group.standings(topic, NOW + 1000)] == [6, 15]
 
 
 def test_what_is_written_is_read_back() -> None:
     topic = TopicProgress([0, 0], [10, 20], NOW)
     group = GroupProgress(committed(4, -1, 5), NOW)
-    group.update(committed(4, -1, 5), topic, NOW)
+    group.update(committed(4, -1, 5), topic)
     group.found(0, 4, NOW - 100)
     assert from_bytes(group.as_bytes(topic)) == [(0, 4, 10, NOW - 100), (2, 5, -1, -1)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-1, 30), st.integers(0, 20), st.integers(-1, 40), st.integers(0, 20), st.booleans()),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(0, 90_000),
+)
+def test_a_total_is_that_of_its_partitions(rows: list[tuple[int, int, int, int, bool]], passed_ms: int) -> None:
+    first = [row[0] for row in rows]
+    topic = TopicProgress([0] * len(rows), [row[2] for row in rows], NOW)
+    group = GroupProgress(committed(*first), NOW)
+    now = NOW + passed_ms
+    topic.update([0] * len(rows), [row[2] + row[3] if row[2] >= 0 else -1 for row in rows], now)
+    position = committed(*(row[0] + row[1] if row[0] >= 0 else -1 for row in rows))
+    for partition, offset in group.update(position, topic):
+        if rows[partition][4]:
+            group.found(partition, offset, NOW - partition)
+    group.rates.note(position, now)
+    group.sum_up(topic, now)
+    expected = total_of(group.standings(topic, now))
+    if any(each >= 0 for each in position):
+        assert group.total._replace(pace=0, arrival=0, catches_up_in=0) == expected._replace(
+            pace=0, arrival=0, catches_up_in=0
+        )
+        assert group.total.pace == pytest.approx(expected.pace)
+        assert group.total.arrival == pytest.approx(expected.arrival)
+        assert group.total.catches_up_in == pytest.approx(expected.catches_up_in)

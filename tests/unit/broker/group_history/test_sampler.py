@@ -86,7 +86,7 @@ def sweep(sampler: GroupSampler, now_ms: int = NOW + 20_000) -> int:
 
 def changed(sampler: GroupSampler) -> list[tuple[str, str, bytes]]:
     rows: list[tuple[str, str, bytes]] = []
-    for _ in sampler.changed(rows):
+    for _ in sampler.changed(NOW, rows):
         pass
     return rows
 
