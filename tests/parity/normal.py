@@ -15,6 +15,8 @@ _NUMBERED: Final = frozenset({"session_id", "total_bytes", "usable_bytes"})
 _ORDERED: Final = frozenset({"synonyms"})
 """Arrays whose order says something; the others come out of hash maps."""
 _MEMBER_ID: Final = re.compile(r".+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SHORT_MEMBER_ID: Final = re.compile(r"[\w-]{22}")
+"""As Kafka makes them in groups of the consumer protocol."""
 _IDENTITIES: Final = (
     "name",
     "topic",
@@ -61,7 +63,8 @@ class Normaliser:
             return value if value == -1 else "<now>"
         if isinstance(value, uuid.UUID):
             return f"<id of {self.topic_names.get(value, 'an unknown topic')}>"
-        if isinstance(value, str) and _MEMBER_ID.fullmatch(value):
+        is_short_id = field == "member_id" and isinstance(value, str) and _SHORT_MEMBER_ID.fullmatch(value)
+        if is_short_id or (isinstance(value, str) and _MEMBER_ID.fullmatch(value)):
             return self._members.setdefault(value, f"<member {len(self._members) + 1}>")
         return value
 

@@ -16,7 +16,6 @@ from tests.simulation.clients import (
     BACKOFF_S,
     HEARTBEAT_S,
     REBALANCE_S,
-    REQUEST_TIMEOUT_S,
     RETRIABLE,
     SESSION_S,
     Call,
@@ -207,10 +206,7 @@ class ClassicClient(Client):
                 if self._wants_other_topics():
                     return
             sent_at = self.world.loop.now
-            member_id, epoch = self.member_id, self.epoch
-            answer = yield Call(
-                lambda _: self.world.coordinator.heartbeat("g", member_id, self.instance_id, epoch), REQUEST_TIMEOUT_S
-            )
+            answer = yield Call(self._ask_heartbeat)
             if answer is ErrorCode.none:
                 self.confirmed_at = sent_at
                 self.deadline = sent_at + REBALANCE_S
@@ -219,6 +215,9 @@ class ClassicClient(Client):
                     return
             else:
                 self.check_answer(answer)
+
+    def _ask_heartbeat(self, _: Reply) -> ErrorCode:
+        return self.world.coordinator.heartbeat("g", self.member_id, self.instance_id, self.epoch)
 
     def _wants_other_topics(self) -> bool:
         counts = self.world.topics.counts
@@ -247,7 +246,9 @@ class ClassicClient(Client):
 # The assignor
 
 
-def sticky(claims: Sequence[Claim], counts: Mapping[str, int], *, is_cooperative: bool) -> dict[str, set[TopicPartition]]:
+def sticky(
+    claims: Sequence[Claim], counts: Mapping[str, int], *, is_cooperative: bool
+) -> dict[str, set[TopicPartition]]:
     """As even as it gets, with as few moves; a cooperative one gives nobody what another has not given up yet."""
     owners: dict[TopicPartition, Claim] = {}
     for claim in sorted(claims, key=lambda each: (each.generation, each.member_id)):

@@ -160,7 +160,12 @@ class Client:
     def is_sure(self) -> bool:
         """Whether by the rules of the protocol nobody may have taken away yet what it owns."""
         now = self.world.loop.now
-        return not self.is_tainted and not self.is_displaced and now < self.deadline and now < self.confirmed_at + SESSION_S
+        return (
+            not self.is_tainted
+            and not self.is_displaced
+            and now < self.deadline
+            and now < self.confirmed_at + SESSION_S
+        )
 
     def may_commit(self, partition: TopicPartition) -> bool:
         """Whether the coordinator would take a commit of its own."""

@@ -54,9 +54,7 @@ class CrashingLog:
                     latest[record.key] = (base + index, RecordData(record.key, record.value, record.timestamp))
         kept = []
         for offset, data in latest.values():
-            batch = bytearray(build_batch([data], codec=Codec.NONE))
-            BASE_OFFSET.pack_into(batch, 0, offset)
-            kept.append((offset, bytes(batch)))
+            kept.append((offset, build_batch([data], base_offset=offset, codec=Codec.NONE)))
         self._reset(kept)
 
     def _reset(self, batches: list[tuple[int, bytes]]) -> None:

@@ -1,9 +1,10 @@
-"""Faults to plant into the coordinator, each a mistake that somebody could make: the simulation has to find them all."""
+"""Faults to plant into the coordinator, each a mistake that somebody could make; the simulation has to find them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -34,14 +35,14 @@ def _generation_is_not_checked() -> AbstractContextManager[None]:
 
 def _assigned_before_revoked() -> AbstractContextManager[None]:
     def make(reconcile: Any) -> Any:
-        return lambda member, **how: reconcile(member, **{**how, "is_free": lambda _: True})
+        return lambda member, aim: reconcile(member, replace(aim, is_free=lambda _: True))
 
     return _replaced(consumer_group, "reconcile", make)
 
 
 def _revocation_is_not_awaited() -> AbstractContextManager[None]:
     def make(reconcile: Any) -> Any:
-        return lambda member, **how: reconcile(member, **{**how, "owned": frozenset()})
+        return lambda member, aim: reconcile(member, replace(aim, owned=frozenset()))
 
     return _replaced(consumer_group, "reconcile", make)
 
@@ -90,8 +91,10 @@ def _fencing_is_off() -> AbstractContextManager[None]:
 def _former_assignment_is_handed_out() -> AbstractContextManager[None]:
     def make(propagate: Any) -> Any:
         def stale(group: Any, out: Any, assignments: Any, error: Any) -> None:
-            former = {each.member_id: each.assignment or assignments.get(each.member_id, b"")
-                      for each in group.membership.members.values()}
+            former = {
+                each.member_id: each.assignment or assignments.get(each.member_id, b"")
+                for each in group.membership.members.values()
+            }
             propagate(group, out, former, error)
 
         return stale

@@ -1,4 +1,4 @@
-"""What a person reads of a failing seed: the shortest history that fails in the same way, what happened, how to replay."""
+"""What a person reads of a failing seed: the shortest history that fails so, what happened, how to replay it."""
 
 from __future__ import annotations
 

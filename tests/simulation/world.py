@@ -154,9 +154,7 @@ class World:
 
     # What clients ask
 
-    def commit(
-        self, client: Client, member_id: str, epoch: int, offsets: dict[TopicPartition, int]
-    ) -> ErrorCode:
+    def commit(self, client: Client, member_id: str, epoch: int, offsets: dict[TopicPartition, int]) -> ErrorCode:
         before = dict(self.log.committed)
         to_commit = [
             (topic, index, CommittedOffset(offset, -1, "", 0, topic_id=self._id_of(topic)))
@@ -322,9 +320,9 @@ class World:
             where = f"{partition[0]}-{partition[1]} is read by {other.name} and {client.name}"
             if other.is_sure and client.is_sure:
                 raise Violation("two owners that keep to the protocol", where)
-            if not other.is_tainted and not client.is_tainted and other.may_commit(partition):
-                if client.may_commit(partition):
-                    raise Violation("two owners that may commit", where)
+            are_both_known = not other.is_tainted and not client.is_tainted
+            if are_both_known and other.may_commit(partition) and client.may_commit(partition):
+                raise Violation("two owners that may commit", where)
 
     def check_machine(self) -> None:
         """The coordinator's own invariants, once after each change."""

@@ -1,5 +1,6 @@
 """The topics of the cluster as groups of the consumer protocol see them."""
 
+import uuid
 from collections.abc import Callable, Iterable
 
 from headrace.cluster.image import MetadataImage
@@ -21,3 +22,7 @@ class TopicTable:
         """Id (16 bytes) and number of partitions; None where it does not exist."""
         found = self._image().topics.get(topic)
         return None if found is None else (found.topic_id.bytes, len(found.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """None where it does not exist."""
+        return self._image().names.get(uuid.UUID(bytes=topic_id))

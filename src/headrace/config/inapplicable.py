@@ -139,7 +139,6 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("delete.records.purgatory.", "waiting requests are removed as they end"),
     ("fetch.purgatory.", "waiting requests are removed as they end"),
     ("follower.replication.throttled.", _ONE_BROKER),
-    ("group.consumer.migration.policy", "a group changes its protocol while it has no members, in this version"),
     ("group.coordinator.append.linger.ms", _ONE_THREAD),
     ("group.coordinator.background.threads", _ONE_THREAD),
     ("group.coordinator.cached.buffer.max.bytes", _ONE_THREAD),

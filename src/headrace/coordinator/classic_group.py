@@ -9,7 +9,7 @@ completes -> sync, parked until the leader's assignment is in the log -> heartbe
 their place by instance id: a new join takes over the place and the assignment, and fences the earlier member id.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headrace.coordinator.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.coordinator.effects import (
@@ -141,8 +141,34 @@ class ClassicGroup(Rebalance):
     def loaded(self, now_ms: int) -> list[Effect]:
         """The group has been read from the log: expect heartbeats, and shrink if `group.max.size` did."""
         out: list[Effect] = [self.session_timer(member) for member in self.membership.members.values()]
-        if len(self.membership) > self._max_size:
+        if self.needs_rebalance:
+            self.prepare_rebalance(out, "it was of the consumer protocol before and has not rebalanced since", now_ms)
+        elif len(self.membership) > self._max_size:
             reason = f"loaded with {len(self.membership)} members where group.max.size is {self._max_size}"
+            self.prepare_rebalance(out, reason, now_ms)
+        return out
+
+    def hand_over(self, now_ms: int) -> list[Effect]:
+        """The group is one of the consumer protocol from now on: whoever waits is to join again."""
+        out: list[Effect] = [CancelTimer(Timer(TimerKind.HEARTBEAT, each)) for each in self.membership.pending_joins]
+        out += (CancelTimer(Timer(TimerKind.JOIN)), CancelTimer(Timer(TimerKind.SYNC)))
+        if self.membership.members:
+            reason = "a member of the consumer protocol joined"
+            out.append(Note(what=Happening.UPGRADED, generation=self.generation, reason=reason))
+        return out + self.unload(ErrorCode.rebalance_in_progress, now_ms)
+
+    def take_over(self, protocols: Mapping[str, Protocols], reason: str | None, now_ms: int) -> list[Effect]:
+        """The group was one of the consumer protocol until now. `protocols` are what each member offers, of which the
+        log has but one; it rebalances where there is a `reason`.
+        """
+        out: list[Effect] = [
+            Note(what=Happening.DOWNGRADED, generation=self.generation, reason=f"{len(self.membership)} members")
+        ]
+        for member in self.membership.members.values():
+            offered = protocols[member.member_id]
+            self.membership.update(member, offered, member.rebalance_timeout_ms, member.session_timeout_ms)
+            out.append(self.session_timer(member))
+        if reason is not None:
             self.prepare_rebalance(out, reason, now_ms)
         return out
 

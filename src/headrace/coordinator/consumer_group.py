@@ -6,11 +6,19 @@ assignment has been computed for it; each member's follows when the member has g
 Only then does it get what it gains, and only of what is free.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from headrace.coordinator.assignors import ASSIGNORS, Subscriber
+from headrace.coordinator.consumer_decision import (
+    Draft,
+    Outcome,
+    no_more_timers,
+    subscription_of,
+    topics_of,
+    topics_of_member,
+)
 from headrace.coordinator.consumer_member import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -25,7 +33,6 @@ from headrace.coordinator.consumer_records import (
     CurrentAssignmentKey,
     GroupEpoch,
     MemberKey,
-    MemberSubscription,
     RegexKey,
     ResolvedRegex,
     TargetAssignment,
@@ -34,7 +41,7 @@ from headrace.coordinator.consumer_records import (
     current_assignment,
 )
 from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
-from headrace.coordinator.consumer_state import NO_PARTITIONS, ConsumerDecision, ConsumerState
+from headrace.coordinator.consumer_state import NO_PARTITIONS, ConsumerState
 from headrace.coordinator.effects import (
     CancelTimer,
     Effect,
@@ -44,32 +51,14 @@ from headrace.coordinator.effects import (
     Timer,
     TimerKind,
 )
-from headrace.coordinator.reconciliation import reconcile
+from headrace.coordinator.reconciliation import Aim, reconcile
+from headrace.coordinator.requests import Leaver
 from headrace.coordinator.settings import GroupSettings
 from headrace.coordinator.subscriptions import Topics, compiled, matching, metadata_hash
 from headrace.errors import ErrorCode, KafkaError
 
 _ASSIGNMENT_TIMER: Final = Timer(TimerKind.ASSIGNMENT)
 _UNCHECKED: Final = -1
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What is to be written and done, and the answer of a heartbeat."""
-
-    decision: ConsumerDecision = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
-    result: ConsumerHeartbeatResult | None = None
-
-
-@dataclass(slots=True)
-class _Draft:
-    """The group as it will be once the decision so far is in the log."""
-
-    members: dict[str, ConsumerMember]
-    epoch: int
-    metadata_hash: int
-    regexes: dict[str, ResolvedRegex]
 
 
 class ConsumerGroup(ConsumerState):
@@ -89,7 +78,7 @@ class ConsumerGroup(ConsumerState):
         group_max_size_reached, invalid_regular_expression.
         """
         if request.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
-            return self._leave(request, topics)
+            return self._leave(request, topics, now_ms)
         member_id = request.member_id or request.new_member_id
         if member_id not in self.members and len(self.members) >= self.settings.group_consumer_max_size:
             is_back = request.instance_id is not None and request.instance_id in self.instances
@@ -103,22 +92,13 @@ class ConsumerGroup(ConsumerState):
         draft = self._draft()
         before = self._find(out, draft, request, member_id)
         after = _updated(before, request)
-        has_changed = (after.topics, after.regex) != (before.topics, before.regex)
         if after.regex and after.regex != before.regex:
             compiled(after.regex)
-        is_new = member_id not in draft.members
-        if is_new or after != before:
-            out.decision.append((MemberKey(self.group_id, member_id), _subscription(after)))
-        if is_new or has_changed:
-            what = Happening.JOINED if is_new else Happening.SUBSCRIBED
-            self._note(out, what, after, f"{len(after.topics)} topics {after.regex}".rstrip())
-        draft.members[member_id] = after
-        if has_changed or self._checked_version != topics.version:
-            self._refresh(out, draft, topics, now_ms, has_changed=has_changed)
-            self._checked_version = topics.version
+        has_changed = self._subscribe(out, draft, before, after, topics, now_ms)
         target_epoch, targets = self._retarget(out, draft, topics, now_ms)
-        after = self._reconcile(out, after, target_epoch, targets.get(member_id, NO_PARTITIONS), request.owned)
-        self._schedule_session(out, member_id)
+        target = targets.get(member_id, NO_PARTITIONS)
+        after = self._reconcile(out, draft, after, topics, target_epoch, target, request.owned, has_changed=has_changed)
+        self._schedule_session(out, after)
         is_told = request.is_full or after.assigned.keys() != before.assigned.keys()
         out.result = ConsumerHeartbeatResult(
             member_id=member_id,
@@ -128,19 +108,25 @@ class ConsumerGroup(ConsumerState):
         )
         return out
 
-    def remove(self, member_id: str, instance_id: str | None, topics: Topics) -> Outcome:
-        """An administrator removes a member, a static one by instance id alone if need be.
-
-        Raises KafkaError: unknown_member_id, fenced_instance_id.
+    def leave(self, leavers: Sequence[Leaver], topics: Topics, now_ms: int) -> tuple[list[ErrorCode], Outcome]:
+        """Members of the classic protocol leave, or an administrator removes members, static ones by instance id alone
+        if need be. One error code each.
         """
         out = Outcome()
-        if instance_id is None:
-            member = self.member(member_id)
-        else:
-            member = self.static_member(member_id or self.instances.get(instance_id, ""), instance_id)
-        self._note(out, Happening.LEFT, member, "an administrator removed it")
-        self._remove(out, member, topics)
-        return out
+        errors = []
+        leaving: dict[str, ConsumerMember] = {}
+        for leaver in leavers:
+            try:
+                member = self._leaving(leaver)
+            except KafkaError as error:
+                errors.append(error.code)
+                continue
+            errors.append(ErrorCode.none)
+            leaving[member.member_id] = member
+            self._note(out, Happening.LEFT, member, leaver.reason)
+        if leaving:
+            self._remove(out, list(leaving.values()), topics, now_ms)
+        return errors, out
 
     def timer_fired(self, timer: Timer, topics: Topics, now_ms: int) -> Outcome:
         """A timer that was scheduled and not cancelled has run out."""
@@ -152,21 +138,23 @@ class ConsumerGroup(ConsumerState):
         elif member is None:
             pass
         elif timer.kind is TimerKind.HEARTBEAT:
-            silence = f"no heartbeat for {self.settings.group_consumer_session_timeout_ms} ms"
-            self._note(out, Happening.TIMED_OUT, member, silence)
-            self._remove(out, member, topics)
-        elif member.state is MemberState.UNREVOKED_PARTITIONS:
+            self._time_out(out, member, f"no heartbeat for {self._session_timeout_ms(member)} ms", topics, now_ms)
+        elif timer.kind is TimerKind.REVOCATION and member.state is MemberState.UNREVOKED_PARTITIONS:
             late = f"it did not give up its partitions within {member.rebalance_timeout_ms} ms"
-            self._note(out, Happening.TIMED_OUT, member, late)
-            self._remove(out, member, topics)
+            self._time_out(out, member, late, topics, now_ms)
+        elif timer.kind is TimerKind.JOIN:
+            self._time_out(out, member, f"it did not rejoin within {member.rebalance_timeout_ms} ms", topics, now_ms)
+        elif timer.kind is TimerKind.SYNC:
+            late = f"it did not ask for its assignment within {member.rebalance_timeout_ms} ms"
+            self._time_out(out, member, late, topics, now_ms)
         return out
 
     def loaded(self) -> list[Effect]:
         """The group has been read from the log: expect heartbeats and revocations."""
         out = Outcome()
         for member in self.members.values():
-            self._schedule_session(out, member.member_id)
-            if member.state is MemberState.UNREVOKED_PARTITIONS:
+            self._schedule_session(out, member)
+            if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
                 self._schedule_revocation(out, member)
         return out.effects
 
@@ -176,10 +164,10 @@ class ConsumerGroup(ConsumerState):
 
     # Steps
 
-    def _draft(self) -> _Draft:
-        return _Draft(dict(self.members), self.epoch, self.metadata_hash, dict(self.regexes))
+    def _draft(self) -> Draft:
+        return Draft(dict(self.members), self.epoch, self.metadata_hash, dict(self.regexes))
 
-    def _find(self, out: Outcome, draft: _Draft, request: ConsumerHeartbeat, member_id: str) -> ConsumerMember:
+    def _find(self, out: Outcome, draft: Draft, request: ConsumerHeartbeat, member_id: str) -> ConsumerMember:
         """The member that the heartbeat is of, new or known, checked."""
         instance_id = request.instance_id
         if request.epoch > 0:
@@ -190,7 +178,7 @@ class ConsumerGroup(ConsumerState):
             # A known member that joins again keeps what it has and is told of it.
             return self.members.get(member_id) or ConsumerMember(member_id=member_id)
         old = self.members[self.instances[instance_id]]
-        if old.epoch != STATIC_LEAVE_EPOCH:
+        if old.epoch != STATIC_LEAVE_EPOCH and old.classic is None:
             raise KafkaError(
                 ErrorCode.unreleased_instance_id,
                 f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance"
@@ -198,7 +186,7 @@ class ConsumerGroup(ConsumerState):
             )
         return self._replace(out, draft, old, member_id)
 
-    def _replace(self, out: Outcome, draft: _Draft, old: ConsumerMember, member_id: str) -> ConsumerMember:
+    def _replace(self, out: Outcome, draft: Draft, old: ConsumerMember, member_id: str) -> ConsumerMember:
         """A static member is back under another id: it takes over all that the old one had."""
         group_id = self.group_id
         new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
@@ -207,18 +195,54 @@ class ConsumerGroup(ConsumerState):
         target = self.target.get(old.member_id, NO_PARTITIONS)
         out.decision += self._member_tombstones(old.member_id)
         out.decision += (
-            (MemberKey(group_id, member_id), _subscription(new)),
+            (MemberKey(group_id, member_id), subscription_of(new)),
             (TargetMemberKey(group_id, member_id), TargetAssignment(target)),
             (CurrentAssignmentKey(group_id, member_id), current_assignment(new)),
         )
-        out.effects += (
-            CancelTimer(Timer(TimerKind.HEARTBEAT, old.member_id)),
-            CancelTimer(Timer(TimerKind.REVOCATION, old.member_id)),
-        )
+        out.effects += no_more_timers(old.member_id)
         self._note(out, Happening.REPLACED, new, f"it was {old.member_id}")
         return new
 
-    def _leave(self, request: ConsumerHeartbeat, topics: Topics) -> Outcome:
+    def _subscribe(
+        self,
+        out: Outcome,
+        draft: Draft,
+        before: ConsumerMember,
+        after: ConsumerMember,
+        topics: Topics,
+        now_ms: int,
+    ) -> bool:
+        """Write down what a member says of itself, and a new group epoch where that asks for one. Whether it
+        subscribes to something else than before.
+        """
+        member_id = after.member_id
+        has_changed = (after.topics, after.regex) != (before.topics, before.regex)
+        is_new = member_id not in draft.members
+        if is_new or after != before:
+            out.decision.append((MemberKey(self.group_id, member_id), subscription_of(after)))
+        if is_new or has_changed:
+            what = Happening.JOINED if is_new else Happening.SUBSCRIBED
+            self._note(out, what, after, f"{len(after.topics)} topics {after.regex}".rstrip())
+        draft.members[member_id] = after
+        if has_changed or not self._has_seen(topics):
+            self._look_at(out, draft, topics, now_ms, has_changed=has_changed)
+        return has_changed
+
+    def _has_seen(self, topics: Topics) -> bool:
+        return self._checked_version == topics.version
+
+    def _leaving(self, leaver: Leaver) -> ConsumerMember:
+        """Raises KafkaError: unknown_member_id, fenced_instance_id."""
+        if leaver.instance_id is None:
+            return self.member(leaver.member_id)
+        member_id = leaver.member_id or self.instances.get(leaver.instance_id, "")
+        return self.static_member(member_id, leaver.instance_id)
+
+    def _time_out(self, out: Outcome, member: ConsumerMember, reason: str, topics: Topics, now_ms: int) -> None:
+        self._note(out, Happening.TIMED_OUT, member, reason)
+        self._remove(out, [member], topics, now_ms)
+
+    def _leave(self, request: ConsumerHeartbeat, topics: Topics, now_ms: int) -> Outcome:
         out = Outcome()
         if request.instance_id is None:
             member = self.member(request.member_id)
@@ -231,28 +255,33 @@ class ConsumerGroup(ConsumerState):
             self._note(out, Happening.AWAY, member, "")
         else:
             self._note(out, Happening.LEFT, member, "")
-            self._remove(out, member, topics)
+            self._remove(out, [member], topics, now_ms)
         out.result = ConsumerHeartbeatResult(member_id=member.member_id, epoch=request.epoch)
         return out
 
-    def _remove(self, out: Outcome, member: ConsumerMember, topics: Topics) -> None:
+    def _remove(
+        self,
+        out: Outcome,
+        members: Sequence[ConsumerMember],
+        topics: Topics,
+        now_ms: int,  # noqa: ARG002  # of what a mixed group becomes
+    ) -> None:
         draft = self._draft()
-        del draft.members[member.member_id]
-        out.decision += self._member_tombstones(member.member_id)
+        for member in members:
+            del draft.members[member.member_id]
+            out.decision += self._member_tombstones(member.member_id)
+            out.effects += no_more_timers(member.member_id)
         self._forget_unused_regexes(out, draft)
-        draft.metadata_hash = metadata_hash(_topics_of(draft), topics)
-        self._bump(out, draft, f"member {member.member_id} is gone")
-        out.effects += (
-            CancelTimer(Timer(TimerKind.HEARTBEAT, member.member_id)),
-            CancelTimer(Timer(TimerKind.REVOCATION, member.member_id)),
-        )
+        draft.metadata_hash = metadata_hash(topics_of(draft), topics)
+        self._bump(out, draft, f"{', '.join(member.member_id for member in members)} is gone")
 
     def _member_tombstones(self, member_id: str) -> Iterator[tuple[ConsumerKey, None]]:
         for kind in (CurrentAssignmentKey, TargetMemberKey, MemberKey):
             yield kind(self.group_id, member_id), None
 
-    def _refresh(self, out: Outcome, draft: _Draft, topics: Topics, now_ms: int, *, has_changed: bool) -> None:
+    def _look_at(self, out: Outcome, draft: Draft, topics: Topics, now_ms: int, *, has_changed: bool = False) -> None:
         """Look at the topics again; a new group epoch where the subscriptions or the topics have changed."""
+        self._checked_version = topics.version
         self._forget_unused_regexes(out, draft)
         for regex in sorted({member.regex for member in draft.members.values() if member.regex}):
             resolved = ResolvedRegex(matching(regex, topics), topics.version, now_ms)
@@ -261,22 +290,22 @@ class ConsumerGroup(ConsumerState):
                 has_changed = True
                 draft.regexes[regex] = resolved
                 out.decision.append((RegexKey(self.group_id, regex), resolved))
-        new_hash = metadata_hash(_topics_of(draft), topics)
+        new_hash = metadata_hash(topics_of(draft), topics)
         if has_changed or new_hash != draft.metadata_hash:
             draft.metadata_hash = new_hash
             self._bump(out, draft, "subscriptions changed" if has_changed else "topics changed")
 
-    def _forget_unused_regexes(self, out: Outcome, draft: _Draft) -> None:
+    def _forget_unused_regexes(self, out: Outcome, draft: Draft) -> None:
         for regex in draft.regexes.keys() - {member.regex for member in draft.members.values()}:
             del draft.regexes[regex]
             out.decision.append((RegexKey(self.group_id, regex), None))
 
-    def _bump(self, out: Outcome, draft: _Draft, reason: str) -> None:
+    def _bump(self, out: Outcome, draft: Draft, reason: str) -> None:
         draft.epoch += 1
         out.decision.append((ConsumerGroupKey(self.group_id), GroupEpoch(draft.epoch, draft.metadata_hash)))
         out.effects.append(Note(what=Happening.BUMPED, generation=draft.epoch, reason=reason))
 
-    def _retarget(self, out: Outcome, draft: _Draft, topics: Topics, now_ms: int) -> tuple[int, dict[str, Partitions]]:
+    def _retarget(self, out: Outcome, draft: Draft, topics: Topics, now_ms: int) -> tuple[int, dict[str, Partitions]]:
         """The target assignment and its epoch; a new one where the group's epoch has moved on and it is time."""
         if not out.decision and draft.epoch <= self.assignment_epoch:
             return self.assignment_epoch, self.target
@@ -294,14 +323,12 @@ class ConsumerGroup(ConsumerState):
             out.effects.append(ScheduleTimer(_ASSIGNMENT_TIMER, wait_ms))
             return self.assignment_epoch, current
         name = self.preferred_assignor(draft.members.values())
-        descriptions = {name: found for name in _topics_of(draft) if (found := topics.describe(name)) is not None}
+        descriptions = {name: found for name in topics_of(draft) if (found := topics.describe(name)) is not None}
         subscribers = [
             Subscriber(
                 member.member_id,
                 member.instance_id,
-                frozenset(
-                    descriptions[topic][0] for topic in _topics_of_member(member, draft) if topic in descriptions
-                ),
+                frozenset(descriptions[topic][0] for topic in topics_of_member(member, draft) if topic in descriptions),
                 current.get(member.member_id, NO_PARTITIONS),
             )
             for member in draft.members.values()
@@ -317,22 +344,37 @@ class ConsumerGroup(ConsumerState):
         return draft.epoch, targets
 
     def _reconcile(
-        self, out: Outcome, member: ConsumerMember, target_epoch: int, target: Partitions, owned: Partitions | None
+        self,
+        out: Outcome,
+        draft: Draft,
+        member: ConsumerMember,
+        topics: Topics,
+        target_epoch: int,
+        target: Partitions,
+        owned: Partitions | None,
+        *,
+        has_changed: bool,
     ) -> ConsumerMember:
+        if not has_changed and member.is_reconciled_to(target_epoch):
+            return member
         replaced = {key.member_id for key, value in out.decision if isinstance(key, MemberKey) and value is None}
         free_of = {None, member.member_id, *replaced}
-        after = reconcile(
-            member,
+        described = (topics.describe(topic) for topic in topics_of_member(member, draft))
+        aim = Aim(
             target_epoch=target_epoch,
             target=target,
+            subscribed=frozenset(description[0] for description in described if description is not None),
+            has_subscription_changed=has_changed,
             is_free=lambda one: self.owners.get(one) in free_of,
             owned=owned,
         )
+        after = reconcile(member, aim)
         if after == member:
             return member
         out.decision.append((CurrentAssignmentKey(self.group_id, after.member_id), current_assignment(after)))
         if after.state is MemberState.UNREVOKED_PARTITIONS:
-            self._schedule_revocation(out, after)
+            if after.classic is None:
+                self._schedule_revocation(out, after)
             self._note(out, Happening.REVOKING, after, f"{len(after.revoking)} partitions")
         else:
             out.effects.append(CancelTimer(Timer(TimerKind.REVOCATION, after.member_id)))
@@ -340,9 +382,14 @@ class ConsumerGroup(ConsumerState):
                 self._note(out, Happening.RECONCILED, after, f"{len(after.assigned)} partitions")
         return after
 
-    def _schedule_session(self, out: Outcome, member_id: str) -> None:
-        timeout = self.settings.group_consumer_session_timeout_ms
-        out.effects.append(ScheduleTimer(Timer(TimerKind.HEARTBEAT, member_id), timeout))
+    def _session_timeout_ms(self, member: ConsumerMember) -> int:
+        if member.classic is not None:
+            return member.classic.session_timeout_ms
+        return self.settings.group_consumer_session_timeout_ms
+
+    def _schedule_session(self, out: Outcome, member: ConsumerMember) -> None:
+        timer = Timer(TimerKind.HEARTBEAT, member.member_id)
+        out.effects.append(ScheduleTimer(timer, self._session_timeout_ms(member)))
 
     def _schedule_revocation(self, out: Outcome, member: ConsumerMember) -> None:
         out.effects.append(
@@ -376,19 +423,7 @@ def _updated(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMemb
             member.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
         ),
         assignor=member.assignor if request.assignor is None else request.assignor,
-    )
-
-
-def _subscription(member: ConsumerMember) -> MemberSubscription:
-    return MemberSubscription(
-        member.instance_id,
-        member.rack_id,
-        member.client_id,
-        member.client_host,
-        member.topics,
-        member.regex,
-        member.rebalance_timeout_ms,
-        member.assignor,
+        classic=None,
     )
 
 
@@ -406,12 +441,3 @@ def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
         f"The consumer group member has a {size} member epoch ({request.epoch}) than the one known by the group"
         f" coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
     )
-
-
-def _topics_of_member(member: ConsumerMember, draft: _Draft) -> set[str]:
-    resolved = draft.regexes.get(member.regex)
-    return set(member.topics) if resolved is None else {*member.topics, *resolved.topics}
-
-
-def _topics_of(draft: _Draft) -> set[str]:
-    return {topic for member in draft.members.values() for topic in _topics_of_member(member, draft)}

@@ -22,6 +22,14 @@ PartitionEpochs: TypeAlias = Mapping[TopicIdPartition, int]
 """Partition to the member epoch in which it was given to its member."""
 
 
+class ClassicMemberMetadata(NamedTuple):
+    """What a member that speaks the classic protocol has said of itself; timeout in ms."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Names of its assignors, best first, each with its subscription."""
+
+
 class MemberState(IntEnum):
     """How far a member is on its way to its target assignment; the numbers are those of its record."""
 
@@ -58,6 +66,8 @@ class ConsumerMember:
     assigned: PartitionEpochs = field(default_factory=dict, hash=False)
     revoking: PartitionEpochs = field(default_factory=dict, hash=False)
     """What the member was asked to give up and may still be reading."""
+    classic: ClassicMemberMetadata | None = None
+    """Of a member that speaks the classic protocol."""
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch

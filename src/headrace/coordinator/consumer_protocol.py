@@ -5,7 +5,7 @@ protocol (KIP-848) has to understand them. Every version begins as version 0 doe
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -32,7 +32,7 @@ class Subscription(NamedTuple):
 class Assignment(NamedTuple):
     """Topic to partitions, and what a custom assignor told its members."""
 
-    partitions: Mapping[str, Sequence[int]]
+    partitions: Mapping[str, tuple[int, ...]]
     user_data: bytes = b""
 
 

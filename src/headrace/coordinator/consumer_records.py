@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.coordinator.consumer_member import (
+    ClassicMemberMetadata,
     ConsumerMember,
     MemberState,
     PartitionEpochs,
@@ -25,6 +26,9 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _VERSION_0: Final = b"\x00\x00"
 _UUID: Final = 16
+_ABSENT: Final = b"\x00"
+_PRESENT: Final = b"\x01"
+"""Stands before a structure that might be null."""
 
 
 class ConsumerGroupKey(NamedTuple):
@@ -80,9 +84,7 @@ class GroupEpoch(NamedTuple):
 
 
 class MemberSubscription(NamedTuple):
-    """What a member said of itself; timeout in ms. `classic` is kept as it is: how a classic member (KIP-848's
-    migration) is described.
-    """
+    """What a member said of itself; timeout in ms."""
 
     instance_id: str | None
     rack_id: str | None
@@ -92,7 +94,7 @@ class MemberSubscription(NamedTuple):
     regex: str
     rebalance_timeout_ms: int
     assignor: str | None
-    classic: bytes | None = None
+    classic: ClassicMemberMetadata | None = None
 
 
 class AssignmentEpoch(NamedTuple):
@@ -189,7 +191,19 @@ def _put_subscription(out: bytearray, value: MemberSubscription) -> None:
     _put_string(out, value.regex)
     out += _INT32.pack(value.rebalance_timeout_ms)
     _put_string(out, value.assignor)
-    _put_tags(out, {} if value.classic is None else {0: value.classic})
+    _put_tags(out, {0: _ABSENT if value.classic is None else _encode_classic(value.classic)})
+
+
+def _encode_classic(value: ClassicMemberMetadata) -> bytes:
+    out = bytearray(_PRESENT + _INT32.pack(value.session_timeout_ms))
+    put_unsigned_varint(out, len(value.protocols) + 1)
+    for name, metadata in value.protocols:
+        _put_string(out, name)
+        put_unsigned_varint(out, len(metadata) + 1)
+        out += metadata
+        _put_tags(out, {})
+    _put_tags(out, {})
+    return bytes(out)
 
 
 def _put_partitions(out: bytearray, partitions: PartitionEpochs, *, with_epochs: bool) -> None:
@@ -273,8 +287,20 @@ def _subscription(reader: RecordReader) -> MemberSubscription:
         reader.string(),
         reader.int32(),
         reader.nullable_string(),
-        reader.tagged_fields().get(0),
+        _decode_classic(reader.tagged_fields().get(0)),
     )
+
+
+def _decode_classic(data: bytes | None) -> ClassicMemberMetadata | None:
+    if data is None or data[:1] != _PRESENT:
+        return None
+    reader = RecordReader.of_structure(data[1:])
+    session_timeout_ms = reader.int32()
+    protocols = []
+    for _ in range(reader.array_length()):
+        protocols.append((reader.string(), reader.bytes_()))
+        reader.tagged_fields()
+    return ClassicMemberMetadata(session_timeout_ms, tuple(protocols))
 
 
 def _assignment_epoch(reader: RecordReader) -> AssignmentEpoch:

@@ -123,7 +123,7 @@ class ConsumerState:
 
         A member that has not heard of its new epoch yet may commit what it had in the old one (KIP-1251).
 
-        Raises KafkaError: unknown_member_id, stale_member_epoch.
+        Raises KafkaError: unknown_member_id, stale_member_epoch, illegal_generation (a classic member).
         """
         if epoch < 0 and not self.members:
             return None
@@ -136,7 +136,7 @@ class ConsumerState:
         return member
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raises KafkaError: unknown_member_id, stale_member_epoch."""
+        """Raises KafkaError: unknown_member_id, stale_member_epoch, illegal_generation (a classic member)."""
         if not member_id and epoch < 0:
             return
         member = self.member(member_id or "")
@@ -168,7 +168,8 @@ class ConsumerState:
             if member.instance_id is not None:
                 assert self.instances[member.instance_id] == member.member_id
             if member.is_reconciled_to(self.assignment_epoch):
-                assert member.assigned.keys() == self.target.get(member.member_id, NO_PARTITIONS)
+                # Topics that it does not subscribe to any more are not in the next target yet.
+                assert member.assigned.keys() <= self.target.get(member.member_id, NO_PARTITIONS)
         assert owners == self.owners
         assert self.assignment_epoch <= self.epoch
         assert self.target.keys() <= self.members.keys()
@@ -226,6 +227,7 @@ class ConsumerState:
             regex=value.regex,
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             assignor=value.assignor,
+            classic=value.classic,
         )
         self._subscribed.update(value.topics)
         if value.instance_id is not None:
@@ -277,6 +279,11 @@ class ConsumerState:
 
 
 def _stale(epoch: int, member: ConsumerMember) -> KafkaError:
+    if member.classic is not None:
+        return KafkaError(
+            ErrorCode.illegal_generation,
+            f"The received generation id {epoch} does not match the expected member epoch {member.epoch}.",
+        )
     return KafkaError(
         ErrorCode.stale_member_epoch,
         f"The received member epoch {epoch} does not match the expected member epoch {member.epoch}.",

@@ -52,7 +52,9 @@ class TimerKind(StrEnum):
 
 
 class Timer(NamedTuple):
-    """Names one timer of a group; `member_id` only for heartbeats and revocations."""
+    """Names one timer of a group; `member_id` for those of one member. In a group of the consumer protocol members of
+    the classic one have their own joins and syncs.
+    """
 
     kind: TimerKind
     member_id: str = ""
@@ -72,10 +74,11 @@ class CompleteSync:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTimer:
-    """(Re)start a timer; an earlier schedule of the same timer is forgotten."""
+    """(Re)start a timer; an earlier schedule of the same timer is forgotten, unless it `may_run_already`."""
 
     timer: Timer
     delay_ms: int
+    may_run_already: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,8 @@ class Happening(StrEnum):
     STABLE = "is stable"
     EMPTY = "is empty"
     SUBSCRIBED = "changed its subscription"
+    UPGRADED = "is of the consumer protocol from now on"
+    DOWNGRADED = "is of the classic protocol from now on"
     BUMPED = "rebalances towards a new assignment"
     TARGETED = "computed a new assignment"
     REVOKING = "was asked to give up partitions"

@@ -44,6 +44,8 @@ class Rebalance:
         self.subscribed_topics: set[str] | None = None
         """What all members subscribe to, in the consumer's protocol; None where that is not known."""
         self.membership = Membership()
+        self.needs_rebalance = False
+        """Whether the log has members without a leader, who were to rebalance when it was written."""
         self.new_member_added = False
         """Whether an initial rebalance should wait once more."""
         self._initial_rebalance_delay_ms = initial_rebalance_delay_ms
@@ -95,6 +97,7 @@ class Rebalance:
             )
         if metadata.members:
             self.state = GroupState.STABLE
+            self.needs_rebalance = metadata.leader is None
             if metadata.leader in self.membership.members:
                 self.membership.leader_id = metadata.leader
         self.subscribed_topics = self._compute_subscribed_topics()

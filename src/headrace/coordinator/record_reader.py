@@ -28,6 +28,13 @@ class RecordReader:
         self._is_flexible = flexible or self.version >= _FIRST_FLEXIBLE
 
     @classmethod
+    def of_structure(cls, data: bytes) -> "RecordReader":
+        """A reader of a structure inside of a record, in the flexible encoding and without a version of its own."""
+        reader = cls(data, flexible=True)
+        reader._position = 0
+        return reader
+
+    @classmethod
     def of_key(cls, data: bytes) -> "RecordReader":
         """A reader of a key, which is plain in every version."""
         reader = cls(data)

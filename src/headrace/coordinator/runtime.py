@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from headrace.coordinator.classic_group import ClassicGroup
-from headrace.coordinator.consumer_group import ConsumerGroup, Outcome
+from headrace.coordinator.consumer_decision import Outcome
+from headrace.coordinator.consumer_group import ConsumerGroup
 from headrace.coordinator.consumer_member import TopicIdPartition
 from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
 from headrace.coordinator.consumer_state import ConsumerGroupState
@@ -28,6 +29,7 @@ from headrace.coordinator.effects import (
     SyncResult,
     Timer,
 )
+from headrace.coordinator.mixed_group import MixedGroup
 from headrace.coordinator.offsets import GroupOffsets
 from headrace.coordinator.records import GroupKey, GroupMetadata, OffsetKey
 from headrace.coordinator.requests import Join, Leaver, Sync
@@ -112,8 +114,7 @@ class GroupCoordinator:
     def join(self, group_id: str, request: Join) -> None:
         """Answers `request.reply_to`, a future of a JoinResult, now or when the join phase completes.
 
-        Raises KafkaError: invalid_group_id, invalid_session_timeout, inconsistent_group_protocol (a group of the
-        consumer protocol that has members).
+        Raises KafkaError: invalid_group_id, invalid_session_timeout, and what MixedGroup.join does.
         """
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id, "a group needs a name")
@@ -127,9 +128,17 @@ class GroupCoordinator:
             )
         shard = self._shards.of(group_id)
         group = shard.state.groups.get(group_id)
+        if isinstance(group, MixedGroup) and not group.is_empty:
+            try:
+                outcome = group.join(request, self._topics, wall_ms())
+            except KafkaError as error:
+                self._note_if_fenced(group, request.member_id, request.instance_id, error, "JoinGroup")
+                # As Kafka answers, without the member's id.
+                _answer(request.reply_to, JoinResult(error=error.code))
+            else:
+                self._carry_out(shard, group, outcome)
+            return
         if not isinstance(group, ClassicGroup):
-            if group is not None and not group.is_empty:
-                raise KafkaError(ErrorCode.inconsistent_group_protocol, "the group uses the consumer protocol")
             if request.member_id:
                 raise KafkaError(ErrorCode.unknown_member_id)
             # Whatever becomes of the member, the group exists from now on.
@@ -142,12 +151,19 @@ class GroupCoordinator:
     def sync(self, group_id: str, request: Sync) -> None:
         """Answers `request.reply_to`, a future of a SyncResult, now or when the assignment is in the log."""
         shard, group = self._joined(group_id)
-        self._act(shard, group, group.sync(request))
+        if isinstance(group, MixedGroup):
+            self._act(shard, group, group.sync(request, self._topics))
+        else:
+            self._act(shard, group, group.sync(request))
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """What to answer. Raises KafkaError as `ClassicGroup.heartbeat` does."""
         shard, group = self._joined(group_id)
         try:
+            if isinstance(group, MixedGroup):
+                answer, outcome = group.classic_heartbeat(member_id, instance_id, generation, self._topics, wall_ms())
+                self._carry_out(shard, group, outcome)
+                return answer
             effects = group.heartbeat(member_id, instance_id, generation)
         except KafkaError as error:
             self._note_if_fenced(group, member_id, instance_id, error, "Heartbeat")
@@ -157,13 +173,13 @@ class GroupCoordinator:
 
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[ErrorCode]:
         """One error code per leaver."""
-        shard = self._shards.of(group_id)
-        modern = shard.state.groups.get(group_id)
-        if isinstance(modern, ConsumerGroup):
-            return [self._remove_member(shard, modern, leaver) for leaver in leavers]
         shard, group = self._joined(group_id)
-        errors, effects = group.leave(leavers, wall_ms())
-        self._act(shard, group, effects)
+        if isinstance(group, MixedGroup):
+            errors, outcome = group.leave(leavers, self._topics, wall_ms())
+            self._carry_out(shard, group, outcome)
+        else:
+            errors, effects = group.leave(leavers, wall_ms())
+            self._act(shard, group, effects)
         return errors
 
     # Members of the consumer protocol
@@ -180,7 +196,7 @@ class GroupCoordinator:
                     f"{'Consumer group' if request.epoch > 0 else 'Group'} {group_id} not found.",
                 )
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
-        group = shard.state.consumer_group(group_id)
+        group, conversion = shard.state.consumer_group(group_id, self._topics)
         try:
             outcome = group.heartbeat(request, self._topics, wall_ms())
         except KafkaError as error:
@@ -192,34 +208,35 @@ class GroupCoordinator:
                     instance_id=request.instance_id,
                     client_id=request.client_id,
                     client_host=request.client_host,
-                    reason=error.message,
+                    reason=error.message or error.code.name,
                 )
                 self._note(group, fenced, wall_ms())
             raise
-        removal = [] if group is existing else shard.state.decide_removal(group_id)
-        self._carry_out(shard, group, outcome, removal)
+        self._carry_out(shard, group, outcome, conversion)
+        if isinstance(existing, ClassicGroup):
+            self._act(shard, existing, existing.hand_over(wall_ms()))
+            self._act(shard, group, group.loaded())
         assert outcome.result is not None
         return outcome.result
 
-    def _remove_member(self, shard: LedShard, group: ConsumerGroup, leaver: Leaver) -> ErrorCode:
-        """At an administrator's wish."""
-        try:
-            self._carry_out(shard, group, group.remove(leaver.member_id, leaver.instance_id, self._topics))
-        except KafkaError as error:
-            return error.code
-        return ErrorCode.none
-
     def _carry_out(
-        self, shard: LedShard, group: ConsumerGroup, outcome: Outcome, removal: Sequence[Change] = ()
+        self, shard: LedShard, group: MixedGroup, outcome: Outcome, conversion: Sequence[Change] = ()
     ) -> None:
-        """`removal` is of the classic group that the group takes the place of."""
+        """`conversion` is of the classic group that the group takes the place of."""
         before = group.state if outcome.decision else None
         try:
-            self._shards.append_and_replay(shard, [*removal, *outcome.decision])
+            changes: list[Change] = [*conversion, *outcome.decision]
+            if outcome.downgrade is not None:
+                changes.append((GroupKey(group.group_id), outcome.downgrade.metadata))
+            self._shards.append_and_replay(shard, changes)
         except KafkaError:
             group.append_failed()
             raise
         self._act(shard, group, outcome.effects)
+        if outcome.downgrade is not None:
+            classic = shard.state.classic_group(group.group_id)
+            downgrade = outcome.downgrade
+            self._act(shard, classic, classic.take_over(downgrade.protocols, downgrade.reason, wall_ms()))
         # Whether the group has settled shows only once the decision has been replayed, which makes a new group.
         after = shard.state.groups.get(group.group_id)
         if before is not None and isinstance(after, ConsumerGroup) and after.state is not before:
@@ -252,7 +269,8 @@ class GroupCoordinator:
                 raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         elif isinstance(group, ConsumerGroup):
             partitions = frozenset(TopicIdPartition(value.topic_id, index) for _, index, value in offsets)
-            if group.check_offset_commit(member_id, generation, partitions) is not None and not knows_epochs:
+            modern = group.check_offset_commit(member_id, generation, partitions)
+            if modern is not None and modern.classic is None and not knows_epochs:
                 raise KafkaError(ErrorCode.unsupported_version, "members of the group commit with version 9 or newer")
         else:
             try:
@@ -328,14 +346,13 @@ class GroupCoordinator:
         self._shards.append_and_replay(shard, decision)
         self._note(group, _group_note(group, Happening.DELETED), wall_ms())
 
-    def _joined(self, group_id: str) -> tuple[LedShard, ClassicGroup]:
+    def _joined(self, group_id: str) -> tuple[LedShard, Group]:
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id, "a group needs a name")
         shard = self._shards.of(group_id)
         group = shard.state.groups.get(group_id)
-        if not isinstance(group, ClassicGroup):
-            why = "not found" if group is None else "is not a classic group"
-            raise KafkaError(ErrorCode.unknown_member_id, f"Group {group_id} {why}.")
+        if group is None:
+            raise KafkaError(ErrorCode.unknown_member_id, f"Group {group_id} not found.")
         return shard, group
 
     # Effects
@@ -346,6 +363,8 @@ class GroupCoordinator:
         while to_do:
             effect = to_do.popleft()
             if isinstance(effect, ScheduleTimer):
+                if effect.may_run_already and (group.group_id, effect.timer) in self._timers:
+                    continue
                 self._timers.schedule((group.group_id, effect.timer), self._loop.time() + effect.delay_ms / 1000)
                 self._arm()
             elif isinstance(effect, CancelTimer):
@@ -362,12 +381,12 @@ class GroupCoordinator:
         self._observe(group.group_id, note, now_ms)
 
     def _note_if_fenced(
-        self, group: ClassicGroup, member_id: str, instance_id: str | None, error: KafkaError, operation: str
+        self, group: Group, member_id: str, instance_id: str | None, error: KafkaError, operation: str
     ) -> None:
         if error.code is ErrorCode.fenced_instance_id:
             fenced = Note(
                 what=Happening.FENCED,
-                generation=group.generation,
+                generation=_generation_of(group),
                 member_id=member_id,
                 instance_id=instance_id,
                 reason=f"{operation}: {error.message}",
@@ -440,9 +459,12 @@ class GroupCoordinator:
 
 
 def _group_note(group: Group, what: Happening) -> Note:
-    if isinstance(group, ConsumerGroup):
-        return Note(what=what, generation=group.epoch, reason=f"{len(group.members)} members")
-    return Note(what=what, generation=group.generation, reason=f"{len(group.membership)} members")
+    size = len(group.members if isinstance(group, ConsumerGroup) else group.membership)
+    return Note(what=what, generation=_generation_of(group), reason=f"{size} members")
+
+
+def _generation_of(group: Group) -> int:
+    return group.epoch if isinstance(group, ConsumerGroup) else group.generation
 
 
 def _answer(future: Any, result: JoinResult | SyncResult) -> None:

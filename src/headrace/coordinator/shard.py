@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from headrace.coordinator.classic_group import ClassicGroup
-from headrace.coordinator.consumer_group import ConsumerGroup
 from headrace.coordinator.consumer_records import (
     ConsumerGroupKey,
     ConsumerKey,
@@ -16,6 +15,8 @@ from headrace.coordinator.consumer_records import (
     PartitionMetadataKey,
     decode_value,
 )
+from headrace.coordinator.migration import upgrade
+from headrace.coordinator.mixed_group import MixedGroup
 from headrace.coordinator.offsets import Offsets
 from headrace.coordinator.records import (
     NO_TIMESTAMP,
@@ -31,11 +32,12 @@ from headrace.coordinator.records import (
     decode_offset,
 )
 from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.subscriptions import Topics
 from headrace.errors import ErrorCode, KafkaError
 
 Change: TypeAlias = tuple[WrittenKey, Value | None]
 Decision: TypeAlias = list[Change]
-Group: TypeAlias = ClassicGroup | ConsumerGroup
+Group: TypeAlias = ClassicGroup | MixedGroup
 
 
 OffsetToCommit: TypeAlias = tuple[str, int, CommittedOffset]
@@ -74,25 +76,29 @@ class GroupShard:
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a classic group.")
         return group
 
-    def consumer_group(self, group_id: str) -> ConsumerGroup:
-        """The group, new where there is none, or one of the classic protocol that has no members. It is not in
-        `groups` before its first record.
+    def consumer_group(self, group_id: str, topics: Topics) -> tuple[MixedGroup, Decision]:
+        """The group, and what has to be written for it to be one of the consumer protocol: nothing for one that is, or
+        is new. It is not in `groups` before its first record.
 
-        Raises KafkaError(group_id_not_found) for a classic group with members.
+        Raises KafkaError(group_id_not_found) for a classic group with members that has to stay one.
         """
         group = self.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            return group
-        if group is not None and not group.is_empty:
-            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
-        return ConsumerGroup(group_id, self._settings)
+        if isinstance(group, MixedGroup):
+            return group, []
+        new = MixedGroup(group_id, self._settings)
+        if group is None or group.is_empty:
+            return new, self.decide_removal(group_id)
+        conversion = upgrade(group, self._settings.of(group_id), topics)
+        for key, value in conversion:
+            new.replay(key, value)
+        return new, [*self.decide_removal(group_id), *conversion]
 
     # Decisions
 
     def decide_removal(self, group_id: str) -> Decision:
         """Tombstones for the group, of whichever protocol; its offsets stay."""
         group = self.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, MixedGroup):
             return [*group.tombstones()]
         return [] if group is None else [(GroupKey(group_id), None)]
 
@@ -201,10 +207,10 @@ class GroupShard:
 
     def _replay_consumer(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
         group = self.groups.get(key.group_id)
-        if not isinstance(group, ConsumerGroup):
+        if not isinstance(group, MixedGroup):
             if value is None:
                 return
-            group = self.groups[key.group_id] = ConsumerGroup(key.group_id, self._settings)
+            group = self.groups[key.group_id] = MixedGroup(key.group_id, self._settings)
         if isinstance(key, ConsumerGroupKey) and value is None:
             del self.groups[key.group_id]
         else:
@@ -226,7 +232,7 @@ class GroupShard:
             self.replay(decoded, decode_group(value), now_ms=now_ms)
         elif isinstance(decoded, PartitionMetadataKey):
             group = self.groups.get(decoded.group_id)
-            if isinstance(group, ConsumerGroup):
+            if isinstance(group, MixedGroup):
                 group.replay_partition_metadata()
         else:
             self.replay(decoded, decode_value(decoded, value), now_ms=now_ms)

@@ -42,6 +42,9 @@ class Topics(Protocol):
     def describe(self, topic: str) -> tuple[bytes, int] | None:
         """Id (16 bytes) and number of partitions; None where it does not exist."""
 
+    def name_of(self, topic_id: bytes) -> str | None:
+        """None where it does not exist."""
+
 
 @lru_cache(maxsize=1024)
 def compiled(regex: str) -> "re.Pattern[str]":

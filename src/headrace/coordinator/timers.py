@@ -23,6 +23,9 @@ class Timers(Generic[K]):
     def __len__(self) -> int:
         return len(self._deadlines)
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._deadlines
+
     def schedule(self, key: K, deadline: float) -> None:
         """Set or move the deadline of `key`."""
         entry = self._deadlines.get(key)

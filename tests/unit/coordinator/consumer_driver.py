@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.coordinator.consumer_group import ConsumerGroup, Outcome
+from headrace.coordinator.consumer_decision import Outcome
+from headrace.coordinator.consumer_group import ConsumerGroup
 from headrace.coordinator.consumer_member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions, TopicIdPartition
 from headrace.coordinator.consumer_records import (
     ConsumerKey,

@@ -25,6 +25,10 @@ class FakeTopics:
     def describe(self, topic: str) -> tuple[bytes, int] | None:
         return (topic_id(topic), self._counts[topic]) if topic in self._counts else None
 
+    def name_of(self, topic_id: bytes) -> str | None:
+        name = topic_id.rstrip(b"\0").decode()
+        return name if name in self._counts else None
+
 
 def topic_id(topic: str) -> bytes:
     return topic.encode().ljust(16, b"\0")

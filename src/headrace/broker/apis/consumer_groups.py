@@ -18,8 +18,9 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 
 _MEMBER_ID_FROM_CLIENT_SINCE: Final = 1
+_CLASSIC: Final = 0
 _CONSUMER: Final = 1
-"""The only type of member that ConsumerGroupDescribe shows."""
+"""Types of members, by the protocol that they speak."""
 _ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits: all that can be allowed on a group (KIP-430)."""
 _NOT_ASKED: Final = -(2**31)
@@ -104,7 +105,7 @@ class ConsumerGroupApis:
             "subscribed_topic_regex": member.regex,
             "assignment": {"topic_partitions": self._with_names(member.assigned)},
             "target_assignment": {"topic_partitions": self._with_names(target)},
-            "member_type": _CONSUMER,
+            "member_type": _CONSUMER if member.classic is None else _CLASSIC,
         }
 
     def _with_names(self, partitions: Iterable[TopicIdPartition]) -> list[dict[str, Any]]:

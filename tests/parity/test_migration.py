@@ -1,0 +1,249 @@
+"""A group that moves between the classic and the consumer protocol (KIP-848) while it has members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.coordinator.consumer_protocol import encode_assignment
+from headrace.wire.apis import ApiKey
+from tests.parity.both import Asked, Both, Side
+from tests.parity.test_groups import Member, heartbeat, leave, of
+from tests.support.waiting import wait_for
+
+Names = Callable[[], str]
+JOIN, SYNC, BEAT, CONSUMER_BEAT = (
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+)
+CONSUMER = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+def subscription(topic: str, owned: tuple[int, ...] = ()) -> bytes:
+    """In version 1 of the consumer's embedded protocol, which says what a member owns."""
+    topics = b"\x00\x01\x00\x00\x00\x01" + len(topic).to_bytes(2, "big") + topic.encode()
+    partitions = {topic: list(owned)} if owned else {}
+    return topics + b"\xff\xff\xff\xff" + encode_assignment(partitions, 0)[2:-4]
+
+
+def join(
+    group: str,
+    topic: str,
+    member: Member | str = "",
+    *,
+    owned: tuple[int, ...] = (),
+    instance: str | None = None,
+    protocols: tuple[str, ...] = ("cooperative-sticky", "range"),
+    metadata: bytes | None = None,
+    protocol_type: str = "consumer",
+) -> Asked:
+    return lambda side: {
+        "group_id": group,
+        "session_timeout": 30_000,
+        "rebalance_timeout": 60_000,
+        "member_id": member(side) if callable(member) else member,
+        "group_instance_id": instance,
+        "protocol_type": protocol_type,
+        "protocols": [
+            {"name": name, "metadata": subscription(topic, owned) if metadata is None else metadata}
+            for name in protocols
+        ],
+        "reason": "a test",
+    }
+
+
+def sync(group: str, member: Member, generation: int, assignment: bytes | None = None, **fields: Any) -> Asked:
+    return lambda side: {
+        "group_id": group,
+        "generation_id": generation,
+        "member_id": member(side),
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocol_name": "cooperative-sticky",
+        "assignments": [] if assignment is None else [{"member_id": member(side), "assignment": assignment}],
+        **fields,
+    }
+
+
+def beat(
+    group: str,
+    epoch: int,
+    *,
+    topics: list[str] | None = None,
+    owned: tuple[str, tuple[int, ...]] | None = None,
+    instance: str | None = None,
+    member: str = CONSUMER,
+) -> Asked:
+    """A heartbeat of the consumer protocol; a full one where it says its topics."""
+
+    def message(side: Side) -> dict[str, Any]:
+        partitions = None
+        if owned is not None:
+            topic, indexes = owned
+            partitions = [{"topic_id": side.topic_id(topic), "partitions": list(indexes)}] if indexes else []
+        elif epoch == 0:
+            partitions = []
+        return {
+            "group_id": group,
+            "member_id": member,
+            "member_epoch": epoch,
+            "instance_id": instance,
+            "rack_id": None,
+            "rebalance_timeout": 60_000 if topics is not None else -1,
+            "subscribed_topic_names": topics,
+            "subscribed_topic_regex": None,
+            "server_assignor": None,
+            "topic_partitions": partitions,
+        }
+
+    return message
+
+
+def upgraded(both: Both, group: str, topic: str) -> Member:
+    """A classic member that reads all of `topic`, in a group that a consumer has joined."""
+    first = both.ask(JOIN, 9, join(group, topic), what="join")
+    member = of(both, first)
+    both.ask(JOIN, 9, join(group, topic, member), what="join with the id")
+    both.ask(SYNC, 5, sync(group, member, 1, encode_assignment({topic: [0, 1, 2, 3]}, 1)))
+    both.ask(CONSUMER_BEAT, 1, beat(group, 0, topics=[topic]), what="a consumer joins", on="consumer")
+    return member
+
+
+def describe_both(both: Both, group: str, what: str) -> None:
+    both.ask(ApiKey.DESCRIBE_GROUPS, 6, {"groups": [group], "include_authorized_operations": False}, what=what)
+    asked = {"group_ids": [group], "include_authorized_operations": False}
+    both.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, asked, what=what)
+
+
+def test_a_group_moves_to_the_consumer_protocol_and_back(both: Both, name: Names) -> None:
+    group, topic = name(), both.create(name(), 4)
+    member = upgraded(both, group, topic)
+    describe_both(both, group, "upgraded")
+    both.ask(BEAT, 4, heartbeat(group, member, 1), what="has to rejoin")
+    both.ask(SYNC, 5, sync(group, member, 1), what="has to rejoin")
+    both.ask(JOIN, 9, join(group, topic, member, owned=(0, 1, 2, 3)), what="owns all")
+    both.ask(BEAT, 4, heartbeat(group, member, 1), what="has to revoke")
+    both.ask(SYNC, 5, sync(group, member, 1), what="has to revoke")
+    both.ask(CONSUMER_BEAT, 1, beat(group, 2), what="waits", on="consumer")
+    both.ask(JOIN, 9, join(group, topic, member, owned=(0, 1)), what="has revoked")
+    for what, asked in (
+        ("former generation", sync(group, member, 1)),
+        ("another protocol", sync(group, member, 2, protocol_name="range")),
+        ("another type", sync(group, member, 2, protocol_type="connect")),
+        ("good", sync(group, member, 2)),
+        ("again", sync(group, member, 2)),
+    ):
+        both.ask(SYNC, 5, asked, what=what)
+    for what, asked in (
+        ("good", heartbeat(group, member, 2)),
+        ("former generation", heartbeat(group, member, 1)),
+        ("stranger", heartbeat(group, "stranger", 2)),
+        ("consumer", heartbeat(group, CONSUMER, 2)),
+        ("instance", heartbeat(group, member, 2, "i")),
+    ):
+        both.ask(BEAT, 4, asked, what=what)
+    both.ask(CONSUMER_BEAT, 1, beat(group, 2), what="has its own", on="consumer")
+    describe_both(both, group, "settled")
+    both.ask(CONSUMER_BEAT, 1, beat(group, -1), what="leaves", on="consumer")
+    describe_both(both, group, "downgraded")
+    both.ask(BEAT, 4, heartbeat(group, member, 2), what="downgraded")
+    both.ask(JOIN, 9, join(group, topic, member, owned=(0, 1)), what="downgraded")
+    both.ask(SYNC, 5, sync(group, member, 3, encode_assignment({topic: [0, 1, 2, 3]}, 1)), what="downgraded")
+    both.ask(BEAT, 4, heartbeat(group, member, 3), what="settled")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
+
+
+def test_classic_members_join_a_consumer_group(both: Both, name: Names) -> None:
+    group, topic = name(), both.create(name(), 2)
+    both.ask(CONSUMER_BEAT, 1, beat(group, 0, topics=[topic]), on="consumer")
+    for what, asked in (
+        ("another type", join(group, topic, protocol_type="connect")),
+        ("no protocols", join(group, topic, protocols=())),
+        ("no type", join(group, topic, protocol_type="")),
+    ):
+        both.ask(JOIN, 9, asked, what=what)
+    member = of(both, both.ask(JOIN, 9, join(group, topic), what="without an id"))
+    both.ask(JOIN, 9, join(group, topic, member, metadata=b"\x00"), what="malformed")
+    both.ask(JOIN, 9, join(group, topic, member, protocols=("range",)), what="with the id")
+    both.ask(JOIN, 9, join(group, topic, protocols=("sticky",)), what="no protocol in common")
+    leavers = leave(group, ("stranger", None), ("", "i"), (member, "i"), (CONSUMER, None), (CONSUMER, None))
+    both.ask(ApiKey.LEAVE_GROUP, 5, leavers, what="several leave")
+    describe_both(both, group, "downgraded")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)), what="the last leaves")
+    describe_both(both, group, "empty")
+
+
+def test_static_members_change_their_protocol(both: Both, name: Names) -> None:
+    group, topic = name(), both.create(name(), 4)
+    both.ask(CONSUMER_BEAT, 1, beat(group, 0, topics=[topic], instance="i"), on="consumer")
+    classic = of(both, both.ask(JOIN, 9, join(group, topic, instance="i"), what="takes over"))
+    describe_both(both, group, "downgraded")
+    both.ask(CONSUMER_BEAT, 1, beat(group, 2, instance="i"), what="fenced", on="consumer")
+    both.ask(SYNC, 5, sync(group, classic, 2, group_instance_id="i"))
+    both.ask(BEAT, 4, heartbeat(group, classic, 2, "i"))
+    both.ask(CONSUMER_BEAT, 1, beat(group, 0, topics=[topic], instance="i"), what="takes over", on="consumer")
+    describe_both(both, group, "upgraded")
+    both.ask(BEAT, 4, heartbeat(group, classic, 2, "i"), what="fenced")
+    both.ask(JOIN, 9, join(group, topic, classic, instance="i"), what="fenced")
+    both.ask(SYNC, 5, sync(group, classic, 2, group_instance_id="i"), what="fenced")
+
+
+def test_commits_of_a_mixed_group(both: Both, name: Names) -> None:
+    group, topic = name(), both.create(name(), 4)
+    member = upgraded(both, group, topic)
+    for what, version, epoch, who in (
+        ("the classic one", 8, 1, member),
+        ("a newer generation", 8, 9, member),
+        ("the consumer", 9, 2, lambda _: CONSUMER),
+        ("the consumer, with an old version", 8, 2, lambda _: CONSUMER),
+        ("a newer epoch", 9, 9, lambda _: CONSUMER),
+        ("a stranger", 9, 1, lambda _: "stranger"),
+    ):
+
+        def message(side: Side, epoch: int = epoch, who: Member = who) -> dict[str, Any]:
+            partition = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1}
+            return {
+                "group_id": group,
+                "generation_id_or_member_epoch": epoch,
+                "member_id": who(side),
+                "group_instance_id": None,
+                "topics": [{"name": topic, "partitions": [{**partition, "committed_metadata": ""}]}],
+            }
+
+        both.ask(ApiKey.OFFSET_COMMIT, version, message, what=what)
+
+
+def test_what_cannot_be_upgraded(both: Both, name: Names) -> None:
+    for what, options, assignment in (
+        ("another type", {"protocol_type": "connect"}, b"x"),
+        ("a custom assignor", {}, b"\x00\x01\x00\x00\x00\x00\x00\x00\x00\x04data"),
+        ("malformed", {}, b"\x00"),
+    ):
+        group, topic = name(), both.create(name(), 1)
+        member = of(both, both.ask(JOIN, 9, join(group, topic, **options)))  # type: ignore[arg-type]
+        both.ask(JOIN, 9, join(group, topic, member, **options))  # type: ignore[arg-type]
+        kind = options.get("protocol_type", "consumer")
+        both.ask(SYNC, 5, sync(group, member, 1, assignment, protocol_type=kind), what=what)
+        both.ask(CONSUMER_BEAT, 1, beat(group, 0, topics=[topic]), what=what, on="consumer")
+        both.ask(BEAT, 4, heartbeat(group, member, 1), what=f"{what} goes on")
+
+
+def test_a_dropped_topic_is_revoked_at_once(both: Both, name: Names) -> None:
+    group, one, other = name(), both.create(name(), 1), both.create(name(), 1)
+    both.ask(CONSUMER_BEAT, 1, beat(group, 0, topics=[one, other]), on="consumer")
+    # Within group.consumer.assignment.interval.ms there is no new assignment yet.
+    both.ask(CONSUMER_BEAT, 1, beat(group, 2, topics=[one]), what="drops a topic", on="consumer")
+    both.ask(CONSUMER_BEAT, 1, beat(group, 2, owned=(one, (0,))), what="has given it up", on="consumer")
+
+    def is_settled() -> bool:
+        answers = [side.ask(CONSUMER_BEAT, 1, _asked(beat(group, 2), side), "consumer") for side in both.sides]
+        return all(answer["member_epoch"] == 3 for answer in answers)
+
+    wait_for(is_settled, "the next assignment")
+    describe_both(both, group, "settled")
+
+
+def _asked(asked: Asked, side: Side) -> dict[str, Any]:
+    return asked(side) if callable(asked) else asked
