@@ -190,7 +190,7 @@ class Node:
 
     def _compose(self) -> None:
         config = self.config
-        self._topic_table = TopicTable(lambda: self.controller.image, self.topic_name)
+        self._topic_table = TopicTable(lambda: self.controller.image)
         self.group_history = GroupHistory(
             metadata_file(self.log_dirs.directories).with_name(GROUP_HISTORY_FILE),
             interval_ms=config.headrace_group_history_interval_ms,
