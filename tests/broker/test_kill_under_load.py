@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -108,8 +109,10 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[str, int, int]]
     return found
 
 
-def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data", settings={"log.segment.bytes": 1_048_576}) as broker:
+@pytest.mark.parametrize("flush_messages", [2**63 - 1, 1], ids=["page cache", "fsync"])
+def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path, flush_messages: int) -> None:
+    settings = {"log.segment.bytes": 1_048_576, "log.flush.interval.messages": flush_messages}
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         (created,) = admin.create_topics([NewTopic("t", PARTITIONS, 1)]).values()
         created.result(20)

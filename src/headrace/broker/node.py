@@ -28,6 +28,7 @@ from headrace.broker.compaction import Compaction
 from headrace.broker.context import RequestContext
 from headrace.broker.disk_watch import DiskWatch
 from headrace.broker.dispatch import Dispatcher
+from headrace.broker.durable_groups import durable
 from headrace.broker.group_history.recorder import FILE_NAME as GROUP_HISTORY_FILE
 from headrace.broker.group_history.recorder import GroupHistory
 from headrace.broker.producer_ids import ProducerIds
@@ -43,6 +44,7 @@ from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager, now_ms
 from headrace.storage.log_config import LogConfig
@@ -61,6 +63,7 @@ log = logging.getLogger(__name__)
 
 METADATA_FILE: Final = "metadata.db"
 DELETED_FILES_CHECK_MS: Final = 1000
+FAILURE_CHECK_MS: Final = 1000
 _SLOW_DISK_THREADS: Final = 2
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 
@@ -106,7 +109,8 @@ class Node:
             config.take_node_id(noted_id)
         founded = self._founded_cluster()
         self.log_dirs = LogDirs.survey(self._data_directories, broker_id=config.node_id, cluster_id=founded)
-        self.replicas = ReplicaManager(self.log_dirs, self._log_config)
+        self._group_commit = GroupCommit(self._loop, self._disk_failed)
+        self.replicas = ReplicaManager(self.log_dirs, self._log_config, self._group_commit)
         self._dispatcher = Dispatcher(self._loop)
         self._server = Server(config, self._dispatcher.handle, self._loop)
         try:
@@ -160,6 +164,7 @@ class Node:
         await self.group_history.stop()
         await self._compaction.stop()
         self._disk_watch.stop()
+        self._group_commit.close()
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
@@ -202,7 +207,7 @@ class Node:
         )
         producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         for apis in (
-            ProduceApi(self.replicas, self.topic_name),
+            ProduceApi(self.replicas, self.topic_name, self._group_commit),
             FetchApi(
                 self.replicas,
                 self.topic_name,
@@ -217,13 +222,17 @@ class Node:
             TopicApis(self.controller, config),
             MetadataApis(self.controller, config),
             ConfigApis(self.controller, config),
+        ):
+            self._dispatcher.add_routes(apis.routes())
+        coordinator_apis: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
             GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic),
             GroupAdminApis(self.coordinator),
             OffsetApis(self.coordinator, self),
-        ):
-            self._dispatcher.add_routes(apis.routes())
+        ]
         if "consumer" in config.group_coordinator_rebalance_protocols:
-            self._dispatcher.add_routes(ConsumerGroupApis(self.coordinator, self.topic_name).routes())
+            coordinator_apis.append(ConsumerGroupApis(self.coordinator, self.topic_name))
+        for group_apis in coordinator_apis:
+            self._dispatcher.add_routes(durable(group_apis.routes(), self._group_commit))
         for resource in self.controller.image.configs:
             if resource.kind == GROUP_CONFIG:
                 self._configure_group(resource.name)
@@ -426,8 +435,12 @@ class Node:
             lambda: replicas.expire_producers(config.producer_id_expiration_ms),
         )
         self._every(
-            "Flushing", lambda: min(config.log_flush_scheduler_interval_ms, 1000), replicas.flush_due, slow=True
+            "Flushing",
+            lambda: min(config.log_flush_scheduler_interval_ms, FAILURE_CHECK_MS, replicas.shortest_flush_ms),
+            replicas.flush_due,
+            slow=True,
         )
+        self._every("Looking for failed disks", lambda: FAILURE_CHECK_MS, self._look_for_failed_disks)
         self._every("Write-back", lambda: config.log_flush_offset_checkpoint_interval_ms, self._write_back, slow=True)
         self._every(
             "Removal of deleted files",
@@ -435,6 +448,15 @@ class Node:
             lambda: self.log_dirs.remove_deleted_files(now_ms()),
             slow=True,
         )
+
+    def _look_for_failed_disks(self) -> None:
+        for partition, why in self.replicas.failed():
+            self._disk_failed(partition, KafkaError(ErrorCode.kafka_storage_error, why))
+
+    def _disk_failed(self, partition: Partition, error: KafkaError) -> None:
+        topic, index = partition.topic_partition
+        if self.replicas.give_up(partition, str(error)) and topic == offsets_topic.NAME:
+            self.coordinator.resigned(index)
 
     def _write_back(self) -> None:
         self.log_dirs.flush_rolled()

@@ -61,8 +61,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.disk.soft.free.bytes",
         LONG,
         -1,
-        "Free bytes of a log directory's file system below which the broker warns, once, and says so in a metric; 0 for "
-        "no such mark. -1 is 1 GiB, or a tenth of a file system of less than 10 GiB.",
+        "Free bytes of a log directory's file system below which the broker warns, once, and says so in a metric; 0 "
+        "for no such mark. -1 is 1 GiB, or a tenth of a file system of less than 10 GiB.",
         at_least(-1),
         update=CLUSTER_WIDE,
     ),
@@ -79,9 +79,9 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         LONG,
         -1,
         "Free bytes of a log directory's file system below which its partitions take no records from clients: they are "
-        "refused with KAFKA_STORAGE_ERROR, which clients retry, until there is more room. What is left is for metadata, "
-        "internal topics and compaction, so do not set it below 64 MiB on a large disk; 0 for no such mark. -1 is 256 "
-        "MiB, or a twentieth of a file system of less than 5 GiB.",
+        "refused with KAFKA_STORAGE_ERROR, which clients retry, until there is more room. What is left is for "
+        "metadata, internal topics and compaction, so do not set it below 64 MiB on a large disk; 0 for no such mark. "
+        "-1 is 256 MiB, or a twentieth of a file system of less than 5 GiB.",
         at_least(-1),
         importance=HIGH,
         update=CLUSTER_WIDE,

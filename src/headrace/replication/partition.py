@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.group_commit import GroupCommit
 from headrace.replication.producer_state import ProducerState
 from headrace.storage.log import Log
 from headrace.storage.log_file import FileSlice
@@ -60,6 +61,8 @@ class Partition:
 
     __slots__ = (
         "_grown",
+        "awaits_flush",
+        "group_commit",
         "high_watermark",
         "isr_size",
         "leader_epoch",
@@ -92,6 +95,10 @@ class Partition:
         self.high_watermark = log.log_end_offset
         self.refusal: str | None = None
         """Why records of clients are not taken at present."""
+        self.group_commit: GroupCommit | None = None
+        """Flushes the log where `flush.messages` asks for it; without it an append waits for the disk itself."""
+        self.awaits_flush = False
+        """Whether the high watermark waits for the disk."""
         self._grown: set[Callable[[], None]] = set()
 
     @property
@@ -168,12 +175,30 @@ class Partition:
             self.write_producer_snapshot(base_offset)
         if producer_id >= 0:
             self.producers.update(header, base_offset, last_offset, max_timestamp)
-        if log.flush_due(now_ms):
-            log.flush(now_ms)
-        self.high_watermark = last_offset + 1
-        for grown in self._grown:
-            grown()
+        if self.awaits_flush or last_offset - log.recovery_point + 1 >= config.flush_messages:
+            self._flush_first(now_ms)
+        else:
+            self.high_watermark = last_offset + 1
+            for grown in self._grown:
+                grown()
         return _new_tuple(AppendResult, (base_offset, last_offset, append_time, log.log_start_offset))
+
+    def _flush_first(self, now_ms: int) -> None:
+        """What was appended is on the disk before consumers see it and producers are answered."""
+        if self.group_commit is None:
+            self.log.flush(now_ms)
+            self.flushed_to(self.log.log_end_offset)
+        else:
+            self.awaits_flush = True
+            self.group_commit.request(self)
+
+    def flushed_to(self, offset: int) -> None:
+        """What is before `offset` is on the disk."""
+        self.awaits_flush = self.log.log_end_offset > offset
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            for grown in self._grown:
+                grown()
 
     def _refused(self) -> KafkaError:
         if self.refusal is not None:
@@ -264,8 +289,12 @@ class Partition:
         return self.transactions.marked(self.producers.snapshot())
 
     def write_producer_snapshot(self, offset: int) -> None:
-        """Write the producers' state as of `offset`, for the next start. Raises OSError."""
-        write_snapshot(self.log.directory, offset, self.producer_entries(), sync=False)
+        """Write the producers' state as of `offset`, for the next start, which takes longer without it."""
+        try:
+            write_snapshot(self.log.directory, offset, self.producer_entries(), sync=False)
+        except OSError as error:
+            log.warning("The state of %s's producers cannot be written: %s", self.topic_partition, error)
+            self.log.on_disk_error(self.log, error)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """The largest epoch up to `leader_epoch` and where it ends; (-1, -1) where unknown (KIP-101, KIP-279)."""

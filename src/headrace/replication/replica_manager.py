@@ -5,9 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.producer_state import ProducerState
 from headrace.storage.log import Log
@@ -17,6 +19,9 @@ from headrace.storage.open_transactions import OpenTransactions
 from headrace.storage.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
 from headrace.storage.txn_recovery import replay_transactional
 from headrace.types import TopicPartition
+
+_NEVER_MS: Final = 2**63 - 1
+_SHORTEST_FLUSH_MS: Final = 10
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +34,13 @@ def now_ms() -> int:
 class ReplicaManager:
     """Finds the partition of a request, and looks after all of them."""
 
-    def __init__(self, log_dirs: LogDirs, config_of: Callable[[str], LogConfig]) -> None:
-        """`config_of` gives the settings in force for a topic."""
+    def __init__(
+        self, log_dirs: LogDirs, config_of: Callable[[str], LogConfig], group_commit: GroupCommit | None = None
+    ) -> None:
+        """`config_of` gives the settings in force for a topic. Without `group_commit` appends wait for the disk."""
         self.log_dirs = log_dirs
+        self._group_commit = group_commit
+        self.shortest_flush_ms = _NEVER_MS
         self._config_of = config_of
         self._checkpointing = threading.Lock()
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -94,8 +103,33 @@ class ReplicaManager:
         partition = Partition(
             opened, topic_id=topic_id, leader_epoch=leader_epoch, producers=producers, transactions=transactions
         )
+        partition.group_commit = self._group_commit
         self._partitions[topic_partition] = partition
         return partition
+
+    def give_up(self, partition: Partition, why: str) -> bool:
+        """Serve a partition no more whose disk has failed; whether it was served. A restart recovers its log."""
+        topic_partition = partition.topic_partition
+        if self._partitions.get(topic_partition) is not partition:
+            return False  # deleted, or offline already
+        del self._partitions[topic_partition]
+        self._offline[topic_partition] = why
+        self.log_dirs.abandon(topic_partition)
+        log.error(
+            "%s is offline: %s. What was not acknowledged may be lost: check the disk, then restart the broker",
+            topic_partition,
+            why,
+        )
+        partition.wake_all()
+        return True
+
+    def failed(self) -> list[tuple[Partition, str]]:
+        """Partitions whose logs a flush has failed to bring to the disk, and why."""
+        return [
+            (partition, partition.log.flush_failure)
+            for partition in self.partitions()
+            if partition.log.flush_failure is not None
+        ]
 
     def _open_log(self, topic_partition: TopicPartition, topic_id: UUID) -> Log:
         config = self._config_of(topic_partition.topic)
@@ -165,9 +199,15 @@ class ReplicaManager:
     def flush_due(self) -> None:
         """Flush the logs whose `flush.ms` is over; waits for the disk: call it in a thread."""
         now = now_ms()
+        shortest = _NEVER_MS
         for partition in self.partitions():
+            shortest = min(shortest, partition.log.config.flush_ms)
             if partition.log.flush_due(now):
-                partition.log.flush(now)
+                try:
+                    partition.log.flush(now)
+                except KafkaError as error:
+                    log.error("Flushing failed: %s", error)
+        self.shortest_flush_ms = max(shortest, _SHORTEST_FLUSH_MS)
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and high watermarks down; waits for the disk: call it in a thread.

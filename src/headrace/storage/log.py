@@ -4,6 +4,7 @@ Synchronous, and told the time by its caller. One thread appends, reads, truncat
 `remove_deleted_files`, which wait for the disk, may run in another beside it.
 """
 
+import errno
 import logging
 import os
 import weakref
@@ -11,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from threading import Lock
+from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import sync_directory, sync_file
@@ -31,6 +34,9 @@ from headrace.storage.txn_recovery import restore_transaction_indexes
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.batch import BatchHeader
 
+_NOT_THE_DISK: Final = (errno.ENOENT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""A flush that fails so may be tried again: the log is just being deleted, or a file could not be opened."""
+
 log = logging.getLogger(__name__)
 
 
@@ -47,11 +53,15 @@ class Log:
     __slots__ = (
         "__weakref__",
         "_deleted_files",
+        "_flushing",
         "_last_flush_ms",
+        "_new_names",
+        "_rolled",
         "_segments",
         "_truncations",
         "config",
         "directory",
+        "flush_failure",
         "keep_bounds",
         "leader_epochs",
         "log_end_offset",
@@ -76,6 +86,11 @@ class Log:
         self._deleted_files: deque[tuple[int, list[Path]]] = deque()
         self._last_flush_ms = now_ms
         self._truncations = 0
+        self._flushing = Lock()
+        self._new_names = True
+        self._rolled: list[Segment] = []
+        self.flush_failure: str | None = None
+        """Why the log cannot be used any more: what an fsync failed to write, the next one does not try again."""
         self.keep_bounds: Callable[[Log], None] = _keep_nothing
         """Writes the recovery point and the log start offset down before what lies behind them changes."""
 
@@ -203,10 +218,9 @@ class Log:
         *older, active = self._segments.ordered
         active.seal()
         if self.recovery_point >= self.log_end_offset:
-            # no flush will come to this segment any more, and recovery will not look into it
-            active.file.sync()
-            active.sync_indexes()
+            self._rolled.append(active)
         segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
+        self._new_names = True
         if active.size:
             self._segments.replace([*older, active, segment])
         else:
@@ -446,6 +460,23 @@ class Log:
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
+    @property
+    def truncations(self) -> int:
+        """How often the log was truncated since it was opened."""
+        return self._truncations
+
+    @property
+    def recovery_point_to_keep(self) -> int:
+        """What a checkpoint may say: everything before it is on the disk, with the indexes that recovery leaves alone.
+
+        Those of the active segment are not, so it must not be passed over even if it is rolled right now.
+        """
+        if self._rolled:
+            return min(self.recovery_point, self._rolled[0].base_offset)
+        if not self._segments.ordered:
+            return self.recovery_point  # closed, with its indexes
+        return min(self.recovery_point, max(self._segments.active_base_offset, self.log_end_offset - 1))
+
     def flush_due(self, now_ms: int) -> bool:
         """Whether `flush.messages` or `flush.ms` asks for a flush."""
         unflushed = self.log_end_offset - self.recovery_point
@@ -461,11 +492,19 @@ class Log:
         end = self.log_end_offset if upto is None else upto
         if now_ms is not None:
             self._last_flush_ms = now_ms
-        if end <= self.recovery_point:
-            return
+        if end > self.recovery_point or self._rolled:
+            with self._flushing:
+                self._flush(end)
+
+    def _flush(self, end: int) -> None:
+        if self.flush_failure is not None:
+            raise KafkaError(ErrorCode.kafka_storage_error, self.flush_failure)
         truncations = self._truncations
         segments = self._segments.ordered
         try:
+            while self._rolled:
+                self._sync_segment(self._rolled[0], active=False)
+                del self._rolled[0]
             for segment, next_segment in zip_longest(segments, segments[1:]):
                 if segment.base_offset >= end:
                     break
@@ -473,13 +512,22 @@ class Log:
                     continue
                 self._sync_segment(segment, active=segment is segments[-1])
             self.leader_epochs.sync()
-            sync_directory(self.directory)
+            if self._new_names:
+                self._new_names = False
+                try:
+                    sync_directory(self.directory)
+                except OSError:
+                    self._new_names = True
+                    raise
             if truncations == self._truncations:
                 self.recovery_point = max(self.recovery_point, end)
             if segments[-1] is not self._segments.ordered[-1]:
                 self._sync_segment(segments[-1], active=False)  # it was rolled meanwhile, when this flush was not over
         except OSError as error:
-            raise self._storage_error("flush", error) from error
+            failed = self._storage_error("flush", error)
+            if error.errno not in _NOT_THE_DISK:
+                self.flush_failure = str(failed)
+            raise failed from error
 
     def _sync_segment(self, segment: Segment, *, active: bool) -> None:
         try:

@@ -189,7 +189,7 @@ class LogDir:
         """
         for each in logs:
             topic_partition = each.topic_partition
-            self.recovery_points[topic_partition] = each.recovery_point
+            self.recovery_points[topic_partition] = each.recovery_point_to_keep
             self.log_start_offsets[topic_partition] = each.log_start_offset
             if topic_partition in high_watermarks:
                 self.high_watermarks[topic_partition] = high_watermarks[topic_partition]
@@ -201,9 +201,13 @@ class LogDir:
         self._high_watermark_file.write(self.high_watermarks)
         self._cleaner_file.write(self.cleaner_offsets)
 
+    def distrust(self) -> None:
+        """What was written here may never get to the disk, though the machine goes on: recover all. Raises OSError."""
+        replace_file(self.path / BOOT_FILE, b"an fsync failed\n")
+
     def write_bounds(self, each: Log) -> None:
         """Write the recovery point and the log start offset of one log now. Raises OSError."""
-        self.recovery_points[each.topic_partition] = each.recovery_point
+        self.recovery_points[each.topic_partition] = each.recovery_point_to_keep
         self.log_start_offsets[each.topic_partition] = each.log_start_offset
         self._write_offsets()
 

@@ -479,5 +479,16 @@ class LogDirs:
                 directory.unlock()
         self.logs.clear()
 
+    def abandon(self, topic_partition: TopicPartition) -> None:
+        """Let go of a log whose disk has failed, as it is: the next start recovers it, and every other beside it."""
+        if self.logs.pop(topic_partition, None) is not None:
+            self._distrust(self._found[topic_partition][0])
+
+    def _distrust(self, directory: LogDir) -> None:
+        try:
+            directory.distrust()
+        except OSError as error:
+            log.error("%s cannot be marked for a full recovery: %s", directory.path, error)
+
     def _logs_in(self, directory: LogDir) -> list[Log]:
         return [each for each in tuple(self.logs.values()) if each.directory.parent == directory.path]

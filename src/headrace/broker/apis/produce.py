@@ -6,7 +6,7 @@ Layout of the answer: https://kafka.apache.org/protocol#The_Messages_Produce
 import logging
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from headrace.broker.connection import InvalidRequestError
 from headrace.broker.context import NO_REPLY, Handler, RawReply, Reply, RequestContext
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import ALL_REPLICAS, NoRoomError, Partition, RecordsRefusedError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.wire.apis import ApiKey
@@ -53,14 +54,17 @@ class _Outcome(NamedTuple):
 class ProduceApi:
     """Handler of Produce."""
 
-    def __init__(self, replicas: ReplicaManager, topic_name: Callable[[UUID | None], str | None]) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, topic_name: Callable[[UUID | None], str | None], group_commit: GroupCommit
+    ) -> None:
         self._replicas = replicas
+        self._group_commit = group_commit
         self._topic_name = topic_name
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {ApiKey.PRODUCE: self.produce}
 
-    def produce(self, context: RequestContext, request: Any) -> Reply:
+    def produce(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
         """Append what the request brings. acks=1 and acks=all are the same while a partition has one replica."""
         version = context.api_version
         acks = request.acks
@@ -94,6 +98,26 @@ class ProduceApi:
                         # As Kafka: without an answer, the end of the connection is the only sign of failure.
                         raise InvalidRequestError(f"a Produce with acks=0 failed: {partition.message}")
             return NO_REPLY
+        if self._group_commit.partitions:
+            return self._once_flushed(request, results, version)
+        return RawReply((_encode(results, version),))
+
+    async def _once_flushed(self, request: Any, results: "list[tuple[bytes, list[_Outcome]]]", version: int) -> Reply:
+        """The answer, when what the request brought is on the disk where `flush.messages` asks for that.
+
+        A batch that was there already, sent again, waits as well: its first answer may still be waiting.
+        """
+        for topic, (_, outcomes) in zip(request.topic_data, results, strict=True):
+            name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+            for place, outcome in enumerate(outcomes):
+                if outcome.error or name is None:
+                    continue
+                try:
+                    partition = self._replicas.get(name, outcome.partition)
+                    if partition.awaits_flush:
+                        await self._group_commit.committed(partition, partition.log_end_offset)
+                except KafkaError as error:
+                    outcomes[place] = _failed(outcome.partition, error)
         return RawReply((_encode(results, version),))
 
     def _append(self, context: RequestContext, name: str, data: Any, acks: int, now_ms: int) -> _Outcome:

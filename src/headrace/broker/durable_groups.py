@@ -1,0 +1,39 @@
+"""Holds the coordinator's answers back until what it wrote is on the disk, where `flush.messages` asks for that."""
+
+from collections.abc import Awaitable, Mapping
+
+from headrace.broker.context import Handler, RawReply, Reply, RequestContext
+from headrace.broker.offsets_topic import NAME
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.group_commit import GroupCommit
+from headrace.types import Request
+from headrace.wire.apis import ApiKey
+
+
+def durable(routes: Mapping[ApiKey, Handler], group_commit: GroupCommit) -> dict[ApiKey, Handler]:
+    """The same handlers, whose answers follow the fsync of `__consumer_offsets` if one is due.
+
+    They raise KafkaError(coordinator_not_available) where it fails: the group finds out elsewhere or later.
+    """
+    return {key: _durable(handler, group_commit) for key, handler in routes.items()}
+
+
+def _durable(handler: Handler, group_commit: GroupCommit) -> Handler:
+    def handle(context: RequestContext, request: Request) -> Reply | Awaitable[Reply]:
+        reply = handler(context, request)
+        later = not isinstance(reply, RawReply) and isinstance(reply, Awaitable)
+        return _once_flushed(reply, group_commit) if later or group_commit.partitions else reply
+
+    return handle
+
+
+async def _once_flushed(reply: Reply | Awaitable[Reply], group_commit: GroupCommit) -> Reply:
+    if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
+        reply = await reply
+    due = [each for each in group_commit.partitions if each.topic_partition.topic == NAME]
+    for flushed in [group_commit.committed(each, each.log_end_offset) for each in due]:
+        try:
+            await flushed
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+    return reply

@@ -1,0 +1,104 @@
+"""With flush.messages=1: what is acknowledged or seen is on the disk; a slow disk holds up only who waits for it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.storage import log_file
+from headrace.testing import Broker
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.waiting import wait_for
+from tests.unit.replication.test_group_commit import Disk
+
+DURABLE = {"log.flush.interval.messages": "1"}
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(log_file, "fdatasync", disk.fdatasync)
+    yield disk
+    disk.free.set()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
+    with Broker(DURABLE, data=tmp_path / "data") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for created in admin.create_topics([NewTopic(each, 1, 1) for each in ("t", "u")]).values():
+            created.result(10)
+        yield broker
+        disk.free.set()
+
+
+class Sending:
+    """A record on its way."""
+
+    def __init__(self, broker: Broker, topic: str, **settings: object) -> None:
+        self.outcome: str | None = None
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, **settings})
+        self._producer.produce(
+            topic, b"v", on_delivery=lambda error, _: setattr(self, "outcome", str(error) if error else "written")
+        )
+
+    def look(self) -> str | None:
+        self._producer.poll(0.01)
+        return self.outcome
+
+
+def hold(broker: Broker, disk: Disk, topic: str) -> None:
+    disk.stuck.add(next((broker.data / f"{topic}-0").glob("*.log")).stat().st_ino)
+
+
+def test_an_answer_follows_the_fsync_and_holds_up_nobody_else(broker: Broker, disk: Disk) -> None:
+    hold(broker, disk, "t")
+    waiting = [Sending(broker, "t", acks=acks) for acks in (1, "all")]
+    assert disk.begun.wait(10)
+    other = Sending(broker, "u")
+    assert wait_for(other.look, "an answer of a partition whose disk is quick") == "written"
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    assert reader.get_watermark_offsets(TopicPartition("t", 0), timeout=10) == (0, 0)
+    reader.close()
+    assert [each.look() for each in waiting] == [None, None]
+    disk.free.set()
+    for each in waiting:
+        assert wait_for(each.look, "an answer") == "written"
+
+
+def test_a_commit_of_offsets_is_on_the_disk_when_it_is_answered(broker: Broker, disk: Disk) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    offset = [TopicPartition("u", 0, 0)]
+    consumer.commit(offsets=offset, asynchronous=False)
+    hold(broker, disk, "__consumer_offsets")
+    disk.begun.clear()
+    committed = threading.Thread(target=lambda: consumer.commit(offsets=offset, asynchronous=False))
+    committed.start()
+    assert disk.begun.wait(10)
+    assert committed.is_alive()
+    disk.free.set()
+    committed.join(10)
+    assert not committed.is_alive()
+    consumer.close()
+
+
+def test_a_disk_that_does_not_take_an_fsync_is_not_asked_again(broker: Broker, disk: Disk) -> None:
+    assert wait_for(Sending(broker, "t").look, "an answer") == "written"
+    disk.error = errno.EIO
+    refused = Sending(broker, "t", **{"message.timeout.ms": 3000})
+    assert "written" not in str(wait_for(refused.look, "an end of the attempts"))
+    disk.error = None
+    late = Sending(broker, "t", **{"message.timeout.ms": 1000})
+    assert "written" not in str(wait_for(late.look, "an end of the attempts"))
+
+
+def test_the_mode_is_told_at_the_start(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", settings=DURABLE) as broker:
+        wait_for(lambda: "durability  fsync" in broker.log(), "a line about durability")

@@ -1,0 +1,200 @@
+"""Appends that are visible and acknowledged when an fsync has covered them, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.group_commit import GroupCommit
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage import log_file
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDirs
+from headrace.types import TopicPartition
+from headrace.wire.records import RecordData, build_batch
+
+NOW = 1_700_000_000_000
+A = TopicPartition("a", 0)
+B = TopicPartition("b", 0)
+
+
+class Disk:
+    """Stands in for fdatasync: counts, waits while it is told to, and fails with the error it is given."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.error: int | None = None
+        self.stuck: set[int] = set()
+        self.begun = threading.Event()
+        self.free = threading.Event()
+
+    def fdatasync(self, descriptor: int) -> None:
+        self.syncs += 1
+        self.begun.set()
+        if os.fstat(descriptor).st_ino in self.stuck:
+            assert self.free.wait(10)
+        if self.error is not None:
+            raise OSError(self.error, os.strerror(self.error))
+
+    def hold(self, partition: Partition) -> None:
+        self.stuck.add(partition.log.active_segment.path.stat().st_ino)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(log_file, "fdatasync", disk.fdatasync)
+    yield disk
+    disk.free.set()
+
+
+class Broker:
+    """Two partitions over one directory, flushed together with whatever waits."""
+
+    def __init__(self, directory: Path, flush_messages: int = 1) -> None:
+        self.directory = directory
+        self.offline: list[TopicPartition] = []
+        self.config = LogConfig(flush_messages=flush_messages)
+        self.commit = GroupCommit(asyncio.get_running_loop(), self._failed)
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=0), lambda _: self.config, self.commit)
+        self.a, self.b = (self.replicas.become_leader(each, UUID(int=1 + len(each.topic)), 0) for each in (A, B))
+
+    def _failed(self, partition: Partition, error: KafkaError) -> None:
+        assert error.code is ErrorCode.kafka_storage_error
+        if self.replicas.give_up(partition, str(error)):
+            self.offline.append(partition.topic_partition)
+
+    def append(self, partition: Partition, count: int = 1) -> asyncio.Future[None]:
+        """Append batches of one record; done when they are on the disk."""
+        for _ in range(count):
+            partition.append_as_leader(build_batch([RecordData(b"k", b"v", NOW)]), now_ms=NOW)
+        return self.commit.committed(partition, partition.log_end_offset)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, disk: Disk) -> Broker:
+    return Broker(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+async def closed(broker: Broker, disk: Disk) -> object:
+    yield
+    disk.free.set()
+    broker.commit.close()
+    broker.replicas.close()
+
+
+async def test_nobody_sees_a_batch_before_it_is_on_the_disk(broker: Broker, disk: Disk) -> None:
+    seen: list[int] = []
+    broker.a.when_grown(lambda: seen.append(broker.a.high_watermark))
+    done = broker.append(broker.a)
+    assert (broker.a.log_end_offset, broker.a.high_watermark, seen) == (1, 0, [])
+    assert broker.a.read(0, 1000, read_committed=False, min_one_batch=True) is None
+    await done
+    assert (broker.a.high_watermark, broker.a.log.recovery_point, seen, disk.syncs) == (1, 1, [1], 1)
+
+
+async def test_one_fsync_covers_all_that_waited(broker: Broker, disk: Disk) -> None:
+    disk.hold(broker.a)
+    first = broker.append(broker.a)
+    assert await asyncio.to_thread(disk.begun.wait, 10)
+    rest = [broker.append(broker.a) for _ in range(20)]
+    assert not first.done()
+    disk.free.set()
+    await asyncio.gather(first, *rest)
+    assert disk.syncs == 2
+    assert broker.a.high_watermark == 21
+    assert not broker.commit.partitions
+
+
+async def test_others_go_on_while_a_disk_is_slow(broker: Broker, disk: Disk) -> None:
+    disk.hold(broker.a)
+    slow = broker.append(broker.a)
+    await broker.append(broker.b)
+    await broker.append(broker.b)
+    assert not slow.done()
+    disk.free.set()
+    await slow
+
+
+async def test_fewer_records_than_asked_for_do_not_wait(tmp_path: Path, disk: Disk, broker: Broker) -> None:
+    broker.config = LogConfig(flush_messages=10)
+    broker.replicas.reconfigure("a")
+    broker.append(broker.a, 9)
+    assert (broker.a.high_watermark, disk.syncs) == (9, 0)
+    await broker.append(broker.a)
+    assert (broker.a.high_watermark, disk.syncs) == (10, 1)
+
+
+async def test_a_failed_fsync_ends_the_log_and_is_not_tried_again(broker: Broker, disk: Disk) -> None:
+    disk.error = errno.EIO
+    with pytest.raises(KafkaError, match="Input/output error"):
+        await broker.append(broker.a)
+    disk.error = None
+    assert broker.offline == [A]
+    with pytest.raises(KafkaError, match="a-0 is offline"):
+        broker.replicas.get(*A)
+    tried = disk.syncs
+    with pytest.raises(KafkaError, match="Input/output error"):
+        broker.a.log.flush()
+    assert disk.syncs == tried
+    assert broker.a.high_watermark == 0
+    await broker.append(broker.b)
+
+
+async def test_after_a_failed_fsync_the_next_start_trusts_nothing(
+    broker: Broker, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.append(broker.b, 3)
+    disk.error = errno.EIO
+    with pytest.raises(KafkaError):
+        await broker.append(broker.a)
+    disk.error = None
+    broker.replicas.close()
+    with caplog.at_level("INFO"):
+        again = Broker(broker.directory)
+    assert not again.replicas.log_dirs.directories[0].joinpath(".kafka_cleanshutdown").exists()
+    assert "checking" in caplog.text
+    broker.replicas = again.replicas
+
+
+async def test_a_flush_in_the_background_that_fails_is_found(broker: Broker, disk: Disk) -> None:
+    broker.config = LogConfig(flush_ms=0)
+    broker.replicas.reconfigure("a")
+    broker.append(broker.a)
+    disk.error = errno.ENOSPC
+    broker.replicas.flush_due()
+    disk.error = None
+    assert [(partition.topic_partition, "No space left" in why) for partition, why in broker.replicas.failed()] == [
+        (A, True)
+    ]
+
+
+async def test_a_log_that_is_deleted_while_it_is_flushed_is_no_failure(broker: Broker, disk: Disk) -> None:
+    disk.hold(broker.a)
+    done = broker.append(broker.a)
+    assert await asyncio.to_thread(disk.begun.wait, 10)
+    broker.replicas.delete_topic("a")
+    disk.free.set()
+    await asyncio.gather(done, return_exceptions=True)
+    assert broker.offline == []
+    assert not list(broker.replicas.failed())
+
+
+async def test_a_rolled_segment_goes_to_the_disk_with_the_next_flush(broker: Broker, disk: Disk) -> None:
+    await broker.append(broker.a, 3)
+    log = broker.a.log
+    assert (log.recovery_point, log.recovery_point_to_keep) == (3, 2)
+    log.roll(NOW)
+    assert log.recovery_point_to_keep == 0
+    await broker.append(broker.a)
+    assert (log.recovery_point, log.recovery_point_to_keep) == (4, 3)
