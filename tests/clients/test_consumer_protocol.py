@@ -2,88 +2,22 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.clients.drivers.java_driver import CONSOLE_CONSUMER, run_tool
+from tests.clients.members import CONSUMER, QUICK_GROUPS, Members
 from tests.support.broker_process import BrokerProcess
-from tests.support.waiting import wait_for
 
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-SETTINGS = {
-    "group.consumer.min.heartbeat.interval.ms": 100,
-    "group.consumer.heartbeat.interval.ms": 200,
-    "group.consumer.min.session.timeout.ms": 1000,
-    "group.consumer.session.timeout.ms": 6000,
-    "group.consumer.assignment.interval.ms": 100,
-}
-
-
-class Members:
-    """Consumers of one group; `poll` keeps all of them going."""
-
-    def __init__(self, broker: BrokerProcess) -> None:
-        self.group_id = f"group-{uuid.uuid4().hex[:8]}"
-        self._broker = broker
-        self._consumers: list[Consumer] = []
-        self.values: list[bytes] = []
-
-    def join(self, topic: str, **settings: Any) -> Consumer:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._broker.bootstrap,
-                "group.id": self.group_id,
-                "group.protocol": "consumer",
-                "auto.offset.reset": "earliest",
-                "topic.metadata.refresh.interval.ms": 500,
-                **settings,
-            }
-        )
-        consumer.subscribe([topic])
-        self._consumers.append(consumer)
-        return consumer
-
-    def leave(self, consumer: Consumer) -> None:
-        self._consumers.remove(consumer)
-        consumer.close()
-
-    def poll(self) -> None:
-        for consumer in self._consumers:
-            message = consumer.poll(0.05)
-            if message is not None and message.error() is None:
-                value = message.value()
-                assert value is not None
-                self.values.append(value)
-
-    def wait_for_share(self, *expected: int) -> None:
-        """Until the members have that many partitions each."""
-        wait_for(lambda: self._share() == list(expected), f"members share partitions {expected}")
-
-    def wait_for_values(self, *expected: str) -> None:
-        """Until all of these have been read."""
-        wait_for(lambda: self._share() and {each.encode() for each in expected} <= set(self.values), "records arrive")
-
-    def wait_for_count(self, count: int) -> None:
-        """Until that many records have been read."""
-        wait_for(lambda: self._share() and len(self.values) == count, f"{count} records arrive")
-
-    def _share(self) -> list[int]:
-        self.poll()
-        return [len(consumer.assignment()) for consumer in self._consumers]
-
-    def close(self) -> None:
-        for consumer in self._consumers:
-            consumer.close()
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS)
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=QUICK_GROUPS)
     broker.start()
     yield broker
     broker.close()
@@ -91,7 +25,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def members(broker: BrokerProcess) -> Iterator[Members]:
-    members = Members(broker)
+    members = Members(broker, **CONSUMER)
     yield members
     members.close()
 
