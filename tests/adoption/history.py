@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from tests.support.waiting import wait_for
 
+LONG_AGO: Final = 1_700_000_000_000
+"""Timestamp in ms of the first record in `long`, where three have the same."""
 TRANSACTIONAL_GROUP: Final = "settling"
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPICS: Final = {
@@ -27,6 +30,7 @@ TOPICS: Final = {
             "delete.retention.ms": "1",
         },
     ),
+    "long": NewTopic("long", 1, 1, config={"segment.bytes": "1048576", "retention.ms": "-1"}),
     "payments": NewTopic("payments", 1, 1),
     "ledger": NewTopic("ledger", 1, 1, config={"cleanup.policy": "compact"}),
 }
@@ -36,10 +40,13 @@ Seen = tuple[int, bytes | None, bytes | None]
 
 
 class View(NamedTuple):
-    """What a broker shows: records by topic, partition and isolation level, and the offsets where each level ends."""
+    """What a broker shows: records by topic, partition and isolation level, the offsets where each level ends, and the
+    offsets in `long` by timestamp.
+    """
 
     records: dict[tuple[str, int, str], list[Seen]]
     ends: dict[tuple[str, int, str], tuple[int, int]]
+    offsets_by_time: dict[int, int]
 
 
 def create_topics(bootstrap: str) -> None:
@@ -65,6 +72,11 @@ def write_plain(bootstrap: str) -> None:
         for number in range(200):
             squeezing.produce(f"codec-{codec}", b"value %d " % number * 10, b"%d" % number)
         settle(squeezing)
+    for number in range(6000):
+        plain.produce("long", b"%0300d" % number, timestamp=LONG_AGO + number // 3)
+    settle(plain)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_records([TopicPartition("long", 0, 1234)])[TopicPartition("long", 0)].result(20)
     for lot in range(5):
         for number in range(40):
             plain.produce("latest", b"lot %d" % lot if number % 4 or lot < 4 else None, b"key %d" % number)
@@ -150,18 +162,20 @@ def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
     """Everything that consumers of both isolation levels are shown."""
     records: dict[tuple[str, int, str], list[Seen]] = {}
     ends: dict[tuple[str, int, str], tuple[int, int]] = {}
+    by_time: dict[int, int] = {}
     for level in ("read_uncommitted", "read_committed"):
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": "look",
                 "isolation.level": level,
+                "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 10,
             }
         )
-        found = wait_for(lambda consumer=consumer: led_topics(consumer, topics), "leaders of all partitions")
+        found = wait_for(partial(led_topics, consumer, topics), "leaders of all partitions")
         places = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
         for place in places:
             records[place.topic, place.partition, level] = []
@@ -173,13 +187,18 @@ def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
             assert message is not None, f"{left} partitions do not come to their end"
             error = message.error()
             if error is None:
-                key = message.topic(), message.partition(), level
-                records[key].append((message.offset(), message.key(), message.value()))
+                topic, partition, offset = message.topic(), message.partition(), message.offset()
+                assert topic is not None and partition is not None and offset is not None  # noqa: PT018
+                records[topic, partition, level].append((offset, message.key(), message.value()))
             else:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 left -= 1
+        if level == "read_committed" and "long" in topics:
+            for moment in range(LONG_AGO - 1, LONG_AGO + 2002, 100):
+                (found_at,) = consumer.offsets_for_times([TopicPartition("long", 0, moment)], 20)
+                by_time[moment] = found_at.offset
         consumer.close()
-    return View(records, ends)
+    return View(records, ends, by_time)
 
 
 def led_topics(client: Consumer | AdminClient, topics: Sequence[str]) -> dict[str, Any]:
@@ -209,6 +228,11 @@ def topic_ids(bootstrap: str) -> dict[str, str]:
 def files(directory: Path) -> dict[str, bytes]:
     """Every file below the directory with its content: what must not change when an adoption fails."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def log_start_is_noted(data: Path) -> bool:
+    """Whether it is on the disk what DeleteRecords did, which a kill would otherwise undo."""
+    return "long 0 1234" in (data / "log-start-offset-checkpoint").read_text()
 
 
 def cleaner_has_cleaned(data: Path, topic: str) -> bool:

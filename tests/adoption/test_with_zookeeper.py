@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from headrace.broker.node import METADATA_FILE
 from headrace.cli.main import app
 from headrace.testing import Broker
+from headrace.wire.records import batch_headers
 from tests.adoption.history import (
     CODECS,
     TOPICS,
@@ -60,6 +61,8 @@ class Round(NamedTuple):
     ids_in_kafka: dict[str, str]
     offsets_in_kafka: dict[tuple[str, int], int]
     at_last_by_kafka: View
+    port: int
+    producer: Producer
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +117,8 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         ids_in_kafka,
         offsets,
         at_last,
+        int(kafka.bootstrap.rpartition(":")[2]),
+        more,
     )
     del hanging
 
@@ -141,22 +146,24 @@ def test_both_commands_wait_until_nobody_has_the_directory(round_trip: Round) ->
 def test_headrace_goes_on_where_kafka_stopped(round_trip: Round, from_kafka: Path) -> None:
     code, said = headrace("takeover", "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
     assert code == 0, said
-    assert re.search(r"Took over 12 topics, \d+ partitions and \d+ settings from ZooKeeper at", said)
+    assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", said)
 
-    with Broker(data=from_kafka) as broker:
+    with Broker(data=from_kafka, port=round_trip.port) as broker:
         assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
         assert {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS} == round_trip.settings
         assert topic_settings(broker.bootstrap, BORN_IN_KAFKA) == {"retention.ms": "777777777"}
         assert topic_ids(broker.bootstrap) == round_trip.ids
         assert committed(broker.bootstrap, "billing") == {("orders", 0): 50, ("orders", 2): 7}
         assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
-        offsets: list[int] = []
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
-        producer.produce(
+        # An idempotent producer goes on with its sequence: Headrace knows it from Kafka's snapshot.
+        offsets: list[int | None] = []
+        round_trip.producer.produce(
             "orders", b"last", partition=0, on_delivery=lambda _, message: offsets.append(message.offset())
         )
-        settle(producer)
+        settle(round_trip.producer)
         assert offsets == [round_trip.at_last_by_kafka.ends["orders", 0, "read_committed"][1]]
+    *_, (_, before), (_, newest) = batch_headers((from_kafka / "orders-0" / f"{0:020}.log").read_bytes())
+    assert (newest.producer_id, newest.base_sequence) == (before.producer_id, before.last_sequence + 1)
 
 
 def test_a_directory_can_go_back_and_forth(round_trip: Round, from_kafka: Path) -> None:

@@ -135,7 +135,11 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
             f"there is no directory of {_listed(gaps)}, though there is one of a later partition: name all log.dirs "
             f"that the broker had, or start with {PARTIAL}=true to make those partitions anew, empty"
         )
-    left_out = "the settings of topics, which are not in the directories: nothing expires until you set retention.ms"
+    left_out = (
+        "the settings of topics, which are not in the directories: nothing expires until you set retention.ms. "
+        "`headrace takeover` brings them from ZooKeeper; where Kafka's metadata log is in a directory of its own, name "
+        "that with metadata.log.dir"
+    )
     return Adoption(
         source="the log directories", topics=tuple(topics), configs=configs, left_out=(left_out,) if topics else ()
     )

@@ -7,9 +7,9 @@ Only what a single broker can go on with is decoded; of the rest it is counted w
 from __future__ import annotations
 
 import struct
-import uuid
 from collections.abc import Callable, Iterable
 from typing import Final
+from uuid import UUID
 
 from headrace.cluster.image import (
     BROKER_CONFIG,
@@ -208,14 +208,14 @@ class _Reader:
     def int64(self) -> int:
         return int.from_bytes(self._take(8), "big", signed=True)
 
-    def uuid(self) -> uuid.UUID:
-        return uuid.UUID(bytes=self._take(16))
+    def uuid(self) -> UUID:
+        return UUID(bytes=self._take(16))
 
     def int32s(self) -> tuple[int, ...]:
         count = self.uvarint() - 1
         return struct.unpack(f">{max(count, 0)}i", self._take(4 * max(count, 0)))
 
-    def uuids(self) -> tuple[uuid.UUID, ...]:
+    def uuids(self) -> tuple[UUID, ...]:
         return tuple(self.uuid() for _ in range(self.uvarint() - 1))
 
     def string(self) -> str:
