@@ -54,6 +54,7 @@ class Members:
                 "auto.offset.reset": "earliest",
                 "topic.metadata.refresh.interval.ms": 500,
                 "fetch.wait.max.ms": 100,
+                "log_level": 2,
                 "error_cb": self.errors.append,
                 **self._settings,
                 **settings,

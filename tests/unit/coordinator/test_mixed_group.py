@@ -1,0 +1,101 @@
+"""Members of the classic protocol in groups of the consumer protocol: where this is safer than Kafka. What is the same
+is compared with Kafka in tests/parity, and played from seeds in tests/simulation.
+"""
+
+from dataclasses import replace
+
+from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.consumer_group import ConsumerGroup
+from headrace.coordinator.consumer_member import MemberState
+from headrace.coordinator.consumer_protocol import decode_assignment, encode_assignment
+from headrace.coordinator.states import GroupState
+from headrace.errors import ErrorCode
+from tests.simulation.classic_client import subscription
+from tests.unit.coordinator.memory_log import MemoryLog
+from tests.unit.coordinator.test_consumer_runtime import beat
+from tests.unit.coordinator.test_runtime import SETTINGS, World
+
+ALL = [("t", index) for index in range(4)]
+NO_WAY_BACK = replace(SETTINGS, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0)
+
+
+def cooperative(owned: list[tuple[str, int]], generation: int = -1) -> dict[str, object]:
+    return {"protocols": (("cooperative-sticky", subscription(("t",), owned, generation)),)}
+
+
+def classic_member(world: World) -> str:
+    """A member that reads all of the topic, in generation 1."""
+    member_id: str = world.join(**cooperative([])).result.member_id
+    world.join(member_id, **cooperative([]))
+    world.loop.advance(0)
+    world.sync(member_id, 1, {member_id: encode_assignment({"t": range(4)}, 1)})
+    return member_id
+
+
+def test_what_a_cooperative_member_is_giving_up_is_still_its_own_after_an_upgrade() -> None:
+    world = World()
+    member_id = classic_member(world)
+    world.join(member_id, **cooperative(ALL, 1))
+    # Its new assignment takes two partitions away, which it reads until it joins again without them.
+    world.sync(member_id, 2, {member_id: encode_assignment({"t": [0, 1]}, 1)})
+    assert beat(world, "modern").assignment == frozenset()
+    group = world.coordinator.group("g")
+    assert isinstance(group, ConsumerGroup)
+    assert group.members[member_id].state is MemberState.UNREVOKED_PARTITIONS
+    assert {one.partition for one in group.members[member_id].revoking} == {2, 3}
+    world.join(member_id, **cooperative(ALL[:2], 2))
+    assert {one.partition for one in beat(world, "modern", epoch=3).assignment or ()} == {2, 3}
+
+
+def test_a_removed_member_that_still_reads_partitions_is_told_so() -> None:
+    world = World()
+    beat(world, "modern")
+    reply = world.join("removed", **cooperative(ALL, 1))
+    assert reply.result.error is ErrorCode.unknown_member_id
+    assert world.join("new", **cooperative([])).result.error is ErrorCode.none
+
+
+def test_a_downgraded_group_that_is_read_again_before_it_has_rebalanced_does_so() -> None:
+    world = World()
+    beat(world, "modern")
+    world.join("old", **cooperative([]))
+    beat(world, "modern", epoch=-1)
+    again = World(MemoryLog(world.log.stored))
+    group = again.coordinator.classic_group("g")
+    assert group.state is GroupState.PREPARING_REBALANCE
+    assert again.coordinator.heartbeat("g", "old", None, group.generation) is ErrorCode.rebalance_in_progress
+
+
+def test_classic_members_that_are_left_alone_share_what_the_others_had() -> None:
+    world = World(settings=NO_WAY_BACK)
+    beat(world, "modern")
+    joined = world.join("old", **cooperative([])).result
+    beat(world, "modern", epoch=-1)
+    world.loop.advance(1)
+    assert world.coordinator.heartbeat("g", "old", None, joined.generation) is ErrorCode.rebalance_in_progress
+    generation = world.join("old", **cooperative([])).result.generation
+    assert decode_assignment(world.sync("old", generation).result.assignment).partitions == {"t": (0, 1, 2, 3)}
+
+
+def test_classic_members_that_are_left_alone_notice_new_partitions() -> None:
+    world = World(settings=NO_WAY_BACK)
+    beat(world, "modern")
+    world.join("old", **cooperative([]))
+    beat(world, "modern", epoch=-1)
+    world.loop.advance(1)
+    generation = world.join("old", **cooperative([])).result.generation
+    world.sync("old", generation)
+    world.topics.set("t", 5)
+    world.loop.advance(1)
+    assert world.coordinator.heartbeat("g", "old", None, generation) is ErrorCode.rebalance_in_progress
+
+
+def test_members_that_wait_for_the_join_phase_are_sent_to_the_upgraded_group() -> None:
+    world = World()
+    member_id = classic_member(world)
+    second = world.join(**cooperative([])).result.member_id
+    waiting = world.join(second, **cooperative([]))
+    beat(world, "modern")
+    assert waiting.result.error is ErrorCode.rebalance_in_progress
+    assert not isinstance(world.coordinator.group("g"), ClassicGroup)
+    assert world.coordinator.heartbeat("g", member_id, None, 1) is ErrorCode.rebalance_in_progress
