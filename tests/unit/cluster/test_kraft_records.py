@@ -1,0 +1,111 @@
+"""Records of a KRaft metadata log, as Kafka writes them, and what they come to."""
+
+import struct
+import uuid
+
+import pytest
+
+from headrace.cluster.image import TOPIC_CONFIG, ConfigResource
+from headrace.cluster.kafka_cluster import KafkaPartition
+from headrace.cluster.kraft_records import replay
+from headrace.errors import ErrorCode, KafkaError
+
+ID = uuid.UUID(int=77)
+DIRECTORY = uuid.UUID(int=88)
+
+
+def string(text: str) -> bytes:
+    return bytes([len(text) + 1]) + text.encode()
+
+
+def ints(*values: int) -> bytes:
+    return bytes([len(values) + 1]) + struct.pack(f">{len(values)}i", *values)
+
+
+def topic(name: str = "t") -> bytes:
+    return b"\x01\x02\x00" + string(name) + ID.bytes + b"\x00"
+
+
+def partition(index: int, *replicas: int, epoch: int = 0) -> bytes:
+    directories = bytes([len(replicas) + 1]) + DIRECTORY.bytes * len(replicas)
+    head = b"\x01\x03\x01" + struct.pack(">i", index) + ID.bytes + ints(*replicas) + ints(*replicas) + b"\x01\x01"
+    return head + struct.pack(">iii", replicas[0], epoch, 0) + directories + b"\x00"
+
+
+def change(index: int, **tags: bytes) -> bytes:
+    numbers = {"isr": 0, "leader": 1, "replicas": 2, "directories": 8}
+    fields = b"".join(bytes([numbers[name], len(data)]) + data for name, data in tags.items())
+    return b"\x01\x05\x01" + struct.pack(">i", index) + ID.bytes + bytes([len(tags)]) + fields
+
+
+def config(key: str, value: str | None, name: str = "t") -> bytes:
+    return b"\x01\x04\x00\x02" + string(name) + string(key) + (b"\x00" if value is None else string(value)) + b"\x00"
+
+
+REMOVE = b"\x01\x09\x00" + ID.bytes + b"\x00"
+BEGIN, END, ABORT = b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", b"\x01\x19\x00\x00"
+ACL, NO_ACL = b"\x01\x12\x00", b"\x01\x13\x00"
+
+
+def test_the_leader_epoch_rises_with_every_change_of_the_leader_even_to_none() -> None:
+    records = [
+        topic(),
+        partition(0, 7, epoch=2),
+        change(0, leader=struct.pack(">i", -1)),
+        change(0, leader=struct.pack(">i", 7)),
+        change(0, leader=struct.pack(">i", -2)),
+        change(0, isr=ints(7)),
+    ]
+    assert replay(records).partitions[ID][0] == KafkaPartition((7,), 4, (DIRECTORY,))
+
+
+def test_replicas_and_their_directories_move() -> None:
+    other = uuid.UUID(int=99)
+    moved = change(0, replicas=ints(8, 7), directories=b"\x03" + other.bytes + DIRECTORY.bytes)
+    cluster = replay([topic(), partition(0, 7), moved])
+    assert cluster.partitions[ID][0] == KafkaPartition((8, 7), 0, (other, DIRECTORY))
+
+
+def test_the_last_value_of_a_setting_counts_and_null_takes_it_away() -> None:
+    cluster = replay([topic(), config("a", "1"), config("b", "1"), config("a", "2"), config("b", None)])
+    assert cluster.configs == {ConfigResource(TOPIC_CONFIG, "t"): {"a": "2"}}
+
+
+def test_a_removed_topic_is_remembered_with_its_id_alone() -> None:
+    cluster = replay([topic(), partition(0, 7), config("a", "1"), REMOVE])
+    assert (cluster.topics, cluster.partitions, cluster.configs, cluster.removed) == ({}, {}, {}, {ID})
+
+
+def test_a_transaction_counts_once_it_has_ended() -> None:
+    assert replay([BEGIN, topic(), END]).topics == {"t": ID}
+    assert replay([BEGIN, topic(), ABORT]).topics == {}
+    assert replay([BEGIN, topic()]).topics == {}
+
+
+def test_what_cannot_be_adopted_is_counted() -> None:
+    assert replay([ACL, ACL, NO_ACL]).left_behind["ACL"] == 1
+
+
+def test_producer_ids_and_the_metadata_version() -> None:
+    features = b"\x01\x0c\x00" + string("metadata.version") + struct.pack(">h", 30) + b"\x00"
+    ids = b"\x01\x0f\x00" + struct.pack(">iqq", 7, 1, 5000) + b"\x00"
+    cluster = replay([features, ids])
+    assert cluster.next_producer_id == 5000
+    assert cluster.source == "Kafka's metadata log (metadata.version 30)"
+
+
+@pytest.mark.parametrize(
+    ("record", "code"),
+    [
+        (b"\x02\x02\x00", ErrorCode.unsupported_version),
+        (b"\x01\x7b\x00", ErrorCode.unsupported_version),
+        (b"\x01\x03\x09", ErrorCode.unsupported_version),
+        (b"\x01\x02\x00\x09t", ErrorCode.corrupt_message),
+        (REMOVE, ErrorCode.corrupt_message),
+        (b"", ErrorCode.corrupt_message),
+    ],
+)
+def test_what_is_not_understood_is_an_error(record: bytes, code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as caught:
+        replay([record])
+    assert caught.value.code is code
