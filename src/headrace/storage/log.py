@@ -54,6 +54,7 @@ class Log:
         "__weakref__",
         "_deleted_files",
         "_flushing",
+        "_kept_recovery_point",
         "_last_flush_ms",
         "_new_names",
         "_rolled",
@@ -89,6 +90,7 @@ class Log:
         self._flushing = Lock()
         self._new_names = True
         self._rolled: list[Segment] = []
+        self._kept_recovery_point = 0
         self.flush_failure: str | None = None
         """Why the log cannot be used any more: what an fsync failed to write, the next one does not try again."""
         self.keep_bounds: Callable[[Log], None] = _keep_nothing
@@ -140,6 +142,7 @@ class Log:
             self._segments.replace(ordered)
             self.log_start_offset = max(log_start_offset, self._segments.first_offset)
             self.recovery_point = self.log_end_offset if clean_shutdown else min(recovery_point, self.log_end_offset)
+            self._kept_recovery_point = max(recovery_point, self.recovery_point)
             self._complete_epochs()
             self.leader_epochs.truncate_from_end(self.log_end_offset)
             self.leader_epochs.truncate_from_start(self.log_start_offset)
@@ -218,7 +221,12 @@ class Log:
         *older, active = self._segments.ordered
         active.seal()
         if self.recovery_point >= self.log_end_offset:
-            self._rolled.append(active)
+            # no flush will come to this segment by itself any more
+            if self._kept_recovery_point < self.log_end_offset:
+                self._rolled.append(active)
+            else:  # and recovery would not look into it
+                active.file.sync()
+                active.sync_indexes()
         segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
         self._new_names = True
         if active.size:
@@ -471,11 +479,13 @@ class Log:
 
         Those of the active segment are not, so it must not be passed over even if it is rolled right now.
         """
+        kept = self.recovery_point
         if self._rolled:
-            return min(self.recovery_point, self._rolled[0].base_offset)
-        if not self._segments.ordered:
-            return self.recovery_point  # closed, with its indexes
-        return min(self.recovery_point, max(self._segments.active_base_offset, self.log_end_offset - 1))
+            kept = min(kept, self._rolled[0].base_offset)
+        elif self._segments.ordered:  # otherwise it is closed, with its indexes
+            kept = min(kept, max(self._segments.active_base_offset, self.log_end_offset - 1))
+        self._kept_recovery_point = max(self._kept_recovery_point, kept)
+        return kept
 
     def flush_due(self, now_ms: int) -> bool:
         """Whether `flush.messages` or `flush.ms` asks for a flush."""
