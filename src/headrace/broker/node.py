@@ -46,6 +46,8 @@ from headrace.coordinator.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
+from headrace.replication.producer_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
+from headrace.replication.producer_snapshots import ProducerSnapshots
 from headrace.replication.replica_manager import ReplicaManager, now_ms
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
@@ -441,6 +443,8 @@ class Node:
             slow=True,
         )
         self._every("Looking for failed disks", lambda: FAILURE_CHECK_MS, self._look_for_failed_disks)
+        snapshots = ProducerSnapshots(replicas.partitions)
+        self._every("Noting the state of producers", lambda: SNAPSHOT_INTERVAL_MS, snapshots.take)
         self._every("Write-back", lambda: config.log_flush_offset_checkpoint_interval_ms, self._write_back, slow=True)
         self._every(
             "Removal of deleted files",
@@ -462,17 +466,26 @@ class Node:
         self.log_dirs.flush_rolled()
         self.replicas.checkpoint()
 
-    def _every(self, name: str, pause_ms: Callable[[], int], work: Callable[[], None], *, slow: bool = False) -> None:
-        """Do `work` again and again, in a thread where it is `slow`. A failure is logged; the next turn comes."""
+    def _every(
+        self,
+        name: str,
+        pause_ms: Callable[[], int],
+        work: Callable[[], Callable[[], None] | None],
+        *,
+        slow: bool = False,
+    ) -> None:
+        """Do `work` again and again, in a thread where it is `slow`; what it returns is done in a thread.
+
+        A failure is logged; the next turn comes.
+        """
 
         async def repeat() -> None:
             while True:
                 await asyncio.sleep(min(pause_ms() / 1000, 86_400))
                 try:
-                    if slow:
-                        await self._loop.run_in_executor(self._executor, work)
-                    else:
-                        work()
+                    rest = work if slow else work()
+                    if rest is not None:
+                        await self._loop.run_in_executor(self._executor, rest)
                 except (KafkaError, OSError) as error:
                     log.error("%s failed and is tried again later: %s", name, error)
                 except Exception:

@@ -5,6 +5,7 @@ The rules are those of KIP-98: for each producer id its epoch and its last five 
 """
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
@@ -145,6 +146,31 @@ class ProducerState:
                     )
                 )
             self._producers[entry.producer_id] = producer
+
+    def recall(self, headers: Iterable[BatchHeader]) -> None:
+        """Fill the windows with the batches before a snapshot that was restored, which has only each producer's last.
+
+        A client whose answers were lost with a connection sends up to five of its latest batches again.
+        """
+        windows: dict[tuple[int, int], deque[AppendedBatch]] = {}
+        for header in headers:
+            if header.producer_id == NO_PRODUCER_ID or header.is_control:
+                continue
+            key = header.producer_id, header.producer_epoch
+            batches = windows.setdefault(key, deque(maxlen=WINDOW))
+            batches.append(
+                AppendedBatch(
+                    header.base_sequence,
+                    header.last_sequence,
+                    header.base_offset,
+                    header.last_offset,
+                    header.max_timestamp,
+                )
+            )
+        for producer_id, producer in self._producers.items():
+            batches = windows.get((producer_id, producer.epoch), deque())
+            if batches and producer.batches and batches[-1].last_offset == producer.batches[-1].last_offset:
+                producer.batches = batches
 
     @staticmethod
     def _out_of_order(header: BatchHeader, why: str) -> KafkaError:

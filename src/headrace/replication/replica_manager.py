@@ -22,6 +22,8 @@ from headrace.types import TopicPartition
 
 _NEVER_MS: Final = 2**63 - 1
 _SHORTEST_FLUSH_MS: Final = 10
+_RECALLED_INDEX_ENTRIES: Final = 128
+"""Each stands for a batch, or for several small ones: enough for what producers have in flight."""
 
 log = logging.getLogger(__name__)
 
@@ -247,6 +249,8 @@ def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
             log.warning("%s; reading producers from an older snapshot or the log", error)
             continue
         state.restore(entries)
+        if entries:
+            state.recall(opened.headers_before(offset, _RECALLED_INDEX_ENTRIES))
         transactions = OpenTransactions(entries)
         start = max(start, offset)
         break

@@ -184,6 +184,17 @@ class OffsetIndex(_Index):
         floor = self._floor(position - 1, 1)
         return 0 if floor is None else floor[1][1]
 
+    def steps_back(self, position: int, count: int) -> tuple[int, int]:
+        """The position that the index has `count` entries before `position`, and how many it lacks: then 0."""
+        floor = self._floor(position - 1, 1)
+        slot = (0 if floor is None else floor[0] + 1) - count
+        if slot < 0:
+            return 0, -slot
+        if slot < self._stored:
+            return self._read(slot, 1)[0][1], 0
+        entry: tuple[int, int] = self._entry.unpack_from(self._tail, (slot - self._stored) * self._entry.size)
+        return entry[1], 0
+
     def truncate(self, offset: int) -> None:
         """Drop the entries at or after `offset`."""
         self._truncate(offset, 0)

@@ -276,6 +276,10 @@ class Log:
         """Header of every batch from the one that holds `from_offset` to the end of the log."""
         return self._segments.headers(from_offset)
 
+    def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
+        """Headers of the batches before `offset`, at which one begins, as far back as so many index entries lead."""
+        return self._segments.headers_before(offset, index_entries)
+
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms."""
         try:

@@ -85,6 +85,22 @@ class Segments:
                 for position, header in segment.headers(found[0]):
                     yield segment, position, header
 
+    def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
+        """Headers of the batches before `offset`, at which one begins, as far back as so many index entries lead."""
+        parts = []
+        for segment in reversed(self.ordered[: self.floor(offset) + 1]):
+            found = segment.find(offset)
+            end = segment.size if found is None else found[0]
+            start, index_entries = segment.index.steps_back(end, index_entries)
+            parts.append((segment, start, end))
+            if not index_entries:
+                break
+        for segment, start, end in reversed(parts):
+            for position, header in segment.headers(start):
+                if position >= end:
+                    break
+                yield header
+
     def aborted_transactions(self, offset: int, part: FileSlice, end_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions that have a batch in `part`, which begins with the one that holds `offset`."""
         segments = self.ordered[self.floor(offset) :]

@@ -1,0 +1,119 @@
+"""The state of producers is noted while they write, and a start from a snapshot knows what they may send again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import KafkaError
+from headrace.replication import producer_snapshots
+from headrace.replication.producer_snapshots import ProducerSnapshots
+from headrace.storage.log_config import LogConfig
+from headrace.storage.producer_snapshot import read_snapshot, snapshots
+from headrace.wire.records import RecordData, build_batch
+from tests.unit.replication.test_partition import NOW, Setup
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    setup = Setup(tmp_path)
+    yield setup
+    setup.replicas.close()
+
+
+@pytest.fixture
+def noting(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> ProducerSnapshots:
+    monkeypatch.setattr(producer_snapshots, "_WORTH_BYTES", 1000)
+    return ProducerSnapshots(setup.replicas.partitions)
+
+
+def write(setup: Setup, sequence: int, count: int = 1, *, producer_id: int = 7, size: int = 300) -> None:
+    for number in range(sequence, sequence + count):
+        data = build_batch(
+            [RecordData(b"k", bytes(size), NOW)], producer_id=producer_id, producer_epoch=0, base_sequence=number
+        )
+        setup.partition.append_as_leader(data, now_ms=NOW)
+
+
+def note(noting: ProducerSnapshots) -> bool:
+    rest = noting.take()
+    if rest is not None:
+        rest()
+    return rest is not None
+
+
+def offsets(setup: Setup) -> list[int]:
+    return list(snapshots(setup.partition.log.directory))
+
+
+def test_a_log_that_has_grown_gets_a_snapshot_in_the_place_of_the_last(setup: Setup, noting: ProducerSnapshots) -> None:
+    write(setup, 0, 2)
+    assert not note(noting)
+    write(setup, 2, 3)
+    assert note(noting)
+    assert offsets(setup) == [5]
+    assert not note(noting)
+    write(setup, 5, 5)
+    assert note(noting)
+    assert offsets(setup) == [10]
+    (entry,) = read_snapshot(snapshots(setup.partition.log.directory)[10])
+    assert (entry.producer_id, entry.last_sequence, entry.last_offset) == (7, 9, 9)
+
+
+def test_snapshots_at_the_beginnings_of_segments_stay(setup: Setup, noting: ProducerSnapshots) -> None:
+    setup.configure(segment_bytes=3000)
+    for sequence in range(30):
+        write(setup, sequence)
+        note(noting)
+    bases = {segment.base_offset for segment in setup.partition.log.segments} - {0}
+    assert bases <= set(offsets(setup))
+    assert len(set(offsets(setup)) - bases) <= 1
+
+
+def test_a_snapshot_of_what_was_cut_off_meanwhile_does_not_stay(setup: Setup, noting: ProducerSnapshots) -> None:
+    write(setup, 0, 10)
+    rest = noting.take()
+    assert rest is not None
+    setup.partition.log.truncate_to(5)
+    rest()
+    assert offsets(setup) == []
+
+
+def test_a_deleted_log_gets_none(setup: Setup, noting: ProducerSnapshots) -> None:
+    write(setup, 0, 10)
+    rest = noting.take()
+    assert rest is not None
+    setup.replicas.delete_topic("t")
+    rest()
+    assert note(noting) is False
+
+
+@pytest.mark.parametrize("size", [10, 300, 20_000])
+def test_after_a_start_from_a_snapshot_the_last_five_batches_are_known_again(setup: Setup, size: int) -> None:
+    setup.configure(segment_bytes=50_000, index_interval_bytes=4096)
+    write(setup, 0, 40, size=size)
+    write(setup, 0, 3, producer_id=8, size=size)
+    end = setup.partition.log_end_offset
+    setup.reopen()
+    assert end in offsets(setup)
+    write(setup, 35, 5, size=size)
+    write(setup, 0, 3, producer_id=8, size=size)
+    assert setup.partition.log_end_offset == end
+    with pytest.raises(KafkaError, match="sequence 34"):
+        write(setup, 34)
+    write(setup, 40)
+    assert setup.partition.log_end_offset == end + 1
+
+
+def test_the_window_is_not_filled_from_an_older_epoch(setup: Setup) -> None:
+    write(setup, 0, 4)
+    data = build_batch([RecordData(b"k", b"v", NOW)], producer_id=7, producer_epoch=1, base_sequence=0)
+    setup.partition.append_as_leader(data, now_ms=NOW)
+    setup.config = replace(LogConfig(), segment_bytes=1 << 20)
+    setup.reopen()
+    assert setup.partition.append_as_leader(data, now_ms=NOW).base_offset == 4
+    (state,) = [producer for _, producer in setup.partition.producers.items()]
+    assert [batch.first_offset for batch in state.batches] == [4]
