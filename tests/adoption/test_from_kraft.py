@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from headrace.errors import KafkaError
 from headrace.storage.meta_properties import text_to_id
 from headrace.testing import Broker
+from headrace.wire.apis import ApiKey, versions
 from headrace.wire.records import RecordData, batch_headers, build_batch
 from tests.adoption.history import (
     TOPICS,
@@ -39,6 +40,7 @@ from tests.adoption.kafka import CLUSTER_ID, NODE_ID, Kraft
 from tests.clients.drivers.java_driver import run_tool
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
 
 METADATA_LOG = "__cluster_metadata-0/00000000000000000000.log"
 
@@ -129,6 +131,40 @@ def test_it_goes_on_from_there_and_survives_a_kill(written: Written, directory: 
     epochs = [int(line.split()[0]) for line in lines]
     assert epochs == sorted(set(epochs))
     assert len(epochs) >= 2
+
+
+def test_aborted_transactions_are_told_in_every_version_of_fetch(written: Written, clean: Path) -> None:
+    with Broker(data=clean) as broker, WireClient(broker.bootstrap) as client:
+        topic_id = text_to_id(written.ids["ledger"])
+        offered = versions(ApiKey.FETCH)
+        assert offered is not None
+        for version in range(offered.lowest, offered.highest + 1):
+            partition = {
+                "partition": 0,
+                "fetch_offset": 0,
+                "partition_max_bytes": 1_000_000,
+                "current_leader_epoch": -1,
+                "last_fetched_epoch": -1,
+                "log_start_offset": -1,
+            }
+            request = {
+                "max_wait": 0,
+                "min_bytes": 1,
+                "max_bytes": 1_000_000,
+                "isolation_level": 1,
+                "session_id": 0,
+                "session_epoch": -1,
+                "topics": [{"topic": "ledger", "topic_id": topic_id, "partitions": [partition]}],
+                "forgotten_topics_data": [],
+                "rack_id": "",
+            }
+            (answered,) = client.ask(ApiKey.FETCH, version, request)["responses"][0]["partitions"]
+            (aborted,) = answered["aborted_transactions"]
+            assert (aborted["first_offset"], answered["last_stable_offset"]) == (11, 33), version
+        (found,) = client.ask(
+            ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": [{"name": "payments", "partition_indexes": [0]}]}
+        )["topics"][0]["partitions"]
+        assert max(each["current_txn_start_offset"] for each in found["active_producers"]) == 33
 
 
 def test_producers_get_ids_that_kafka_has_not_given_out(clean: Path) -> None:

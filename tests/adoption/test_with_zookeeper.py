@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from headrace.broker.node import METADATA_FILE
 from headrace.cli.main import app
 from headrace.testing import Broker
-from headrace.wire.records import batch_headers
+from headrace.wire.apis import ApiKey
+from headrace.wire.records import RecordData, batch_headers, build_batch
 from tests.adoption.history import (
     CODECS,
     TOPICS,
@@ -35,7 +36,9 @@ from tests.adoption.history import (
     write_transactions,
 )
 from tests.adoption.kafka import NODE_ID, WithZooKeeper, ZooKeeper
+from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
 
 BORN_IN_KAFKA = "born-in-kafka"
 
@@ -61,8 +64,8 @@ class Round(NamedTuple):
     ids_in_kafka: dict[str, str]
     offsets_in_kafka: dict[tuple[str, int], int]
     at_last_by_kafka: View
-    port: int
-    producer: Producer
+    after_a_kill_by_headrace: View
+    after_a_kill_by_kafka: View
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +107,20 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         at_last = look(kafka.bootstrap, [*TOPICS, BORN_IN_KAFKA])
         while_running = headrace("takeover", "--data", str(data), "--zookeeper", zookeeper.address)
         kafka.sigterm()
+    # And once more there and back, from a Headrace that dies; what it leaves is Kafka's to recover.
+    killed = shutil.copytree(data, base / "killed")
+    headrace("takeover", "--data", str(killed), "--zookeeper", zookeeper.address)
+    with BrokerProcess(killed) as dying:
+        write_plain(dying.bootstrap)
+        after_a_kill_by_headrace = look(dying.bootstrap)
+        dying.sigkill()
+    code, said = headrace("handover", "--data", str(killed), "--zookeeper", zookeeper.address)
+    assert code == 0, said
+    kafka = WithZooKeeper(base / "recovering-kafka", zookeeper.address, {"log.cleaner.enable": "false"}, data=killed)
+    with kafka:
+        after_a_kill_by_kafka = look(kafka.bootstrap)
+        kafka.sigterm()
+    headrace("takeover", "--data", str(killed), "--zookeeper", zookeeper.address)
     yield Round(
         data,
         zookeeper.address,
@@ -117,8 +134,8 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         ids_in_kafka,
         offsets,
         at_last,
-        int(kafka.bootstrap.rpartition(":")[2]),
-        more,
+        after_a_kill_by_headrace,
+        after_a_kill_by_kafka,
     )
     del hanging
 
@@ -136,6 +153,10 @@ def test_kafka_shows_what_headrace_wrote(round_trip: Round) -> None:
     assert round_trip.offsets_in_kafka == {("orders", 0): 5, ("orders", 2): 7}
 
 
+def test_kafka_recovers_what_a_killed_headrace_wrote(round_trip: Round) -> None:
+    assert round_trip.after_a_kill_by_kafka == round_trip.after_a_kill_by_headrace
+
+
 def test_both_commands_wait_until_nobody_has_the_directory(round_trip: Round) -> None:
     code, said = round_trip.in_use
     assert (code, "in use by another broker" in said) == (1, True)
@@ -148,22 +169,39 @@ def test_headrace_goes_on_where_kafka_stopped(round_trip: Round, from_kafka: Pat
     assert code == 0, said
     assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", said)
 
-    with Broker(data=from_kafka, port=round_trip.port) as broker:
+    with Broker(data=from_kafka) as broker:
         assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
         assert {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS} == round_trip.settings
         assert topic_settings(broker.bootstrap, BORN_IN_KAFKA) == {"retention.ms": "777777777"}
         assert topic_ids(broker.bootstrap) == round_trip.ids
         assert committed(broker.bootstrap, "billing") == {("orders", 0): 50, ("orders", 2): 7}
         assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
-        # An idempotent producer goes on with its sequence: Headrace knows it from Kafka's snapshot.
-        offsets: list[int | None] = []
-        round_trip.producer.produce(
-            "orders", b"last", partition=0, on_delivery=lambda _, message: offsets.append(message.offset())
-        )
-        settle(round_trip.producer)
-        assert offsets == [round_trip.at_last_by_kafka.ends["orders", 0, "read_committed"][1]]
-    *_, (_, before), (_, newest) = batch_headers((from_kafka / "orders-0" / f"{0:020}.log").read_bytes())
-    assert (newest.producer_id, newest.base_sequence) == (before.producer_id, before.last_sequence + 1)
+
+
+def test_an_idempotent_producer_goes_on_with_its_sequence(round_trip: Round, from_kafka: Path) -> None:
+    *_, (_, last) = batch_headers((from_kafka / "orders-0" / f"{0:020}.log").read_bytes())
+    headrace("takeover", "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
+    with Broker(data=from_kafka) as broker, WireClient(broker.bootstrap) as client:
+
+        def send(sequence: int) -> tuple[str, int]:
+            batch = build_batch(
+                [RecordData(b"key", b"one more", last.max_timestamp)],
+                producer_id=last.producer_id,
+                producer_epoch=last.producer_epoch,
+                base_sequence=sequence,
+            )
+            request = {
+                "transactional_id": None,
+                "acks": -1,
+                "timeout": 10_000,
+                "topic_data": [{"name": "orders", "partition_data": [{"index": 0, "records": batch}]}],
+            }
+            (answer,) = client.ask(ApiKey.PRODUCE, 9, request)["responses"][0]["partition_responses"]
+            return answer["error_code"], answer["base_offset"]
+
+        assert send(last.last_sequence + 2) == ("out_of_order_sequence_number", -1)
+        assert send(last.last_sequence + 1) == ("none", last.next_offset)
+        assert send(last.last_sequence + 1) == ("none", last.next_offset)
 
 
 def test_a_directory_can_go_back_and_forth(round_trip: Round, from_kafka: Path) -> None:

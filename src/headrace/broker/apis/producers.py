@@ -50,7 +50,7 @@ class ProducersApi:
 
     def _describe_one(self, topic: str, index: int) -> Fields:
         try:
-            producers = self._replicas.get(topic, index).producers.items()
+            producers = self._replicas.get(topic, index).producer_entries()
         except KafkaError as error:
             return {
                 "partition_index": index,
@@ -64,13 +64,13 @@ class ProducersApi:
             "error_message": None,
             "active_producers": [
                 {
-                    "producer_id": producer_id,
-                    "producer_epoch": producer.epoch,
-                    "last_sequence": producer.last_sequence,
-                    "last_timestamp": producer.last_timestamp,
-                    "coordinator_epoch": -1,
-                    "current_txn_start_offset": -1,
+                    "producer_id": each.producer_id,
+                    "producer_epoch": each.epoch,
+                    "last_sequence": each.last_sequence,
+                    "last_timestamp": each.timestamp,
+                    "coordinator_epoch": each.coordinator_epoch,
+                    "current_txn_start_offset": each.current_txn_first_offset,
                 }
-                for producer_id, producer in producers
+                for each in producers
             ],
         }
