@@ -101,11 +101,14 @@ def size(number: int) -> str:
 
 
 def seconds(duration: float) -> str:
-    """'0.04 s', '12.3 s', '3 min 20 s'."""
+    """'0.04 s', '12.3 s', '3 min 20 s', '5 h 3 min', '3 d 4 h'."""
     if duration < 60:
         return f"{duration:.{2 if duration < 1 else 1}f} s"
     minutes, rest = divmod(round(duration), 60)
-    return f"{minutes} min {rest} s"
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def _folded(text: str) -> str:

@@ -1,0 +1,248 @@
+"""What the commands about groups ask a cluster, over the wire: Apache Kafka answers all of it as well.
+
+confluent-kafka where it has the call, kafka-python where it has not. Failures are CommandErrors.
+"""
+
+import contextlib
+import difflib
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
+from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
+
+from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets, client_config
+from headrace.cli.failures import CommandError, refused
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
+TYPES = ("classic", "consumer", "share", "streams")
+_AGE_TIMEOUT_S = 5.0
+_GROUPS_A_REQUEST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """A group as ListGroups has it; a broker before Kafka 4.0 tells no type."""
+
+    name: str
+    type: str
+    state: str
+    protocol_type: str
+
+
+def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupEntry]:
+    """Groups in one of the states and of one of the types, where any are named, by name."""
+    wanted_states = {_known(state, STATES, "state") for state in states}
+    wanted_types = {_known(each, TYPES, "type") for each in types}
+    with _kafka_python(cluster, "asking for the groups") as admin:
+        # confluent-kafka has no name for the states of the consumer protocol.
+        found = admin.list_groups()
+    entries = (
+        GroupEntry(
+            each["group_id"], each.get("group_type", ""), each.get("group_state", ""), each.get("protocol_type", "")
+        )
+        for each in found
+    )
+    return sorted(
+        (
+            entry
+            for entry in entries
+            if (not wanted_states or entry.state in wanted_states) and (not wanted_types or entry.type in wanted_types)
+        ),
+        key=lambda entry: entry.name,
+    )
+
+
+@contextlib.contextmanager
+def _kafka_python(cluster: Cluster, doing: str) -> Iterator[Any]:
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    from kafka.admin import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    try:
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","), client_id="headrace-cli")
+        try:
+            yield admin
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise CommandError(f"{doing}: {getattr(error, 'message', '') or error} ({type(error).__name__})") from None
+
+
+def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
+    """The groups among `names` that there are."""
+    found = {}
+    for start in range(0, len(names), _GROUPS_A_REQUEST):
+        asked = list(names[start : start + _GROUPS_A_REQUEST])
+        futures = cluster.admin.describe_consumer_groups(asked, request_timeout=REQUEST_TIMEOUT_S)
+        for name, future in futures.items():
+            try:
+                description = future.result()
+            except KafkaException as error:
+                if error.args[0].name() == "GROUP_ID_NOT_FOUND":
+                    continue
+                raise refused(error.args[0], cluster.bootstrap, f"describing group '{name}'") from None
+            if description.state is not ConsumerGroupState.DEAD:
+                found[name] = description
+    return found
+
+
+def missing_group(cluster: Cluster, name: str) -> CommandError:
+    """A group that is not there, with the names it may have been meant to be."""
+    near = difflib.get_close_matches(name, [group.name for group in list_groups(cluster)], n=1, cutoff=0.6)
+    hint = f"Did you mean '{near[0]}'? " if near else ""
+    return CommandError(
+        f"there is no group '{name}' at {cluster.bootstrap}", f"{hint}`headrace groups list` shows all."
+    )
+
+
+def committed(cluster: Cluster, group: str) -> dict[Place, int]:
+    """What the group has committed."""
+    futures = cluster.admin.list_consumer_group_offsets([GroupPartitions(group)], request_timeout=REQUEST_TIMEOUT_S)
+    try:
+        found = cluster.answer(futures[group], f"asking for the offsets of group '{group}'")
+    except CommandError as error:
+        if "GROUP_ID_NOT_FOUND" in error.what:
+            return {}
+        raise
+    return {(each.topic, each.partition): each.offset for each in found.topic_partitions if each.offset >= 0}
+
+
+def bounds(cluster: Cluster, places: Collection[Place]) -> dict[Place, Offsets]:
+    """What each partition holds now; those that are gone, or have no leader, are left out."""
+    earliest = _offsets(cluster, places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+    latest = _offsets(cluster, earliest, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    return {place: Offsets(earliest[place], latest[place]) for place in places if place in latest}
+
+
+def at_time(cluster: Cluster, places: Collection[Place], timestamp_ms: int) -> dict[Place, int]:
+    """The first offset of each partition with that timestamp or a later one; -1 where there is none."""
+    return _offsets(cluster, places, OffsetSpec.for_timestamp(timestamp_ms))
+
+
+def _offsets(cluster: Cluster, places: Collection[Place], spec: OffsetSpec) -> dict[Place, int]:
+    if not places:
+        return {}
+    asked = {TopicPartition(topic, partition): spec for topic, partition in places}
+    futures = cluster.admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+    found = {}
+    for place, future in futures.items():
+        try:
+            found[place.topic, place.partition] = future.result().offset
+        except KafkaException as error:
+            if error.args[0].name() not in _NO_SUCH_PARTITION:
+                raise refused(error.args[0], cluster.bootstrap, f"asking where '{place.topic}' ends") from None
+    return found
+
+
+_NO_SUCH_PARTITION = {"UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"}
+
+
+def record_times(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place, int]:
+    """The timestamp, in ms, of the first record from each position on, by reading it; those that come in time."""
+    if not positions:
+        return {}
+    config = client_config(
+        cluster.bootstrap,
+        group_id="headrace-cli",
+        enable_auto_commit=False,
+        enable_auto_offset_store=False,
+        auto_offset_reset="earliest",
+        # One record of each partition is all that is wanted.
+        fetch_message_max_bytes=1024,
+        queued_min_messages=1,
+        fetch_wait_max_ms=50,
+    )
+    found: dict[Place, int] = {}
+    consumer = Consumer(config)
+    try:
+        consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
+        deadline = time.monotonic() + _AGE_TIMEOUT_S
+        while len(found) < len(positions) and (left := deadline - time.monotonic()) > 0:
+            for message in consumer.consume(1000, timeout=min(left, 0.1)):
+                place = (message.topic() or "", message.partition() or 0)
+                if message.error() is None and place not in found:
+                    found[place] = message.timestamp()[1]
+                    consumer.pause([TopicPartition(*place)])
+    except KafkaException as error:
+        raise refused(error.args[0], cluster.bootstrap, "reading the oldest unread records") from None
+    finally:
+        consumer.close()
+    return {place: timestamp for place, timestamp in found.items() if timestamp >= 0}
+
+
+def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
+    """Commit these offsets in the group's name."""
+    request = GroupPartitions(group, [TopicPartition(*place, offset) for place, offset in offsets.items()])
+    futures = cluster.admin.alter_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
+    try:
+        done = cluster.answer(futures[group], f"resetting group '{group}'")
+    except CommandError as error:
+        raise _in_use(error, group) from None
+    for each in done.topic_partitions:
+        if each.error is not None:
+            failed = refused(each.error, cluster.bootstrap, f"resetting {each.topic} {each.partition} of '{group}'")
+            raise _in_use(failed, group)
+
+
+def delete(cluster: Cluster, groups: Sequence[str]) -> dict[str, CommandError | None]:
+    """Delete groups; what went wrong with each."""
+    futures = cluster.admin.delete_consumer_groups(list(groups), request_timeout=REQUEST_TIMEOUT_S)
+    results: dict[str, CommandError | None] = {}
+    for group in groups:
+        try:
+            cluster.answer(futures[group], f"deleting group '{group}'")
+        except CommandError as error:
+            results[group] = (
+                missing_group(cluster, group) if "GROUP_ID_NOT_FOUND" in error.what else _in_use(error, group)
+            )
+        else:
+            results[group] = None
+    return results
+
+
+def delete_offsets(cluster: Cluster, group: str, places: Collection[Place]) -> dict[Place, str | None]:
+    """Delete committed offsets (KIP-496); Kafka's name of what went wrong with each."""
+    from kafka import TopicPartition as KafkaPythonPartition
+    from kafka.errors import GroupIdNotFoundError, NoError, NonEmptyGroupError
+
+    asked = [KafkaPythonPartition(*place) for place in places]
+    with _kafka_python(cluster, f"deleting offsets of group '{group}'") as admin:
+        try:
+            answers = admin.delete_group_offsets(group, asked)
+        except GroupIdNotFoundError:
+            raise missing_group(cluster, group) from None
+        except NonEmptyGroupError:
+            raise CommandError(f"group '{group}' has members that are not consumers", "Stop them first.") from None
+    return {
+        (place.topic, place.partition): None if error is NoError or error is None else _python_name(error)
+        for place, error in answers.items()
+    }
+
+
+def _python_name(error: type) -> str:
+    return str(getattr(error, "message", error.__name__))
+
+
+def _in_use(error: CommandError, group: str) -> CommandError:
+    if any(name in error.what for name in ("UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "REBALANCE_IN_PROGRESS")):
+        return CommandError(
+            f"group '{group}' has members",
+            f"Stop them first; `headrace groups describe {group}` shows who and where they are.",
+        )
+    return error
+
+
+def _known(text: str, names: Sequence[str], what: str) -> str:
+    wanted = text.strip().lower().replace("_", "").replace("-", "")
+    for name in names:
+        if name.lower() == wanted:
+            return name
+    raise CommandError(f"'{text}' is no {what} of a group", f"There are {', '.join(names)}.", 2)

@@ -1,0 +1,95 @@
+"""What `headrace groups reset` is to do, found out and printed."""
+
+import time
+
+import typer
+
+from headrace.cli import group_calls, output
+from headrace.cli.cluster import Cluster, Offsets
+from headrace.cli.failures import CommandError
+from headrace.cli.offset_plan import Place, Selection, Step, missing_places, plan, read_offsets
+from headrace.cli.output import Column
+from headrace.cli.positions import Start, parse_position
+
+
+def steps(
+    cluster: Cluster, group: str, to: str | None, shift_by: int | None, from_file: str | None, selection: Selection
+) -> list[Step]:
+    """What a reset of the group would do; one of `to`, `shift_by` and `from_file` says it. Raises CommandError."""
+    current = group_calls.committed(cluster, group)
+    if from_file is not None:
+        by_group = read_offsets(from_file)
+        given = by_group.get(group) or by_group.get("") or {}
+        if not given:
+            raise CommandError(f"{from_file} has no offsets of group '{group}'")
+        places = {place for place in given if selection.takes(place)}
+    elif selection.topics:
+        there = {(name, number) for name in selection.topics for number in cluster.partitions(name)}
+        missing = missing_places(selection, there)
+        if missing:
+            raise CommandError(f"there is no {missing[0]}", "`headrace topics describe TOPIC` shows its partitions.")
+        places = {place for place in there if selection.takes(place)}
+    else:
+        places = set(current)
+    if to == "current" or shift_by is not None:
+        places &= current.keys()
+    if not places:
+        raise CommandError(f"group '{group}' has committed nothing there", "Say with --topic which topics are meant.")
+    bounds = group_calls.bounds(cluster, places)
+    gone = sorted(places - bounds.keys())
+    if gone:
+        raise CommandError(f"partition {gone[0][1]} of topic '{gone[0][0]}' does not exist or has no leader")
+    if from_file is not None:
+        wanted = {place: given[place] for place in places}
+    elif to == "current":
+        wanted = {place: current[place] for place in places}
+    elif shift_by is not None:
+        wanted = {place: current[place] + shift_by for place in places}
+    else:
+        wanted = _positions(cluster, to or "", places, bounds)
+    return plan(current, bounds, wanted)
+
+
+def _positions(cluster: Cluster, to: str, places: set[Place], bounds: dict[Place, Offsets]) -> dict[Place, int]:
+    try:
+        position = parse_position(to, time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--to'") from None
+    if position.start is Start.OFFSET:
+        return dict.fromkeys(places, position.number)
+    if position.start is not Start.TIME:
+        return {place: position.offset(bounds[place].earliest, bounds[place].latest) or 0 for place in places}
+    found = group_calls.at_time(cluster, places, position.number)
+    # -1: nothing is that young yet.
+    return {place: found[place] if found.get(place, -1) >= 0 else bounds[place].latest for place in places}
+
+
+def print_steps(group: str, steps: list[Step], *, execute: bool, json: bool) -> None:
+    """Print them for people, programs or `--from-file`."""
+    if json:
+        output.print_json(
+            {
+                "group": group,
+                "executed": execute,
+                "offsets": [
+                    {"topic": step.topic, "partition": step.partition, "current": step.current, "new": step.new}
+                    for step in steps
+                ],
+            }
+        )
+        return
+    columns = [Column("Topic"), Column("Partition", number=True), Column("Current", number=True)]
+    columns += [Column("New", number=True), Column("Change", number=True)]
+    rows: list[list[output.Cell]] = [
+        [step.topic, step.partition, step.current, step.new, _change(step)] for step in steps
+    ]
+    if not output.stdout_is_terminal():
+        columns, rows = columns[:4], [row[:4] for row in rows]
+    output.print_table(columns, rows)
+
+
+def _change(step: Step) -> output.Cell:
+    if step.current is None:
+        return None
+    change = step.new - step.current
+    return "0" if change == 0 else f"{change:+,}"

@@ -1,0 +1,420 @@
+"""`headrace groups`: list, describe, reset and delete consumer groups, and see what happened to them."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli import output
+from headrace.cli.failures import CommandError, usage_error
+from headrace.cli.help_pages import Command, Group, examples
+from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Quiet
+from headrace.cli.output import Column
+from headrace.cli.positions import parse_moment
+
+if TYPE_CHECKING:
+    from headrace.cli.cluster import Cluster
+
+app = typer.Typer(cls=Group, no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
+
+_NO_REASON = "not provided"
+"""What a broker writes where a client gives no reason (KIP-800)."""
+
+Name = Annotated[str, typer.Argument(metavar="GROUP", show_default=False, help="Name of the group.")]
+Names = Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False, help="Names of groups.")]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        envvar="HEADRACE_HTTP",
+        metavar="HOST:PORT",
+        show_default="what the broker's settings say",
+        help="The broker's HTTP side (headrace.http.listener).",
+    ),
+]
+
+
+@app.command(
+    "list",
+    cls=Command,
+    epilog=examples(
+        "who is rebalancing now",
+        "headrace groups list --state PreparingRebalance --state CompletingRebalance",
+        "who is behind, the worst last",
+        "headrace groups list --lag | sort -t'\t' -nk5",
+    ),
+)
+def list_groups(
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state", "-s", metavar="STATE", show_default=False, help="Only groups in that state; repeatable."
+        ),
+    ] = None,
+    type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", "-t", metavar="TYPE", show_default=False, help="Only classic or consumer groups; repeatable."
+        ),
+    ] = None,
+    lag: Annotated[
+        bool, typer.Option("--lag", "-l", help="Members and lag of each group too, which takes longer.")
+    ] = False,
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List groups with their type and state."""
+    cluster = _connect(bootstrap)
+    from headrace.cli import group_calls, group_report
+
+    entries = group_calls.list_groups(cluster, state or (), type or ())
+    fares = group_report.fares(cluster, entries) if lag else {}
+    if json:
+        shown = []
+        for entry in entries:
+            found = {"name": entry.name, "type": entry.type, "state": entry.state, "protocol_type": entry.protocol_type}
+            if lag:
+                fare = fares[entry.name]
+                found |= {"members": fare.members, "lag": fare.lag, "lag_seconds": fare.lag_seconds}  # type: ignore[dict-item]
+            shown.append(found)
+        output.print_json(shown)
+        return
+    if not entries and output.stdout_is_terminal():
+        filtered = " like that" if state or type else " yet"
+        output.tell(f"No groups at {bootstrap}{filtered}.")
+        return
+    on_terminal = output.stdout_is_terminal()
+    columns = [Column("Group"), Column("Type"), Column("State")]
+    rows: list[list[output.Cell]] = [[entry.name, entry.type or None, entry.state or None] for entry in entries]
+    if lag:
+        columns += [Column("Members", number=True), Column("Lag", number=True), Column("Behind", number=True)]
+        for row, entry in zip(rows, entries, strict=True):
+            fare = fares[entry.name]
+            row += [fare.members, fare.lag, group_report.seconds(fare.lag_seconds, on_terminal)]
+    output.print_table(columns, rows)
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "members, offsets, lag, and the latest rebalances",
+        "headrace groups describe billing",
+        "the partitions that are more than a minute behind",
+        "headrace groups describe billing --json | jq '.[0].partitions[] | select(.lag_seconds > 60)'",
+    ),
+)
+def describe(
+    groups: Names,
+    rebalances: Annotated[
+        int, typer.Option("--rebalances", "-r", min=0, metavar="N", help="How many of the latest rebalances.")
+    ] = 5,
+    http: Http = None,
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show a group's members and what they read, its offsets, how far it is behind, and its latest rebalances.
+
+    Rebalances and trends come from the HTTP side of a Headrace broker, all else from any Kafka.
+    """
+    from headrace.cli.group_report import print_reports, report
+
+    reports = report(_connect(bootstrap), list(dict.fromkeys(groups)), http, rebalances=rebalances)
+    if json:
+        output.print_json([group.as_json() for group in reports])
+    else:
+        print_reports(reports)
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "the last hour",
+        "headrace groups timeline billing",
+        "who was waited for in the last two days",
+        "headrace groups timeline billing --since 2d --rebalances",
+    ),
+)
+def timeline(
+    group: Name,
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="From when on: how long ago (15m, 2h, 7d) or a time.")
+    ] = "1h",
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=5000, metavar="N", help="At most so many events, the latest.")
+    ] = 500,
+    rebalances: Annotated[
+        bool, typer.Option("--rebalances", "-r", help="A line for each rebalance instead of one for each event.")
+    ] = False,
+    http: Http = None,
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show what happened to a group: who joined, left, timed out or was fenced, and how it rebalanced.
+
+    A Headrace broker keeps this for a week and shows it on its HTTP side; Apache Kafka has nothing like it.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        since_ms = parse_moment(since, now_ms)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--since'") from None
+    found = _timeline(_connect(bootstrap), group, since_ms, now_ms, limit, http)
+    if json:
+        output.print_json(found)
+    elif not found["events"] and output.stdout_is_terminal():
+        output.tell(f"Nothing has happened to group '{group}' since then. --since 7d looks further back.")
+    elif rebalances:
+        from headrace.cli.group_report import print_rebalances
+
+        print_rebalances(found["rebalances"])
+    else:
+        _print_events(found["events"])
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "what would change: nothing does yet",
+        "headrace groups reset billing --to earliest",
+        "do it",
+        "headrace groups reset billing --to 2026-11-21T09:00 --topic orders --execute",
+        "two hours back; ten records on, in one partition",
+        "headrace groups reset billing --to 2h\nheadrace groups reset billing --shift-by 10 --topic orders:3",
+        "note where it is, and go back to there later",
+        "headrace groups reset billing --to current --json > before.json\n"
+        "headrace groups reset billing --from-file before.json --execute",
+    ),
+)
+def reset(
+    group: Name,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="WHERE",
+            show_default=False,
+            help="earliest, latest, current, an offset (42), records before the end (-10), a time (2026-11-21T09:30, "
+            "@MILLISECONDS) or how long ago (15m, 2h, 1d).",
+        ),
+    ] = None,
+    shift_by: Annotated[
+        int | None,
+        typer.Option(
+            "--shift-by", metavar="N", show_default=False, help="So many records on, or back where N is negative."
+        ),
+    ] = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option(
+            "--from-file",
+            metavar="FILE",
+            show_default=False,
+            help="Offsets as this command or Kafka's tool prints them.",
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITIONS]",
+            show_default="all that the group has offsets of",
+            help="Only there: orders, orders:0,2 or orders:0-3; repeatable.",
+        ),
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", "-x", help="Do it; without, only what it would do is shown.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Set the offsets from which a group goes on; its members have to be stopped.
+
+    Offsets are kept within what a partition holds.
+    """
+    if (to is not None) + (shift_by is not None) + (from_file is not None) != 1:
+        raise usage_error("one thing says where to go on", "Give --to, --shift-by or --from-file.")
+    from headrace.cli import group_calls, group_reset
+    from headrace.cli.offset_plan import parse_selection
+
+    selection = parse_selection(topic or (), "--topic")
+    cluster = _connect(bootstrap)
+    described = group_calls.describe_groups(cluster, [group]).get(group)
+    if described is None and not selection.topics and from_file is None:
+        raise group_calls.missing_group(cluster, group)
+    members = described.members if described else []
+    if members and execute:
+        clients = ", ".join(sorted({f"{each.client_id} at {each.host.removeprefix('/')}" for each in members})[:3])
+        raise CommandError(
+            f"group '{group}' has {output.count(len(members), 'member')}: {clients}",
+            "Stop its members first, so that they do not go on from where they are.",
+        )
+    steps = group_reset.steps(cluster, group, to, shift_by, from_file, selection)
+    if execute:
+        group_calls.alter(cluster, group, {(step.topic, step.partition): step.new for step in steps})
+    group_reset.print_steps(group, steps, execute=execute, json=json)
+    if quiet:
+        return
+    for step in steps:
+        if step.new != step.wanted:
+            output.tell(
+                f"{step.topic} {step.partition}: there is no offset {step.wanted:,} now; {step.new:,} is the nearest"
+            )
+    if execute:
+        output.tell(f"Reset group {group}: {output.count(len(steps), 'partition')}")
+    else:
+        busy = f" once its {output.count(len(members), 'member')} have stopped" if members else ""
+        output.tell(f"Nothing was changed; --execute does it{busy}.")
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "asks first",
+        "headrace groups delete billing",
+        "in a script",
+        "headrace groups delete billing --yes --if-exists",
+    ),
+)
+def delete(
+    groups: Names,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed where there is no such group.")] = False,
+    quiet: Quiet = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete groups and their offsets; their members have to be stopped."""
+    groups = list(dict.fromkeys(groups))
+    _check_consent(yes)
+    cluster = _connect(bootstrap)
+    from headrace.cli import group_calls
+
+    there = group_calls.describe_groups(cluster, groups)
+    absent = [name for name in groups if name not in there]
+    if absent and not if_exists:
+        raise group_calls.missing_group(cluster, absent[0])
+    groups = [name for name in groups if name in there]
+    if not groups:
+        return
+    if not yes:
+        typer.confirm(f"Delete {', '.join(groups)} at {bootstrap}, with all offsets?", abort=True, err=True)
+    failures = []
+    for name, failure in group_calls.delete(cluster, groups).items():
+        if failure is not None:
+            failures.append(failure)
+        elif not quiet:
+            output.tell(f"Deleted group {name}")
+    if failures:
+        raise failures[0]
+
+
+@app.command(
+    "delete-offsets",
+    cls=Command,
+    epilog=examples(
+        "of a topic that the group does not read any more",
+        "headrace groups delete-offsets billing old-orders",
+        "of two partitions, in a script",
+        "headrace groups delete-offsets billing orders:0,2 --yes",
+    ),
+)
+def delete_offsets(
+    group: Name,
+    topics: Annotated[
+        list[str],
+        typer.Argument(metavar="TOPIC[:PARTITIONS]", show_default=False, help="orders, orders:0,2 or orders:0-3."),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    quiet: Quiet = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete what a group has committed in topics that none of its members reads."""
+    from headrace.cli.offset_plan import missing_places, parse_selection
+
+    selection = parse_selection(topics, "TOPIC")
+    _check_consent(yes)
+    cluster = _connect(bootstrap)
+    from headrace.cli import group_calls
+
+    committed = group_calls.committed(cluster, group)
+    if not committed and group not in group_calls.describe_groups(cluster, [group]):
+        raise group_calls.missing_group(cluster, group)
+    missing = missing_places(selection, committed)
+    if missing:
+        raise CommandError(
+            f"group '{group}' has committed nothing in {missing[0]}", f"`headrace groups describe {group}` shows all."
+        )
+    places = [place for place in committed if selection.takes(place)]
+    if not yes:
+        typer.confirm(
+            f"Delete {output.count(len(places), 'offset')} of group {group} at {bootstrap}?", abort=True, err=True
+        )
+    for (topic, partition), error in sorted(group_calls.delete_offsets(cluster, group, places).items()):
+        if error == "GROUP_SUBSCRIBED_TO_TOPIC":
+            raise CommandError(f"a member of group '{group}' reads topic '{topic}'", "Stop it first.")
+        if error is not None:
+            raise CommandError(f"deleting the offset of {topic} {partition}: {error}")
+        if not quiet:
+            output.tell(f"Deleted the offset of group {group} in {topic} {partition}")
+
+
+def _connect(bootstrap: str) -> "Cluster":
+    # The client library takes longer to load than a help page may.
+    from headrace.cli.cluster import Cluster
+
+    return Cluster.connect(bootstrap)
+
+
+def _check_consent(yes: bool) -> None:
+    if not yes and not output.is_terminal(sys.stdin):
+        raise usage_error("deleting needs a yes, and there is no terminal to ask at", "Say it with --yes.")
+
+
+def _timeline(
+    cluster: "Cluster", group: str, since_ms: int, now_ms: int, limit: int, http: str | None
+) -> dict[str, Any]:
+    from headrace.cli import group_calls
+    from headrace.cli.http_side import http_side
+
+    described = group_calls.describe_groups(cluster, [group]).get(group)
+    if described is not None:
+        side = http_side(cluster, described.coordinator.id, described.coordinator.host, http)
+    else:
+        # A group that was deleted has a past: any broker may have been its coordinator.
+        brokers = cluster.admin.list_topics(timeout=10.0).brokers
+        sides = (http_side(cluster, each.id, str(each.host), http) for each in brokers.values())
+        side = next((each for each in sides if each is not None), None)
+    if side is None:
+        raise CommandError(
+            f"no broker at {cluster.bootstrap} shows what happened to its groups",
+            "A Headrace broker does where headrace.http.listener is set; --http says where, if it is not found.",
+        )
+    found: dict[str, Any] = side.get("/groups/timeline", group=group, **{"from": since_ms}, to=now_ms, limit=limit)
+    if described is None and not found["events"]:
+        raise group_calls.missing_group(cluster, group)
+    return found
+
+
+def _print_events(events: list[dict[str, Any]]) -> None:
+    from headrace.cli.group_report import moment, namer
+
+    on_terminal = output.stdout_is_terminal()
+    name = namer(event["member"] for event in events if event["member"])
+    columns = [Column("Time"), Column("Gen", number=True), Column("Member"), Column("Event"), Column("Reason")]
+    if not on_terminal:
+        columns[2:3] = [Column("Member"), Column("Client"), Column("Host"), Column("Instance")]
+    rows: list[list[output.Cell]] = []
+    for event in events:
+        member = event["member"]
+        row: list[output.Cell] = [moment(event["time_ms"], on_terminal), event["generation"]]
+        if on_terminal:
+            row.append(None if member is None else name(member))
+        elif member is None:
+            row += [None] * 4
+        else:
+            row += [member["member_id"], member["client_id"], member["host"], member["instance_id"]]
+        reason = event["reason"].removesuffix(_NO_REASON).removesuffix("; client reason: ")
+        rows.append([*row, event["text"], reason or None])
+    output.print_table(columns, rows)

@@ -1,0 +1,79 @@
+"""A Headrace broker's HTTP side, where it can be reached: what the wire has no message for. Apache Kafka has none."""
+
+import ipaddress
+import json
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import ProxyHandler, build_opener
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster
+from headrace.cli.failures import CommandError
+
+_SETTING = "headrace.http.listener"
+_TIMEOUT_S = 10.0
+
+
+class HttpSide:
+    """The JSON routes of one broker."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.removeprefix("http://").rstrip("/")
+        # A proxy for the rest of the world is none for a broker.
+        self._opener = build_opener(ProxyHandler({}))
+
+    def get(self, path: str, **query: object) -> Any:
+        """The answer, None for what is not there; raises CommandError."""
+        asked = urlencode({name: value for name, value in query.items() if value is not None})
+        try:
+            with self._opener.open(f"http://{self.address}{path}?{asked}", timeout=_TIMEOUT_S) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            if error.code == 404:
+                return None
+            raise CommandError(f"http://{self.address}{path}: {error.code} {error.reason}") from None
+        except (URLError, OSError, ValueError) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            raise CommandError(
+                f"no answer from the broker's HTTP side at {self.address}: {reason}",
+                f"--http names its address, which the broker's {_SETTING} sets.",
+            ) from None
+
+
+def http_side(cluster: Cluster, broker_id: int, host: str, named: str | None) -> HttpSide | None:
+    """That of the broker with that id and host: the one that was `named`, or what its settings say, if it has one."""
+    if named:
+        return HttpSide(named)
+    resource = ConfigResource(ResourceType.BROKER, str(broker_id))
+    try:
+        future = cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+        entry = future.result().get(_SETTING)
+    except KafkaException:
+        return None  # who may not read settings may still read groups
+    address = _address(entry.value if entry else None, host)
+    return None if address is None else HttpSide(address)
+
+
+def _address(listener: str | None, broker_host: str) -> str | None:
+    """Where to reach a listener from here; None where there is no telling."""
+    if not listener:
+        return None
+    host, _, port = listener.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if port in ("", "0"):
+        return None
+    if host in ("0.0.0.0", "::"):
+        host = broker_host
+    elif _is_loopback(host) and not _is_loopback(broker_host):
+        return None  # it is the broker's own machine that reaches it there
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

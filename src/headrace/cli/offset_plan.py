@@ -1,0 +1,134 @@
+"""Where a group is to go on: which partitions, to which offsets, read from options or from a file."""
+
+import csv
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.cli.cluster import Offsets
+from headrace.cli.failures import CommandError, usage_error
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One partition's way from the committed offset, None for none, to the new one."""
+
+    topic: str
+    partition: int
+    current: int | None
+    new: int
+    wanted: int
+    """What was asked for; `new` is the nearest to it that the partition has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Topics, each with the partitions that are meant, None for all."""
+
+    topics: Mapping[str, frozenset[int] | None]
+
+    def takes(self, place: Place) -> bool:
+        """Whether it is meant; with no topic named, all are."""
+        if not self.topics:
+            return True
+        partitions = self.topics.get(place[0], frozenset())
+        return partitions is None or place[1] in partitions
+
+
+def parse_selection(texts: Sequence[str], option: str) -> Selection:
+    """From 'orders', 'orders:0,2' or 'orders:0-3'; raises a CommandError that says what is allowed."""
+    topics: dict[str, frozenset[int] | None] = {}
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        if not topic or (colon and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers)):
+            raise usage_error(f"'{text}' is no topic ({option})", "For example orders, orders:0,2 or orders:0-3.")
+        if not colon:
+            topics[topic] = None
+            continue
+        found: set[int] = set()
+        for part in numbers.split(","):
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+        known = topics.get(topic, frozenset())
+        topics[topic] = None if known is None else known | found
+    return Selection(topics)
+
+
+def plan(current: Mapping[Place, int], bounds: Mapping[Place, Offsets], wanted: Mapping[Place, int]) -> list[Step]:
+    """The steps to the wanted offsets, each kept within what its partition holds."""
+    return [
+        Step(*place, current.get(place), min(max(offset, bounds[place].earliest), bounds[place].latest), offset)
+        for place, offset in sorted(wanted.items())
+    ]
+
+
+def read_offsets(path: str) -> dict[str, dict[Place, int]]:
+    """Offsets by group from a file; under '' those of no named group.
+
+    Takes what `headrace groups reset` prints, as JSON or as tab-separated lines, and the CSV that Kafka's tool exports:
+    'topic,partition,offset' or 'group,topic,partition,offset'. Raises CommandError.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if text.lstrip().startswith(("[", "{")):
+        return _from_json(text, path)
+    return _from_lines(text, path)
+
+
+def _from_json(text: str, path: str) -> dict[str, dict[Place, int]]:
+    offsets: dict[str, dict[Place, int]] = {}
+    try:
+        document = json.loads(text)
+        for entry in document["offsets"] if isinstance(document, dict) else document:
+            new = entry["new"] if "new" in entry else entry["offset"]
+            group = str(document.get("group", "")) if isinstance(document, dict) else str(entry.get("group", ""))
+            offsets.setdefault(group, {})[str(entry["topic"]), int(entry["partition"])] = int(new)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CommandError(
+            f"{path} is no list of offsets",
+            'For example [{"topic": "orders", "partition": 0, "offset": 42}], or what `reset --json` prints.',
+        ) from None
+    return offsets
+
+
+def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
+    lines = text.splitlines()
+    rows = list(csv.reader(lines, delimiter="\t" if lines and "\t" in lines[0] else ","))
+    place_of_new = -1
+    if rows and [cell.lower() for cell in rows[0][:2]] == ["topic", "partition"]:
+        # What this command prints: topic, partition, current, new.
+        place_of_new = [cell.lower() for cell in rows[0]].index("new") if "new" in rows[0] else -1
+        rows, start = rows[1:], 2
+    else:
+        start = 1
+    offsets: dict[str, dict[Place, int]] = {}
+    for number, row in enumerate(rows, start):
+        if not row:
+            continue
+        named = len(row) == 4 and place_of_new == -1
+        group, rest = (row[0], row[1:]) if named else ("", row)
+        try:
+            offsets.setdefault(group, {})[rest[0], int(rest[1])] = int(rest[place_of_new])
+        except (ValueError, IndexError):
+            raise CommandError(
+                f"{path}, line {number}: '{','.join(row)}' is no offset", "For example orders,0,42."
+            ) from None
+    return offsets
+
+
+def missing_places(selection: Selection, known: Collection[Place]) -> list[str]:
+    """Topics and partitions that are named and not there, as text."""
+    missing = []
+    for topic, partitions in selection.topics.items():
+        there = {partition for name, partition in known if name == topic}
+        if not there:
+            missing.append(f"topic '{topic}'")
+        elif partitions is not None:
+            missing += (f"partition {partition} of topic '{topic}'" for partition in sorted(partitions - there))
+    return missing

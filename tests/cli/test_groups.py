@@ -1,0 +1,279 @@
+"""`headrace groups` against a broker; with HEADRACE_TEST_BOOTSTRAP, against Apache Kafka, which has no HTTP side."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from headrace.cli.cluster import Cluster
+from headrace.testing import Broker
+from tests.cli.conftest import Headrace
+from tests.support.ports import free_port
+from tests.support.waiting import wait_for
+
+SETTINGS = {"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.interval.ms": "100"}
+
+
+@pytest.fixture(scope="session")
+def headrace_settings() -> dict[str, str]:
+    return SETTINGS
+
+
+@pytest.fixture
+def http(request: pytest.FixtureRequest, bootstrap: str) -> str:
+    """Address of the HTTP side, whose port the broker's settings do not tell."""
+    broker: Broker = request.getfixturevalue("headrace_session_broker")
+    if broker.bootstrap != bootstrap:
+        pytest.skip("Apache Kafka has no HTTP side")
+    assert broker.http is not None
+    return broker.http
+
+
+@pytest.fixture
+def group(headrace: Headrace, bootstrap: str, topic: str) -> Iterator[str]:
+    """A group without members, which has read 4 of 10 records in partition 0 and none of 5 in partition 1."""
+    headrace("produce", topic, "--partition", "0", stdin="x\n" * 10)
+    headrace("produce", topic, "--partition", "1", stdin="x\n" * 5)
+    name = f"{topic}-group"
+    commit(bootstrap, name, TopicPartition(topic, 0, 4), TopicPartition(topic, 1, 0))
+    yield name
+    headrace("groups", "delete", name, "--yes", "--if-exists")
+
+
+def commit(bootstrap: str, group: str, *offsets: TopicPartition) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer.commit(offsets=list(offsets), asynchronous=False)
+    consumer.close()
+
+
+@contextmanager
+def member(bootstrap: str, group: str, topic: str) -> Iterator[Consumer]:
+    """A member that has its partitions."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "client.id": "tester", "enable.auto.commit": False}
+    )
+    consumer.subscribe([topic])
+    try:
+        wait_for(lambda: consumer.poll(0.05) or consumer.assignment(), "an assignment")
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def describe(headrace: Headrace, group: str, *more: str) -> dict[str, Any]:
+    [described] = json.loads(headrace("groups", "describe", group, "--json", *more).stdout)
+    assert isinstance(described, dict)
+    return described
+
+
+def offsets(headrace: Headrace, group: str) -> list[int | None]:
+    return [each["committed"] for each in describe(headrace, group)["partitions"]]
+
+
+def test_groups_are_listed_by_state_and_type(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
+    assert f"{group}\tclassic\tEmpty" in headrace("groups", "list", "--state", "empty", "--type", "classic").stdout
+    assert group not in headrace("groups", "list", "--type", "consumer").stdout
+    with member(bootstrap, group, topic):
+        assert group not in headrace("groups", "list", "--state", "Empty").stdout
+        listed = json.loads(headrace("groups", "list", "--json", "-s", "Stable", "-s", "Dead").stdout)
+        assert {"name": group, "type": "classic", "state": "Stable", "protocol_type": "consumer"} in listed
+    assert "'foo' is no state" in headrace("groups", "list", "--state", "foo", status=2).stderr
+
+
+def test_a_list_can_have_lags(headrace: Headrace, group: str) -> None:
+    listed = {each["name"]: each for each in json.loads(headrace("groups", "list", "--lag", "--json").stdout)}
+    assert (listed[group]["members"], listed[group]["lag"]) == (0, 11)
+    assert 0 < listed[group]["lag_seconds"] < 60
+
+
+@pytest.mark.parametrize("side", ["wire", "http"])
+def test_a_group_is_described(
+    headrace: Headrace, group: str, topic: str, side: str, request: pytest.FixtureRequest
+) -> None:
+    more = ("--http", request.getfixturevalue("http")) if side == "http" else ()
+    described = describe(headrace, group, *more)
+    assert (described["name"], described["type"], described["state"]) == (group, "classic", "Empty")
+    first, second = described["partitions"]
+    assert (first["topic"], first["partition"], first["committed"], first["end"], first["lag"]) == (topic, 0, 4, 10, 6)
+    assert (second["committed"], second["end"], second["lag"]) == (0, 5, 5)
+    assert 0 < first["lag_seconds"] < 60
+    assert described["lag"] == 11
+    assert (described["rebalances"] is None) == (side == "wire")
+
+    lines = headrace("groups", "describe", group, *more).stdout.splitlines()
+    assert f"group\t{group}" in lines
+    assert "topic\tpartition\tcommitted\tend\tlag\tbehind\tmember" in lines
+    [row] = [line for line in lines if line.startswith(f"{topic}\t0\t")]
+    assert row.startswith(f"{topic}\t0\t4\t10\t6\t")
+
+
+def test_members_and_what_they_read_are_described(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
+    with member(bootstrap, group, topic):
+        [who] = describe(headrace, group)["members"]
+        assert (who["client_id"], who["partitions"]) == ("tester", {topic: [0, 1]})
+        owners = {each["member_id"] for each in describe(headrace, group)["partitions"]}
+        assert owners == {who["member_id"]}
+
+
+def test_a_group_without_offsets_and_one_whose_topic_is_gone(
+    headrace: Headrace, bootstrap: str, topic: str, group: str, cluster: Cluster
+) -> None:
+    fresh = f"{topic}-fresh"
+    with member(bootstrap, fresh, topic):
+        partitions = describe(headrace, fresh)["partitions"]
+        assert [(each["partition"], each["committed"], each["lag"]) for each in partitions] == [
+            (0, None, None),
+            (1, None, None),
+        ]
+    headrace("topics", "delete", topic, "--yes")
+    wait_for(lambda: describe(headrace, group)["lag"] is None, "a lag that nobody knows any more")
+
+
+def test_a_misspelt_group_is_met_with_the_name_that_was_meant(headrace: Headrace, group: str) -> None:
+    for words in (["describe"], ["delete", "--yes"], ["reset", "--to", "end"]):
+        failed = headrace("groups", *words, group + "x", status=1)
+        assert failed.stderr.startswith(f"Error: there is no group '{group}x' at ")
+        assert f"Did you mean '{group}'" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (("--to", "earliest"), [0, 0]),
+        (("--to", "latest"), [10, 5]),
+        (("--to", "3"), [3, 3]),
+        (("--to", "7"), [7, 5]),
+        (("--to=-2",), [8, 3]),
+        (("--to", "1h"), [0, 0]),
+        (("--to", "2099-01-01"), [10, 5]),
+        (("--to", "current"), [4, 0]),
+        (("--shift-by", "2"), [6, 2]),
+        (("--shift-by", "-2"), [2, 0]),
+    ],
+)
+def test_a_group_is_reset_once_it_is_said_twice(
+    headrace: Headrace, group: str, where: tuple[str, ...], expected: list[int]
+) -> None:
+    tried = json.loads(headrace("groups", "reset", group, *where, "--json").stdout)
+    assert [each["new"] for each in tried["offsets"]] == expected
+    assert [each["current"] for each in tried["offsets"]] == [4, 0]
+    assert offsets(headrace, group) == [4, 0]
+
+    headrace("groups", "reset", group, *where, "--execute")
+    assert offsets(headrace, group) == expected
+
+
+def test_an_offset_that_is_not_there_is_told(headrace: Headrace, group: str, topic: str) -> None:
+    told = headrace("groups", "reset", group, "--to", "7").stderr
+    assert f"{topic} 1: there is no offset 7 now; 5 is the nearest" in told
+    assert "Nothing was changed; --execute does it." in told
+
+
+def test_only_what_is_named_is_reset(headrace: Headrace, group: str, topic: str) -> None:
+    headrace("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:1", "--execute", "--quiet")
+    assert offsets(headrace, group) == [4, 5]
+    failed = headrace("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:7", status=1)
+    assert f"there is no partition 7 of topic '{topic}'" in failed.stderr
+    assert "is no topic" in headrace("groups", "reset", group, "--to", "end", "-t", f"{topic}:x", status=2).stderr
+    assert "one thing says" in headrace("groups", "reset", group, status=2).stderr
+
+
+@pytest.mark.parametrize("form", ["json", "table", "kafka", "kafka of several groups"])
+def test_a_group_goes_back_to_what_was_noted(
+    headrace: Headrace, group: str, topic: str, form: str, tmp_path: Path
+) -> None:
+    noted = tmp_path / "noted"
+    if form == "json":
+        noted.write_text(headrace("groups", "reset", group, "--to", "current", "--json").stdout)
+    elif form == "table":
+        noted.write_text(headrace("groups", "reset", group, "--to", "current").stdout)
+    elif form == "kafka":
+        noted.write_text(f'"{topic}",0,4\n"{topic}",1,0\n')
+    else:
+        noted.write_text(f'"{group}","{topic}",0,4\n"{group}","{topic}",1,0\n"other","{topic}",0,9\n')
+    headrace("groups", "reset", group, "--to", "latest", "--execute")
+    headrace("groups", "reset", group, "--from-file", str(noted), "--execute")
+    assert offsets(headrace, group) == [4, 0]
+
+
+def test_a_file_that_is_none_of_offsets(headrace: Headrace, group: str, tmp_path: Path) -> None:
+    for content, why in (("t,0", "line 1"), ("[1]", "no list of offsets"), ("", "no offsets of group")):
+        path = tmp_path / "bad"
+        path.write_text(content)
+        assert why in headrace("groups", "reset", group, "--from-file", str(path), status=1).stderr
+    assert "cannot read" in headrace("groups", "reset", group, "--from-file", "/nowhere", status=1).stderr
+
+
+def test_a_group_with_members_is_left_alone(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
+    with member(bootstrap, group, topic):
+        assert "once its 1 member have stopped" in headrace("groups", "reset", group, "--to", "end").stderr
+        refused = headrace("groups", "reset", group, "--to", "end", "--execute", status=1)
+        assert f"group '{group}' has 1 member: tester at " in refused.stderr
+        assert f"group '{group}' has members" in headrace("groups", "delete", group, "--yes", status=1).stderr
+        refused = headrace("groups", "delete-offsets", group, topic, "--yes", status=1)
+        assert f"a member of group '{group}' reads topic '{topic}'" in refused.stderr
+    assert offsets(headrace, group) == [4, 0]
+
+
+def test_a_new_group_begins_where_it_is_told(headrace: Headrace, topic: str, group: str) -> None:
+    fresh = f"{topic}-new"
+    headrace("groups", "reset", fresh, "--to", "latest", "--topic", topic, "--execute")
+    assert offsets(headrace, fresh) == [10, 5]
+    headrace("groups", "delete", fresh, "--yes")
+
+
+def test_offsets_and_groups_are_deleted(headrace: Headrace, group: str, topic: str) -> None:
+    done = headrace("groups", "delete-offsets", group, f"{topic}:1", "--yes")
+    assert done.stderr == f"Deleted the offset of group {group} in {topic} 1\n"
+    assert offsets(headrace, group) == [4]
+    assert (
+        "has committed nothing in partition 1"
+        in headrace("groups", "delete-offsets", group, f"{topic}:1", "--yes", status=1).stderr
+    )
+    assert headrace("groups", "delete", group, "--yes").stderr == f"Deleted group {group}\n"
+    assert group not in headrace("groups", "list").stdout
+
+
+def test_a_timeline_tells_who_came_and_went(
+    headrace: Headrace, bootstrap: str, group: str, topic: str, http: str
+) -> None:
+    with member(bootstrap, group, topic):
+        pass
+    lines = headrace("groups", "timeline", group, "--http", http).stdout.splitlines()
+    assert lines[0] == "time\tgen\tmember\tclient\thost\tinstance\tevent\treason"
+    events = [line.split("\t") for line in lines[1:]]
+    assert [event[6] for event in events if event[3] == "tester"] == [
+        "was given its member id and asked to rejoin with it",
+        "joined",
+        "sent the assignment",
+        "left",
+    ]
+    rebalances = headrace("groups", "timeline", group, "--rebalances", "--http", http).stdout.splitlines()
+    assert [line.split("\t")[3] for line in rebalances] == ["outcome", "stable", "empty"]
+    assert "left: tester@127.0.0.1" in rebalances[2]
+
+    headrace("groups", "delete", group, "--yes")
+    found = json.loads(headrace("groups", "timeline", group, "--http", http, "--json").stdout)
+    assert found["events"][-1]["event"] == "deleted"
+    assert "there is no group" in headrace("groups", "timeline", "never-there", "--http", http, status=1).stderr
+
+
+def test_without_an_http_side_a_timeline_says_what_it_needs(headrace: Headrace, group: str) -> None:
+    failed = headrace("groups", "timeline", group, status=1)
+    assert "no broker at" in failed.stderr
+    assert "headrace.http.listener" in failed.stderr
+    unreachable = headrace("groups", "timeline", group, "--http", "127.0.0.1:1", status=1)
+    assert "no answer from the broker's HTTP side at 127.0.0.1:1" in unreachable.stderr
+
+
+def test_the_http_side_is_found_in_the_brokers_settings(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    with Broker({"headrace.http.listener": f"127.0.0.1:{port}"}) as broker:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)
+        headrace("topics", "create", "t")
+        headrace("groups", "reset", "g", "--to", "end", "--topic", "t", "--execute")
+        assert describe(headrace, "g")["rebalances"] == []
