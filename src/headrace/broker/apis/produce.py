@@ -3,6 +3,7 @@
 Layout of the answer: https://kafka.apache.org/protocol#The_Messages_Produce
 """
 
+import asyncio
 import logging
 import struct
 import time
@@ -12,6 +13,7 @@ from uuid import UUID
 
 from headrace.broker.connection import InvalidRequestError
 from headrace.broker.context import NO_REPLY, Handler, RawReply, Reply, RequestContext
+from headrace.broker.slow_disk import STALL_NS, SlowDisk
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
@@ -59,6 +61,7 @@ class ProduceApi:
     ) -> None:
         self._replicas = replicas
         self._group_commit = group_commit
+        self._slow_disk = SlowDisk()
         self._topic_name = topic_name
 
     def routes(self) -> dict[ApiKey, Handler]:
@@ -68,7 +71,8 @@ class ProduceApi:
         """Append what the request brings. acks=1 and acks=all are the same while a partition has one replica."""
         version = context.api_version
         acks = request.acks
-        now_ms = time.time_ns() // 1_000_000
+        began_ns = time.time_ns()
+        now_ms = began_ns // 1_000_000
         if acks not in (0, 1, ALL_REPLICAS):
             results = [
                 (self._name_bytes(topic, version), [_failed(p.index, _INVALID_ACKS) for p in topic.partition_data])
@@ -91,22 +95,24 @@ class ProduceApi:
             else:
                 outcomes = [self._append(context, name, data, acks, now_ms) for data in topic.partition_data]
             results.append((self._name_bytes(topic, version), outcomes))
-        if acks == 0:
-            for _, partitions in results:
-                for partition in partitions:
-                    if partition.error:
-                        # As Kafka: without an answer, the end of the connection is the only sign of failure.
-                        raise InvalidRequestError(f"a Produce with acks=0 failed: {partition.message}")
-            return NO_REPLY
-        if self._group_commit.partitions:
-            return self._once_flushed(request, results, version)
-        return RawReply((_encode(results, version),))
+        ended_ns = time.time_ns()
+        if ended_ns - began_ns > STALL_NS:
+            self._slow_disk.stalled(ended_ns, ended_ns - began_ns)
+        is_slow = ended_ns < self._slow_disk.until_ns
+        if is_slow or (self._group_commit.partitions and acks != 0):
+            return self._once_flushed(request, results, version, is_slow=is_slow)
+        return _reply(results, acks, version)
 
-    async def _once_flushed(self, request: Any, results: "list[tuple[bytes, list[_Outcome]]]", version: int) -> Reply:
-        """The answer, when what the request brought is on the disk where `flush.messages` asks for that.
+    async def _once_flushed(
+        self, request: Any, results: "list[tuple[bytes, list[_Outcome]]]", version: int, *, is_slow: bool
+    ) -> Reply:
+        """The answer, when what the request brought is on the disk where `flush.messages` or a slow disk ask for that.
 
         A batch that was there already, sent again, waits as well: its first answer may still be waiting.
         """
+        began_ns = time.time_ns()
+        places: list[tuple[list[_Outcome], int]] = []
+        flushes: list[Awaitable[None]] = []
         for topic, (_, outcomes) in zip(request.topic_data, results, strict=True):
             name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
             for place, outcome in enumerate(outcomes):
@@ -114,11 +120,23 @@ class ProduceApi:
                     continue
                 try:
                     partition = self._replicas.get(name, outcome.partition)
-                    if partition.awaits_flush:
-                        await self._group_commit.committed(partition, partition.log_end_offset)
                 except KafkaError as error:
                     outcomes[place] = _failed(outcome.partition, error)
-        return RawReply((_encode(results, version),))
+                    continue
+                if is_slow:
+                    self._group_commit.request(partition)
+                if is_slow or partition.awaits_flush:
+                    places.append((outcomes, place))
+                    flushes.append(self._group_commit.committed(partition, partition.log_end_offset))
+        for (outcomes, place), done in zip(places, await asyncio.gather(*flushes, return_exceptions=True), strict=True):
+            if isinstance(done, KafkaError):
+                outcomes[place] = _failed(outcomes[place].partition, done)
+            elif done is not None:
+                raise done
+        ended_ns = time.time_ns()
+        if is_slow and ended_ns - began_ns > STALL_NS:
+            self._slow_disk.stalled(ended_ns, ended_ns - began_ns)
+        return _reply(results, request.acks, version)
 
     def _append(self, context: RequestContext, name: str, data: Any, acks: int, now_ms: int) -> _Outcome:
         index = data.index
@@ -157,6 +175,17 @@ def _refused(
             error,
         )
     return _failed(index, error, log_start_offset)
+
+
+def _reply(results: list[tuple[bytes, list[_Outcome]]], acks: int, version: int) -> RawReply:
+    if acks != 0:
+        return RawReply((_encode(results, version),))
+    for _, partitions in results:
+        for partition in partitions:
+            if partition.error:
+                # As Kafka: without an answer, the end of the connection is the only sign of failure.
+                raise InvalidRequestError(f"a Produce with acks=0 failed: {partition.message}")
+    return NO_REPLY
 
 
 def _refuse_zstd(records: bytes) -> None:

@@ -1,0 +1,82 @@
+"""Producers that are faster than the disk: they wait for it, and nobody else does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.broker import slow_disk
+from headrace.storage import log_file
+from headrace.storage.log_file import LogFile
+from headrace.testing import Broker
+from tests.broker.test_durability import Sending, hold
+from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.waiting import wait_for
+from tests.unit.replication.test_group_commit import Disk
+
+STALL_S = slow_disk.STALL_NS / 1e9
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(log_file, "fdatasync", disk.fdatasync)
+    yield disk
+    disk.free.set()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
+    with Broker(data=tmp_path / "data") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for created in admin.create_topics([NewTopic("t", 1, 1)]).values():
+            created.result(10)
+        yield broker
+        disk.free.set()
+
+
+@pytest.fixture
+def stalls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that the system makes the next writes wait, as it does when too much waits for the disk."""
+    stalls: list[float] = []
+    append = LogFile.append
+
+    def stalling(*arguments: object) -> None:
+        if stalls:
+            time.sleep(stalls.pop())
+        append(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogFile, "append", stalling)
+    return stalls
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+def test_after_a_stall_producers_are_answered_by_the_disk_and_others_at_once(
+    broker: Broker, disk: Disk, stalls: list[float], acks: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert wait_for(Sending(broker, "t").look, "an answer of a disk that keeps up") == "written"
+    hold(broker, disk, "t")
+    stalls.append(STALL_S * 1.5)
+    stalled = Sending(broker, "t", acks=1)
+    assert disk.begun.wait(10)
+    late = Sending(broker, "t", acks=acks)
+    assert AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
+    assert stalled.look() is None
+    assert late.look() in ({None, "written"} if acks == 0 else {None})
+    disk.free.set()
+    assert [wait_for(each.look, "an answer") for each in (stalled, late)] == ["written", "written"]
+    assert "The disk is slower than the producers" in caplog.text
+
+
+def test_a_disk_that_keeps_up_again_is_not_waited_for(
+    broker: Broker, disk: Disk, stalls: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_disk, "_LASTS_NS", 0)
+    stalls.append(STALL_S * 1.5)
+    assert wait_for(Sending(broker, "t").look, "an answer") == "written"
+    hold(broker, disk, "t")
+    assert wait_for(Sending(broker, "t").look, "an answer without the disk") == "written"
