@@ -111,7 +111,8 @@ class Play:
                 try:
                     for topic_partition, story in stories.items():
                         partition = replicas.get(*topic_partition)
-                        state = check(partition, story, story.at(point), kernel_survived=not power_loss)
+                        expected = story.at(point, torn=torn is not None)
+                        state = check(partition, story, expected, kernel_survived=not power_loss)
                         found[topic_partition] = story, state
                 finally:
                     unlock(replicas.log_dirs)

@@ -141,12 +141,12 @@ class Story:
     beginning: State = field(default_factory=State)
     steps: list[Step] = field(default_factory=list)
 
-    def at(self, point: int) -> Expected:
-        """What may be found when `point` entries of the journal are done."""
+    def at(self, point: int, *, torn: bool = False) -> Expected:
+        """What may be found when `point` entries of the journal are done, and perhaps a part of the next."""
         state = self.beginning
         for step in self.steps:
             if step.end > point:
-                if step.begin < point:
+                if step.begin < point + torn:
                     return Expected(state, state.after(step.what), step.what)
                 break
             state = state.after(step.what)

@@ -31,6 +31,7 @@ from headrace.broker.dispatch import Dispatcher
 from headrace.broker.durable_groups import durable
 from headrace.broker.group_history.recorder import FILE_NAME as GROUP_HISTORY_FILE
 from headrace.broker.group_history.recorder import GroupHistory
+from headrace.broker.log_mover import LogMover
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
 from headrace.broker.topic_table import TopicTable
@@ -118,13 +119,16 @@ class Node:
         try:
             # Everything that can go wrong comes before the first change to a directory that is perhaps somebody else's.
             if founded is None:
+                self._refuse_to_found_anew()
                 self.adoption = self._adoption()
             self._bind_http()
             self.listeners = self._server.bind()
+            self.log_dirs.on_failure = self._on_directory_failure
             self.log_dirs.take_over()
-            store = EmbeddedStore(
-                metadata_file(self.log_dirs.directories), executor=self._executor, durable=self._durable_metadata
-            )
+            self._metadata = metadata_file(self.log_dirs.directories)
+            if founded is not None and not self._metadata.exists():
+                self._refuse_to_found_anew()
+            store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
             self.controller = Controller(store, config, now_ms=now_ms)
             await self.controller.start(self.log_dirs.cluster_id, self.adoption)
             self.replicas.set_strays_aside(self._topic_id_of)
@@ -165,6 +169,7 @@ class Node:
         self.coordinator.close()
         await self.group_history.stop()
         await self._compaction.stop()
+        await self._mover.stop()
         self._disk_watch.stop()
         self._group_commit.close()
         for task in self._upkeep:
@@ -173,6 +178,17 @@ class Node:
         self.replicas.close()
         await self.controller.close()
         self._executor.shutdown()
+
+    def _refuse_to_found_anew(self) -> None:
+        """Raises KafkaError where the metadata is not there, and may be in a log directory that is not there either."""
+        why = self.log_dirs.why_metadata_may_be_elsewhere()
+        if why is not None:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"{METADATA_FILE}, which knows the cluster's topics, is in none of the log directories that work, and"
+                f" {why}. Bring that back and start again. If it is lost for good, take it out of log.dirs: the topics"
+                " in the other directories are then served with default settings",
+            )
 
     def _bind_http(self) -> None:
         """Raises ConfigError when the address of `headrace.http.listener` cannot be taken."""
@@ -207,6 +223,11 @@ class Node:
         self.coordinator = GroupCoordinator(
             self._group_settings(), self._loop, self._topic_table, self.group_history.observe
         )
+        self._mover = LogMover(
+            self.replicas,
+            self._loop,
+            bytes_per_second=lambda: config.replica_alter_log_dirs_io_max_bytes_per_second,
+        )
         producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         for apis in (
             ProduceApi(self.replicas, self.topic_name, self._group_commit),
@@ -219,7 +240,7 @@ class Node:
             ),
             PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
             ProducersApi(self.replicas, producer_ids.next),
-            LogDirsApi(self.replicas),
+            LogDirsApi(self.replicas, self._mover),
             PlacementApis(lambda: self.controller.image),
             TopicApis(self.controller, config),
             MetadataApis(self.controller, config),
@@ -386,6 +407,27 @@ class Node:
         await self.controller.skip_producer_ids(last)
         self.log_dirs.note_adopted()
 
+    def _on_directory_failure(self, directory: Path, why: str) -> None:
+        """Called in any thread."""
+        self._loop.call_soon_threadsafe(self._take_offline, directory, why)
+
+    def _take_offline(self, directory: Path, why: str) -> None:
+        gone = self.replicas.take_offline(directory, why)
+        log.error(
+            "Log directory %s has failed (%s): its %d partitions are offline and answer KAFKA_STORAGE_ERROR, those in"
+            " %d other directories are served. Mend it, then restart the broker%s",
+            directory,
+            why,
+            len(gone),
+            len(self.log_dirs.directories),
+            "; until then topics and settings cannot be changed, as it has the cluster's metadata"
+            if self._metadata.parent == directory
+            else "",
+        )
+        for topic_partition in gone:
+            if topic_partition.topic == offsets_topic.NAME:
+                self.coordinator.resigned(topic_partition.partition)
+
     def _topic_id_of(self, topic_partition: TopicPartition) -> UUID | None:
         topic = self.controller.image.topics.get(topic_partition.topic)
         return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
@@ -396,7 +438,7 @@ class Node:
                 continue
             topic_partition = TopicPartition(change.topic, change.partition)
             try:
-                self.replicas.become_leader(topic_partition, change.topic_id, change.leader_epoch)
+                self.replicas.become_leader(topic_partition, change.topic_id, change.leader_epoch, is_new=change.is_new)
             except KafkaError as error:
                 log.error("%s is offline: %s", topic_partition, error)
         self._sync_names()

@@ -4,6 +4,7 @@ A thin shell round the log and the pure producer state. Whoever waits for the pa
 the callback only schedules work, so that an append never runs a consumer's answer.
 """
 
+import logging
 import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -27,6 +28,8 @@ _PLACED_SIZE: Final = 16
 """The leading bytes of a batch that its leader writes: base offset, length, leader epoch; the checksum covers none."""
 
 ALL_REPLICAS: Final = -1
+
+log = logging.getLogger(__name__)
 
 _new_tuple = tuple.__new__
 """Past a named tuple's own constructor, which takes several times as long to do the same."""

@@ -79,9 +79,12 @@ class ReplicaManager:
                     "The cluster has no %s with topic id %s: its files are in %s now", topic_partition, found, path
                 )
 
-    def become_leader(self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: int) -> Partition:
+    def become_leader(
+        self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: int, *, is_new: bool = True
+    ) -> Partition:
         """Open the partition's log, or make one, and lead it under `leader_epoch`.
 
+        Without `is_new` the partition has had a log, which may be in a directory that is offline: none is made then.
         Raises KafkaError: kafka_storage_error; inconsistent_topic_id for a directory left by another topic.
         """
         partition = self._partitions.get(topic_partition)
@@ -89,7 +92,7 @@ class ReplicaManager:
             partition.leader_epoch = leader_epoch
             return partition
         try:
-            opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id)
+            opened = self.log_dirs.logs.get(topic_partition) or self._open_log(topic_partition, topic_id, is_new=is_new)
             producers, transactions = _producer_state_of(opened)
         except KafkaError as error:
             self._offline[topic_partition] = str(error)
@@ -133,9 +136,15 @@ class ReplicaManager:
             if partition.log.flush_failure is not None
         ]
 
-    def _open_log(self, topic_partition: TopicPartition, topic_id: UUID) -> Log:
+    def _open_log(self, topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> Log:
         config = self._config_of(topic_partition.topic)
         if topic_partition not in self.log_dirs.partitions():
+            if self.log_dirs.offline and not is_new:
+                raise KafkaError(
+                    ErrorCode.kafka_storage_error,
+                    "its log is in no log directory that works, and offline is "
+                    + ", ".join(f"{path} ({why})" for path, why in self.log_dirs.offline.items()),
+                )
             return self.log_dirs.create(topic_partition, topic_id, config, now_ms=now_ms())
         found_id = self.log_dirs.topic_id(topic_partition)
         if found_id is None:
@@ -173,6 +182,15 @@ class ReplicaManager:
 
     def _of_topic(self, topic: str) -> Iterator[Partition]:
         return (partition for partition in self.partitions() if partition.topic_partition.topic == topic)
+
+    def take_offline(self, directory: Path, why: str) -> list[TopicPartition]:
+        """Serve the partitions in a log directory that has failed no more; those that were."""
+        gone = [each for each in self.partitions() if each.log.directory.parent == directory]
+        for partition in gone:
+            del self._partitions[partition.topic_partition]
+            self._offline[partition.topic_partition] = f"log directory {directory} has failed: {why}"
+            partition.wake_all()
+        return [partition.topic_partition for partition in gone]
 
     def refuse_records(self, directory: Path, why: str | None) -> None:
         """Let the partitions in a log directory take no records from clients, which are told `why`; None for the end.

@@ -56,6 +56,7 @@ class Log:
         "_flushing",
         "_kept_recovery_point",
         "_last_flush_ms",
+        "_moved_from",
         "_new_names",
         "_rolled",
         "_segments",
@@ -63,10 +64,12 @@ class Log:
         "config",
         "directory",
         "flush_failure",
+        "is_moving",
         "keep_bounds",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
+        "on_disk_error",
         "recovery_point",
         "topic_partition",
     )
@@ -93,8 +96,13 @@ class Log:
         self._kept_recovery_point = 0
         self.flush_failure: str | None = None
         """Why the log cannot be used any more: what an fsync failed to write, the next one does not try again."""
+        self._moved_from: Path | None = None
+        self.is_moving = False
+        """Whether it is being copied to another log directory; it is not compacted meanwhile."""
         self.keep_bounds: Callable[[Log], None] = _keep_nothing
         """Writes the recovery point and the log start offset down before what lies behind them changes."""
+        self.on_disk_error: Callable[[Log, OSError], None] = _tell_nobody
+        """Told of every error of the disk, in whichever thread it is met."""
 
     @classmethod
     def open(
@@ -447,6 +455,9 @@ class Log:
 
     def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
         """Where `old` is in the log."""
+        if self.is_moving:
+            _unlink(cleaned.files())
+            raise CleaningAbortedError(f"{self.topic_partition} is being moved to another log directory")
         ordered = self._segments.ordered
         place = next((place for place, each in enumerate(ordered) if each is old[0]), -1)
         whole = place >= 0 and all(each is other for each, other in zip_longest(old, ordered[place : place + len(old)]))
@@ -491,6 +502,11 @@ class Log:
         self._kept_recovery_point = max(self._kept_recovery_point, kept)
         return kept
 
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush is under way in another thread."""
+        return self._flushing.locked()
+
     def flush_due(self, now_ms: int) -> bool:
         """Whether `flush.messages` or `flush.ms` asks for a flush."""
         unflushed = self.log_end_offset - self.recovery_point
@@ -516,6 +532,7 @@ class Log:
         truncations = self._truncations
         segments = self._segments.ordered
         try:
+            self.keep_switch()
             while self._rolled:
                 self._sync_segment(self._rolled[0], active=False)
                 del self._rolled[0]
@@ -569,6 +586,23 @@ class Log:
             raise self._storage_error("close", error) from error
         self._segments.replace([])
 
+    def switch_to(self, directory: Path, from_parent: Path) -> None:
+        """Go on in `directory`, which has the same content; the old one, in `from_parent`, has been given up."""
+        # a flush that is under way in another thread syncs the old files
+        self._truncations += 1
+        self._moved_from = from_parent
+        self._new_names = True
+        self._deleted_files.clear()
+        self.move(directory)
+        for segment in self._segments.ordered:
+            segment.close_file()
+
+    def keep_switch(self) -> None:
+        """Let no power failure bring the log back to where it was before `switch_to`. Raises OSError."""
+        if self._moved_from is not None:
+            sync_directory(self._moved_from)
+            self._moved_from = None
+
     def move(self, directory: Path) -> None:
         """The directory has been renamed to `directory`."""
         self.directory = directory
@@ -598,6 +632,7 @@ class Log:
             self.leader_epochs.prepend(found)
 
     def _storage_error(self, what: str, error: OSError) -> KafkaError:
+        self.on_disk_error(self, error)
         reason = os.strerror(error.errno) if error.errno else str(error)
         return KafkaError(
             ErrorCode.kafka_storage_error, f"cannot {what} {self.topic_partition} in {self.directory}: {reason}"
@@ -605,6 +640,10 @@ class Log:
 
 
 def _keep_nothing(_: Log) -> None:
+    """For a log that belongs to no directory."""
+
+
+def _tell_nobody(_: Log, __: OSError) -> None:
     """For a log that belongs to no directory."""
 
 

@@ -159,7 +159,11 @@ class LogCleaner:
         for topic_partition in self.failing.keys() - logs.keys():
             del self.failing[topic_partition]
         for topic_partition, each in logs.items():
-            if topic_partition in self._in_progress or now < self._retry_at.get(topic_partition, 0):
+            if (
+                topic_partition in self._in_progress
+                or now < self._retry_at.get(topic_partition, 0)
+                or each.log.is_moving
+            ):
                 continue
             try:
                 dirt = dirt_of(each, self._log_dirs.cleaned_upto(topic_partition), now)

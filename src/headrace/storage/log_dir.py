@@ -116,6 +116,11 @@ class LogDir:
         self._locked_here.add(self.path)
         return descriptor
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no broker has had the directory before."""
+        return self._properties_are_new
+
     def _noted_boot(self) -> bytes | None:
         try:
             return (self.path / BOOT_FILE).read_bytes()
@@ -193,9 +198,10 @@ class LogDir:
             self.log_start_offsets[topic_partition] = each.log_start_offset
             if topic_partition in high_watermarks:
                 self.high_watermarks[topic_partition] = high_watermarks[topic_partition]
-        self._write_offsets()
+        self.write()
 
-    def _write_offsets(self) -> None:
+    def write(self) -> None:
+        """Write the checkpoints where they have changed. Raises OSError."""
         self._recovery_point_file.write(self.recovery_points)
         self._log_start_file.write({each: offset for each, offset in self.log_start_offsets.items() if offset})
         self._high_watermark_file.write(self.high_watermarks)
@@ -209,7 +215,7 @@ class LogDir:
         """Write the recovery point and the log start offset of one log now. Raises OSError."""
         self.recovery_points[each.topic_partition] = each.recovery_point_to_keep
         self.log_start_offsets[each.topic_partition] = each.log_start_offset
-        self._write_offsets()
+        self.write()
 
     def write_cleaner_offset(self, topic_partition: TopicPartition, offset: int) -> None:
         """Note that the log is compacted before `offset`. Raises OSError."""
@@ -229,7 +235,7 @@ class LogDir:
         self.forget(topic_partition)
         files = (self._recovery_point_file, self._log_start_file, self._high_watermark_file, self._cleaner_file)
         if any(file.stores(topic_partition) for file in files):
-            self._write_offsets()
+            self.write()
 
     def mark_clean_shutdown(self) -> None:
         """Say that every log in here was closed. Raises OSError."""

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -12,7 +12,9 @@ from uuid import UUID
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import remove_tree, sync_directory
 from headrace.storage.checkpoint import CorruptCheckpointError
+from headrace.storage.disk_failures import is_disk_failure
 from headrace.storage.disk_space import DiskSpace, Marks, Room
+from headrace.storage.found_partitions import FoundPartitions, Place, find_partitions
 from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.leader_epochs import UNDEFINED, read_entries
 from headrace.storage.log import Log
@@ -21,10 +23,8 @@ from headrace.storage.log_dir import LogDir
 from headrace.storage.meta_properties import id_to_text, new_id
 from headrace.storage.partition_dir import (
     DELETE_SUFFIX,
-    KRAFT_METADATA,
     STRAY_SUFFIX,
     check_partition,
-    parse_name,
     retired_name,
 )
 from headrace.storage.partition_metadata import read_topic_id, write_topic_id
@@ -53,11 +53,17 @@ class LogDirs:
         self.logs: dict[TopicPartition, Log] = {}
         self.disk_space = {each.path: DiskSpace() for each in directories}
         self._unsynced: set[Path] = set()
-        self._found: dict[TopicPartition, tuple[LogDir, Path]] = {}
+        self._survey = FoundPartitions()
+        self._found = self._survey.partitions
         self._topic_ids: dict[TopicPartition, UUID | None] = {}
         self._doomed: list[tuple[int | None, Path]] = []
         self._unopened: dict[LogDir, set[TopicPartition]] = {directory: set() for directory in directories}
         self._checkpoints = Lock()
+        self._failing = Lock()
+        self._failed: list[LogDir] = []
+        self._preferred: dict[TopicPartition, Path] = {}
+        self.on_failure: Callable[[Path, str], None] = lambda _, __: None
+        """Told of a directory that fails, and why, in whichever thread that shows."""
         self._closed = False
 
     @classmethod
@@ -115,11 +121,17 @@ class LogDirs:
                 self.offline[directory.path] = str(error)
                 log.error("log directory %s cannot be used (%s); its partitions are offline", directory.path, error)
                 directory.unlock()
-                self._found = {each: place for each, place in self._found.items() if place[0] is not directory}
+                for each in [each for each, place in self._found.items() if place.parent is directory]:
+                    del self._found[each]
+                    self._survey.promoted = [other for other in self._survey.promoted if other != each]
         self._directories = tuple(each for each in self._directories if each.taken_over)
         if not self._directories:
             reasons = "; ".join(self.offline.values())
             raise KafkaError(ErrorCode.kafka_storage_error, f"no log directory can be used: {reasons}")
+        try:
+            self._survey.promote()
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot take up a moved partition: {error}") from error
         for directory in self._directories:
             self._opened(directory)
 
@@ -127,6 +139,15 @@ class LogDirs:
         """Write every `meta.properties` in another version, for an owner that takes no other. Raises OSError."""
         for directory in self._directories:
             directory.identify_as(version)
+
+    def why_metadata_may_be_elsewhere(self) -> str | None:
+        """Which directory is not there that may have been, or None where all are."""
+        if self.offline:
+            return " and ".join(f"{path} cannot be used: {why}" for path, why in self.offline.items())
+        fresh = [str(each.path) for each in self._directories if each.is_fresh]
+        if fresh and any(each.known for each in self._directories):
+            return f"{' and '.join(fresh)} is empty: perhaps its file system is not mounted"
+        return None
 
     @property
     def identities(self) -> frozenset[UUID]:
@@ -159,40 +180,28 @@ class LogDirs:
                 yield directory, space.observe(total, free, marks), space
 
     def _find_partitions(self) -> None:
-        for directory in self._directories:
-            for path in sorted(path for path in directory.path.iterdir() if path.is_dir()):
-                if path.name.endswith(DELETE_SUFFIX):
-                    self._doomed.append((None, path))
-                    continue
-                topic_partition = parse_name(path.name)
-                if topic_partition is not None and topic_partition.topic == KRAFT_METADATA:
-                    continue
-                if topic_partition is None:
-                    log.warning("%s is no partition's directory; leaving it alone", path)
-                    continue
-                twin = self._found.get(topic_partition)
-                if twin is not None:
-                    raise KafkaError(
-                        ErrorCode.kafka_storage_error,
-                        f"{topic_partition} is in {path} and in {twin[1]}: remove the older one of the two",
-                    )
-                self._found[topic_partition] = (directory, path)
-                self._unopened[directory].add(topic_partition)
+        self._survey = find_partitions(self._directories)
+        self._found = self._survey.partitions
+        self._doomed = [(None, path) for path in self._survey.doomed]
+        for topic_partition, (directory, _) in self._found.items():
+            self._unopened[directory].add(topic_partition)
 
-    def metadata_log(self) -> "MetadataLog | None":
-        """The metadata log that Kafka left in one of the directories, if there is one that was not adopted before.
+    def metadata_log(self, elsewhere: Path | None = None) -> "MetadataLog | None":
+        """The metadata log that Kafka left in one of the directories, or in `elsewhere`.
 
-        Raises KafkaError(kafka_storage_error) where it is damaged or cannot be read.
+        None where there is none, or it was adopted before. Raises KafkaError(kafka_storage_error) where it is damaged
+        or cannot be read.
         """
         from headrace.storage.metadata_log import read_metadata_log
 
-        for directory in self._directories:
-            if directory.was_adopted:
-                continue
+        if any(directory.was_adopted for directory in self._directories):
+            return None
+        is_clean = all(directory.clean_shutdown for directory in self._directories)
+        for path in (*self.directories, *([elsewhere] if elsewhere else [])):
             try:
-                found = read_metadata_log(directory.path, clean_shutdown=directory.clean_shutdown)
+                found = read_metadata_log(path, clean_shutdown=is_clean)
             except OSError as error:
-                raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {directory.path}: {error}") from error
+                raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
             if found is not None:
                 return found
         return None
@@ -255,7 +264,30 @@ class LogDirs:
         Several may be loaded at once, in threads. Raises KafkaError(kafka_storage_error).
         """
         directory, path = self._found[topic_partition]
-        loaded = Log.open(
+        if directory.path in self.offline:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"its log directory {directory.path} is offline: {self.offline[directory.path]}",
+            )
+        try:
+            loaded = self._open_log(directory, topic_partition, path, config, now_ms)
+        except KafkaError as error:
+            self.note_failure(directory.path, error.__cause__)
+            raise
+        loaded.keep_bounds = self.keep_bounds
+        loaded.on_disk_error = self._disk_error
+        known = directory.recovery_points.get(topic_partition)
+        if known is not None and not directory.clean_shutdown:
+            # from before the crash, which has perhaps taken something from behind it
+            directory.recovery_points[topic_partition] = min(known, loaded.recovery_point_to_keep)
+        self.logs[topic_partition] = loaded
+        self._opened(directory, topic_partition)
+        return loaded
+
+    def _open_log(
+        self, directory: LogDir, topic_partition: TopicPartition, path: Path, config: LogConfig, now_ms: int
+    ) -> Log:
+        return Log.open(
             path,
             topic_partition,
             config,
@@ -266,10 +298,34 @@ class LogDirs:
             kernel_survived=directory.kernel_survived,
             gapless=self._is_gapless(directory, topic_partition),
         )
-        loaded.keep_bounds = self.keep_bounds
-        self.logs[topic_partition] = loaded
-        self._opened(directory, topic_partition)
-        return loaded
+
+    # -- directories that fail -----------------------------------------------------------------------------------------
+
+    def _disk_error(self, met_by: Log, error: OSError) -> None:
+        if self.logs.get(met_by.topic_partition) is met_by:
+            self.note_failure(met_by.directory.parent, error)
+
+    def note_failure(self, directory: Path, error: BaseException | None) -> None:
+        """Take `directory` offline where `error` is one of its disk. Any thread may call this."""
+        if is_disk_failure(error):
+            self.fail(directory, str(error))
+
+    def fail(self, directory: Path, reason: str) -> None:
+        """Use `directory` no more: its logs are not in `logs` from here on, and `on_failure` is told once."""
+        with self._failing:
+            failed = [each for each in self._directories if each.path == directory]
+            self._directories = tuple(each for each in self._directories if each.path != directory)
+            self._failed += failed
+            if failed:
+                self.offline[directory] = reason
+                self.disk_space = {each: space for each, space in self.disk_space.items() if each != directory}
+        for gone in failed:
+            self._distrust(gone)
+        if failed:
+            for topic_partition, each in tuple(self.logs.items()):
+                if each.directory.parent == directory:
+                    del self.logs[topic_partition]
+            self.on_failure(directory, reason)
 
     @staticmethod
     def _is_gapless(directory: LogDir, topic_partition: TopicPartition) -> bool:
@@ -293,6 +349,8 @@ class LogDirs:
                 return
             del self._unopened[directory]
         try:
+            if not directory.clean_shutdown:
+                directory.write()
             directory.note_recovered()
         except OSError as error:
             log.warning("%s: %s; the next start after a crash takes longer", directory.path, error)
@@ -302,6 +360,41 @@ class LogDirs:
         with self._checkpoints:
             if self.logs.get(each.topic_partition) is each:
                 self._found[each.topic_partition][0].write_bounds(each)
+
+    # -- what moving a log to another directory needs: see `log_switch` ----------------------------------------------
+
+    def prefer(self, topic_partition: TopicPartition, directory: Path) -> None:
+        """Let a partition that is still to be created be made there."""
+        self._preferred[topic_partition] = directory
+
+    def is_here(self, moved: Log) -> bool:
+        """Whether the log is in use: neither deleted nor offline nor closed."""
+        return not self._closed and self.logs.get(moved.topic_partition) is moved
+
+    def place(self, moved: Log) -> Place:
+        return self._found[moved.topic_partition]
+
+    def set_place(self, moved: Log, directory: Path, path: Path) -> None:
+        """The files of `moved` are in `path` from now on, which is in the log directory `directory`."""
+        self._found[moved.topic_partition] = Place(self.directory(directory), path)
+        self._unsynced.add(directory)
+
+    def doom(self, path: Path, due_ms: int) -> None:
+        """Remove a directory that is no log's any more, when its time has come."""
+        self._doomed.append((due_ms, path))
+
+    def update_checkpoints(self, directory: LogDir, change: Callable[[LogDir], None]) -> None:
+        """Change what `directory` remembers of its logs, and write it down; waits for the disk. Raises OSError."""
+        with self._checkpoints:
+            change(directory)
+            directory.write()
+
+    def directory(self, path: Path) -> LogDir:
+        """The log directory of that path, one that has failed too. Raises KeyError."""
+        for each in (*self._directories, *self._failed):
+            if each.path == path:
+                return each
+        raise KeyError(path)
 
     def high_watermark(self, topic_partition: TopicPartition) -> int:
         """What was checkpointed last; 0 for a partition that was not."""
@@ -333,8 +426,13 @@ class LogDirs:
             raise KafkaError(
                 ErrorCode.kafka_storage_error, f"{topic_partition} has a log already: {self._found[topic_partition][1]}"
             )
+        if not self._directories:
+            raise KafkaError(ErrorCode.kafka_storage_error, "every log directory is offline")
         directory = self._directories[0]
-        if len(self._directories) > 1:
+        preferred = self._preferred.pop(topic_partition, None)
+        if preferred in self.directories:
+            directory = self.directory(preferred)
+        elif len(self._directories) > 1:
             count = Counter(directory.path for directory, _ in self._found.values())
             directory = min(self._directories, key=lambda each: count[each.path])
         path = directory.path / str(topic_partition)
@@ -345,9 +443,10 @@ class LogDirs:
             write_topic_id(path, topic_id, sync=False)
         except OSError as error:
             remove_tree(path)
+            self.note_failure(directory.path, error)
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot create {path}: {error}") from error
         self._unsynced.add(directory.path)
-        self._found[topic_partition] = (directory, path)
+        self._found[topic_partition] = Place(directory, path)
         return self.load(topic_partition, config, now_ms=now_ms)
 
     def sync_names(self) -> None:
@@ -360,6 +459,7 @@ class LogDirs:
             try:
                 sync_directory(path)
             except OSError as error:
+                self.note_failure(path, error)
                 raise KafkaError(ErrorCode.kafka_storage_error, f"cannot sync {path}: {error}") from error
 
     def delete(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
@@ -391,6 +491,7 @@ class LogDirs:
         except OSError as error:
             if log_of_it is not None:
                 self.logs[topic_partition] = log_of_it
+            self.note_failure(directory.path, error)
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename {path} to {retired}: {error}") from error
         self._unsynced.add(directory.path)
         del self._found[topic_partition]
@@ -443,17 +544,19 @@ class LogDirs:
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write down recovery points, log start offsets and `high_watermarks` where they have changed.
 
-        Waits for the disk: call it in a thread. Raises KafkaError(kafka_storage_error).
+        Waits for the disk: call it in a thread. Raises KafkaError(kafka_storage_error), after the other directories.
         """
+        failure: OSError | None = None
         for directory in self._directories:
             try:
                 with self._checkpoints:
                     if not self._closed:
                         directory.write_checkpoints(self._logs_in(directory), high_watermarks)
             except OSError as error:
-                raise KafkaError(
-                    ErrorCode.kafka_storage_error, f"cannot write checkpoints in {directory.path}: {error}"
-                ) from error
+                self.note_failure(directory.path, error)
+                failure = error
+        if failure is not None:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot write checkpoints: {failure}") from failure
 
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Close every log, mark the directories where all went well as cleanly shut down, and unlock them.
@@ -462,6 +565,8 @@ class LogDirs:
         """
         with self._checkpoints:
             self._closed = True
+        for directory in self._failed:
+            directory.unlock()
         for directory in self._directories:
             if not directory.taken_over:
                 directory.unlock()

@@ -21,11 +21,17 @@ DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
 """Belongs to no topic that the cluster has; an operator decides what becomes of it."""
 
+FUTURE_SUFFIX: Final = "-future"
+"""A copy in the making, in another log directory."""
+
 KRAFT_METADATA: Final = "__cluster_metadata"
 """The metadata log of a KRaft quorum, in directories that Kafka wrote: no topic's, and left as it is."""
 
-_MAX_NAME: Final = 255
-_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII)
+MAX_NAME: Final = 255
+"""Bytes of a name that a file system takes."""
+_PARTITION: Final = r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})"
+_NAME: Final = re.compile(_PARTITION, re.ASCII)
+_FUTURE_NAME: Final = re.compile(_PARTITION + r"\.(?P<identity>[0-9a-f]{32})-future", re.ASCII)
 
 
 def parse_name(name: str) -> TopicPartition | None:
@@ -37,10 +43,25 @@ def parse_name(name: str) -> TopicPartition | None:
     return TopicPartition(match["topic"], int(match["partition"])) if match else None
 
 
+def future_name(topic_partition: TopicPartition, identity: str) -> str:
+    """Of the directory of a copy; `replaced_name` with the same identity is what becomes of the one it replaces."""
+    return f"{topic_partition}.{identity}{FUTURE_SUFFIX}"
+
+
+def replaced_name(topic_partition: TopicPartition, identity: str) -> str:
+    return f"{topic_partition}.{identity}{DELETE_SUFFIX}"
+
+
+def parse_future_name(name: str) -> tuple[TopicPartition, str] | None:
+    """The partition that a copy is of, and the identity of the copy; None for any other directory."""
+    match = _FUTURE_NAME.fullmatch(name)
+    return None if match is None else (TopicPartition(match["topic"], int(match["partition"])), match["identity"])
+
+
 def retired_name(topic_partition: TopicPartition, suffix: str) -> str:
     """A new name for a directory that is no longer served, cut to what a file system takes."""
     tail = f"-{topic_partition.partition}.{uuid4().hex}{suffix}"
-    return topic_partition.topic[: _MAX_NAME - len(tail)] + tail
+    return topic_partition.topic[: MAX_NAME - len(tail)] + tail
 
 
 def check_partition(directory: Path) -> None:

@@ -1,11 +1,14 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: what lies in which log directory, and how much room is left."""
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): what lies where, how much room is left, and moving it."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.broker.log_mover import LogMover
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 
@@ -15,8 +18,9 @@ log = logging.getLogger(__name__)
 class LogDirsApi:
     """Handlers for log directories."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, mover: LogMover) -> None:
         self._replicas = replicas
+        self._mover = mover
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -25,58 +29,68 @@ class LogDirsApi:
         }
 
     def describe_log_dirs(self, _: RequestContext, request: Any) -> Reply:
-        """Sizes in bytes; all partitions when none are named."""
+        """Sizes in bytes; all partitions when none are named. A directory that is offline has the error and no more."""
         wanted = None
         if request.topics is not None:
-            wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-        results = []
-        for directory, total, usable in self._replicas.space():
-            by_topic: dict[str, list[dict[str, Any]]] = {}
-            for partition in self._replicas.partitions():
-                name, index = partition.topic_partition
-                if str(partition.log.directory.parent) != directory or (
-                    wanted is not None and (name, index) not in wanted
-                ):
-                    continue
-                by_topic.setdefault(name, []).append(
+            wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        by_directory: dict[Path, dict[str, list[Fields]]] = {}
+
+        def add(directory: Path, topic_partition: TopicPartition, size: int, lag: int, *, is_future: bool) -> None:
+            if wanted is None or topic_partition in wanted:
+                by_directory.setdefault(directory, {}).setdefault(topic_partition.topic, []).append(
                     {
-                        "partition_index": index,
-                        "partition_size": partition.log.size,
-                        "offset_lag": 0,
-                        "is_future_key": False,
+                        "partition_index": topic_partition.partition,
+                        "partition_size": size,
+                        "offset_lag": lag,
+                        "is_future_key": is_future,
                     }
                 )
-            results.append(
-                {
-                    "error_code": ErrorCode.none,
-                    "log_dir": directory,
-                    "topics": [{"name": name, "partitions": found} for name, found in by_topic.items()],
-                    "total_bytes": total,
-                    "usable_bytes": usable,
-                }
-            )
+
+        for partition in self._replicas.partitions():
+            lag = max(0, partition.high_watermark - partition.log_end_offset)
+            add(partition.log.directory.parent, partition.topic_partition, partition.log.size, lag, is_future=False)
+        for topic_partition, move in self._mover.moves.items():
+            lag = move.log.log_end_offset - move.end_offset
+            add(move.target, topic_partition, move.size, lag, is_future=True)
+        results: list[Fields] = [
+            {
+                "error_code": ErrorCode.none,
+                "log_dir": directory,
+                "topics": [
+                    {"name": name, "partitions": found} for name, found in by_directory.get(Path(directory), {}).items()
+                ],
+                "total_bytes": total,
+                "usable_bytes": usable,
+            }
+            for directory, total, usable in self._replicas.space()
+        ]
+        results += [
+            {
+                "error_code": ErrorCode.kafka_storage_error,
+                "log_dir": str(directory),
+                "topics": [],
+                "total_bytes": -1,
+                "usable_bytes": -1,
+            }
+            for directory in self._replicas.log_dirs.offline
+        ]
         return {"results": results}
 
     def alter_replica_log_dirs(self, _: RequestContext, request: Any) -> Reply:
-        """KIP-113. A replica may be told to stay where it is; moving it to another directory is refused."""
+        """Begin to move replicas; DescribeLogDirs tells how far they are."""
         outcomes: dict[str, list[Fields]] = {}
-        directories = {directory for directory, _, _ in self._replicas.space()}
         for wanted in request.dirs:
             for topic in wanted.topics:
                 outcomes.setdefault(topic.name, []).extend(
-                    {"partition_index": index, "error_code": self._moved(topic.name, index, wanted.path, directories)}
+                    {"partition_index": index, "error_code": self._moved(topic.name, index, wanted.path)}
                     for index in topic.partitions
                 )
         return {"results": [{"topic_name": name, "partitions": found} for name, found in outcomes.items()]}
 
-    def _moved(self, topic: str, index: int, path: str, directories: set[str]) -> ErrorCode:
+    def _moved(self, topic: str, index: int, path: str) -> ErrorCode:
         try:
-            partition = self._replicas.get(topic, index)
+            self._mover.move(topic, index, Path(path))
         except KafkaError as error:
+            log.warning("%s-%d is not moved to %s: %s", topic, index, path, error)
             return error.code
-        if str(partition.log.directory.parent) == path:
-            return ErrorCode.none
-        if path not in directories:
-            return ErrorCode.log_dir_not_found
-        log.warning("%s-%d stays where it is: moving a replica to %s is not supported", topic, index, path)
-        return ErrorCode.invalid_request
+        return ErrorCode.none

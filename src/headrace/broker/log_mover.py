@@ -1,0 +1,139 @@
+"""Moves partitions from one log directory to another while they are served (KIP-113): the shell round `log_move`.
+
+One at a time for each directory that is moved to. A move that a restart ends is not taken up again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.storage.log_move import LogMove
+
+log = logging.getLogger(__name__)
+
+
+class LogMover:
+    """`moves` has what is under way or waits for its turn. Little is loaded before there is something to move."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        bytes_per_second: Callable[[], float],
+    ) -> None:
+        self._replicas = replicas
+        self._loop = loop
+        self._bytes_per_second = bytes_per_second
+        self._threads: ThreadPoolExecutor | None = None
+        self._turns: dict[Path, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.moves: dict[TopicPartition, LogMove] = {}
+
+    def move(self, topic: str, index: int, path: Path) -> None:
+        """Begin to move a partition to the log directory `path`, or end a move to another.
+
+        One that does not exist yet will be created there. Raises KafkaError: log_dir_not_found, kafka_storage_error
+        where the directory or the partition is offline, unknown_topic_or_partition, invalid_topic_exception.
+        """
+        topic_partition = TopicPartition(topic, index)
+        log_dirs = self._replicas.log_dirs
+        if path in log_dirs.offline:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{path} is offline: {log_dirs.offline[path]}")
+        if path not in log_dirs.directories:
+            raise KafkaError(ErrorCode.log_dir_not_found, f"{path} is none of this broker's log.dirs")
+        under_way = self.moves.get(topic_partition)
+        if under_way is not None:
+            if under_way.target == path:
+                return
+            under_way.aborted = True
+            del self.moves[topic_partition]
+        try:
+            partition = self._replicas.get(topic, index)
+        except KafkaError as error:
+            if error.code is ErrorCode.unknown_topic_or_partition:
+                log_dirs.prefer(topic_partition, path)
+            raise
+        if partition.log.directory.parent == path:
+            return
+        from headrace.storage.log_move import LogMove
+
+        move = self.moves[topic_partition] = LogMove(partition.log, partition.topic_id, path)
+        task = self._loop.create_task(self._carry_out(move))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        for move in self.moves.values():
+            move.aborted = True
+        await asyncio.gather(*self._tasks)
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    async def _carry_out(self, move: "LogMove") -> None:
+        from headrace.storage.log_move import MoveAbortedError, MoveFailedError
+
+        moved = move.log
+        source = moved.directory.parent
+        switched = False
+        try:
+            async with self._turns.setdefault(move.target, asyncio.Lock()):
+                moved.is_moving = True
+                await self._copy(move)
+                switched = True
+                await self._take_its_place(move)
+            log.info("%s has moved from %s to %s", moved.topic_partition, source, move.target)
+        except MoveAbortedError:
+            log.info("%s is not moved to %s any more", moved.topic_partition, move.target)
+        except MoveFailedError as error:
+            log.error("Moving %s from %s to %s failed: %s", moved.topic_partition, source, move.target, error)
+            self._replicas.log_dirs.note_failure(error.directory, error.error)
+        except (KafkaError, OSError) as error:
+            log.error("Moving %s from %s to %s failed: %s", moved.topic_partition, source, move.target, error)
+        finally:
+            if self.moves.get(moved.topic_partition) is move:
+                del self.moves[moved.topic_partition]
+            moved.is_moving = moved.topic_partition in self.moves
+            if not switched:
+                await self._in_thread(move.discard)
+
+    async def _copy(self, move: "LogMove") -> None:
+        """Until the partition is served from the copy."""
+        from headrace.storage import log_switch
+        from headrace.storage.log_move import MoveAbortedError
+
+        log_dirs = self._replicas.log_dirs
+        if move.aborted:
+            raise MoveAbortedError
+        await self._in_thread(move.prepare)
+        while True:
+            await self._in_thread(partial(move.copy, move.plan(), self._bytes_per_second))
+            high_watermark = self._replicas.get(*move.log.topic_partition).high_watermark
+            await self._in_thread(partial(log_switch.prepare, log_dirs, move, high_watermark))
+            if log_switch.switch(log_dirs, move):
+                return
+
+    async def _take_its_place(self, move: "LogMove") -> None:
+        from headrace.storage import log_switch
+
+        await self._in_thread(move.log.keep_switch)
+        log_switch.finish(self._replicas.log_dirs, move, now_ms())
+        await self._in_thread(self._replicas.log_dirs.sync_names)
+        await self._in_thread(self._replicas.checkpoint)
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(
+                max(1, len(self._replicas.log_dirs.directories)), thread_name_prefix="headrace-mover"
+            )
+        await self._loop.run_in_executor(self._threads, work)
