@@ -179,6 +179,8 @@ def resume(segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
 
     Good for a log whose process died and whose kernel did not. Raises OSError.
     """
+    if not (segment.size or segment.index.count or segment.time_index.count or segment.txn_index.exists):
+        return True  # of thousands of partitions, most may be empty
     start = segment.index.last[1] if segment.index.last else 0
     if start and next(valid_batches(segment, _NO_LIMIT, start), None) is None:
         return False
