@@ -1,7 +1,9 @@
 """What a broker tells Prometheus about itself: collectors over the state of its rooms."""
 
+import time
 from collections.abc import Iterable
 
+from headrace.coordinator.runtime import GroupCoordinator
 from headrace.metrics import Family, gauge
 from headrace.replication.replica_manager import ReplicaManager
 
@@ -33,6 +35,18 @@ def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
         "headrace_log_directory_fullness",
         "0 where there is room, 1 under the soft mark, 2 under the hard mark, where clients' records are refused.",
         [(labels, space.room) for labels, space in spaces],
+    )
+
+
+def expiring_offsets(coordinator: GroupCoordinator) -> Iterable[Family]:
+    """Groups that are about to lose their committed offsets, and in how many seconds the first one goes."""
+    expiring = coordinator.expiring_offsets()
+    yield gauge("headrace_groups_with_expiring_offsets", "Groups that lose committed offsets soon.", len(expiring))
+    now_ms = time.time_ns() // 1_000_000
+    yield Family(
+        "headrace_group_offsets_expire_seconds",
+        "Seconds until the group loses the first of its committed offsets, unless somebody uses it.",
+        [({"group": group_id}, max(at - now_ms, 0) / 1000) for group_id, at in sorted(expiring.items())],
     )
 
 

@@ -43,7 +43,7 @@ from headrace.cluster.store import StoreError
 from headrace.config import BrokerConfig, Listener, topic_values
 from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.coordinator.runtime import GroupCoordinator
-from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.settings import EVERY_GROUP, GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
@@ -206,6 +206,7 @@ class Node:
 
         http.add_metrics(lambda: gauges.log_directories(self.replicas))
         http.add_metrics(lambda: gauges.replica_manager(self.replicas))
+        http.add_metrics(lambda: gauges.expiring_offsets(self.coordinator))
         http.add_metrics(lambda: exported.families(self.group_history))
         GroupRoutes(self.group_history, self.topic_name).add_to(http)
 
@@ -363,6 +364,16 @@ class Node:
             for topic in self.controller.image.topics:
                 self.replicas.reconfigure(topic)
 
+            self._configure_groups()
+
+    def _configure_groups(self) -> None:
+        """The one setting of all groups that may change while the broker runs, and what groups say of themselves."""
+        settings = self.coordinator.settings
+        interval_ms = self.config.group_consumer_assignment_interval_ms
+        settings.by_group[EVERY_GROUP] = replace(settings, group_consumer_assignment_interval_ms=interval_ms)
+        for resource in self.controller.image.configs:
+            if resource.kind == GROUP_CONFIG:
+                self._configure_group(resource.name)
     def _configure_group(self, group_id: str) -> None:
         settings = self.coordinator.settings
         names = {key: f"group_{key.replace('.', '_')}" for key in GROUP_SETTINGS if key.startswith("consumer.")}
@@ -370,7 +381,7 @@ class Node:
         own: dict[str, Any] = {names[key]: value for key, value in overrides.items() if key in names}
         settings.by_group.pop(group_id, None)
         if own:
-            settings.by_group[group_id] = replace(settings, **own)
+            settings.by_group[group_id] = replace(settings.of(EVERY_GROUP), **own)
 
     def _adoption(self) -> "Adoption | None":
         """What a new metadata store is to know of partitions that lie in the log directories.

@@ -29,6 +29,7 @@ from headrace.coordinator.effects import (
     SyncResult,
     Timer,
 )
+from headrace.coordinator.expiry import OffsetExpiry
 from headrace.coordinator.mixed_group import MixedGroup
 from headrace.coordinator.offsets import GroupOffsets
 from headrace.coordinator.records import GroupKey, GroupMetadata, OffsetKey
@@ -76,19 +77,19 @@ class GroupCoordinator:
         self._timers: Timers[tuple[str, Timer]] = Timers()
         self._timer_handle: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._expiry_handle: asyncio.TimerHandle | None = None
+        self._expiry = OffsetExpiry(settings, loop, self._shards)
 
     # Leadership
 
     def elected(self, partition: int, coordinator_log: CoordinatorLog) -> None:
         """This broker leads `partition` of `__consumer_offsets`: read it, then answer for its groups."""
         self._shards.lead(partition, coordinator_log)
-        if self._expiry_handle is None:
-            self._schedule_expiry()
+        self._expiry.start()
 
     def resigned(self, partition: int) -> None:
         """Another broker leads `partition` now: parked requests are told to look for it."""
         shard = self._shards.drop(partition)
+        self._expiry.forget(partition)
         if shard is not None:
             for group in shard.state.groups.values():
                 if isinstance(group, ClassicGroup):
@@ -98,9 +99,9 @@ class GroupCoordinator:
         """Answer everything that is parked and stop all timers."""
         for partition in self._shards.partitions():
             self.resigned(partition)
-        for handle in (self._timer_handle, self._expiry_handle):
-            if handle is not None:
-                handle.cancel()
+        self._expiry.stop()
+        if self._timer_handle is not None:
+            self._timer_handle.cancel()
 
     def _loaded(self, shard: LedShard) -> None:
         for group in list(shard.state.groups.values()):
@@ -355,6 +356,10 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.unknown_member_id, f"Group {group_id} not found.")
         return shard, group
 
+    def expiring_offsets(self) -> dict[str, int]:
+        """As `OffsetExpiry.expiring`."""
+        return self._expiry.expiring()
+
     # Effects
 
     def _act(self, shard: LedShard, group: Group, effects: list[Effect]) -> None:
@@ -432,30 +437,6 @@ class GroupCoordinator:
             except Exception:
                 log.exception("Group %s: its %s timer failed", group_id, timer.kind)
         self._arm()
-
-    def _schedule_expiry(self) -> None:
-        seconds = self.settings.offsets_retention_check_interval_ms / 1000
-        self._expiry_handle = self._loop.call_later(seconds, self._expire)
-
-    def _expire(self) -> None:
-        self._expire_next(deque(self._shards.loaded()))
-
-    def _expire_next(self, shards: deque[LedShard]) -> None:
-        """One shard at a time, so that a broker with many groups answers its clients in between."""
-        if not shards:
-            self._schedule_expiry()
-            return
-        shard = shards.popleft()
-        self._expiry_handle = self._loop.call_later(0, self._expire_next, shards)
-        if not self._shards.leads(shard):
-            return
-        decision = shard.state.decide_expiry(wall_ms())
-        if decision:
-            log.info("__consumer_offsets-%d: %d offsets and groups expired", shard.partition, len(decision))
-        try:
-            self._shards.append_and_replay(shard, decision)
-        except KafkaError as error:
-            log.error("Expired offsets of __consumer_offsets-%d stay for now: %s", shard.partition, error)
 
 
 def _group_note(group: Group, what: Happening) -> Note:

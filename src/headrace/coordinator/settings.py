@@ -1,6 +1,9 @@
 """The settings of the group coordinator, with Kafka's names and defaults."""
 
 from dataclasses import dataclass, field
+from typing import Final
+
+EVERY_GROUP: Final = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +27,10 @@ class GroupSettings:
     offsets_topic_compression_codec: int = 0
     """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
     by_group: dict[str, "GroupSettings"] = field(default_factory=dict, compare=False, repr=False)
-    """Groups of the consumer protocol that have settings of their own (KIP-848)."""
+    """Groups of the consumer protocol that have settings of their own (KIP-848); under EVERY_GROUP what has changed for
+    all of them since the start.
+    """
 
     def of(self, group_id: str) -> "GroupSettings":
         """The settings that hold for the group."""
-        return self.by_group.get(group_id, self)
+        return self.by_group.get(group_id) or self.by_group.get(EVERY_GROUP, self)

@@ -165,18 +165,33 @@ class GroupShard:
                 decision += self.decide_removal(group.group_id)
         return decision
 
+    def expiring(self, until_ms: int) -> dict[str, int]:
+        """Groups that lose an offset by `until_ms` if nothing happens, and when the first of them is lost (ms)."""
+        out: dict[str, int] = {}
+        for group in self.groups.values():
+            times = [self._expires_at(group, key, offset) for key, offset in self._offsets_of(group.group_id)]
+            first = min((each for each in times if each is not None), default=None)
+            if first is not None and first <= until_ms:
+                out[group.group_id] = first
+        return out
+
     def _offsets_of(self, group_id: str) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
         for topic, partitions in self.offsets.of_group(group_id).items():
             for partition, offset in partitions.items():
                 yield OffsetKey(group_id, topic, partition), offset
 
     def _is_expired(self, group: Group, key: OffsetKey, offset: CommittedOffset, now_ms: int) -> bool:
+        expires_at = self._expires_at(group, key, offset)
+        return expires_at is not None and now_ms >= expires_at
+
+    def _expires_at(self, group: Group, key: OffsetKey, offset: CommittedOffset) -> int | None:
+        """In ms; None while the offset must be kept."""
         kept_from = group.offset_kept_from(offset.commit_timestamp)
         if kept_from is None or group.is_subscribed_to(key.topic) or self.offsets.has_pending(key):
-            return False
+            return None
         if offset.expire_timestamp != NO_TIMESTAMP:
-            return now_ms >= offset.expire_timestamp
-        return now_ms - kept_from >= self._settings.offsets_retention_minutes * 60_000
+            return offset.expire_timestamp
+        return kept_from + self._settings.offsets_retention_minutes * 60_000
 
     # Replay
 

@@ -4,6 +4,7 @@ Layout: https://kafka.apache.org/documentation/#record
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
@@ -209,25 +210,18 @@ def check_body(header: rb.BatchHeader, body: Buffer) -> None:
 
 
 def _append_record(out: bytearray, offset_delta: int, timestamp_delta: int, record: RecordData) -> None:
-    fields = bytearray(b"\x00")
-    put_varint(fields, timestamp_delta)
-    put_varint(fields, offset_delta)
-    _put_nullable_bytes(fields, record.key)
-    _put_nullable_bytes(fields, record.value)
-    put_varint(fields, len(record.headers))
-    for name, value in record.headers:
-        _put_nullable_bytes(fields, name.encode())
-        _put_nullable_bytes(fields, value)
-    put_varint(out, len(fields))
-    out += fields
-
-
-def _put_nullable_bytes(out: bytearray, value: bytes | None) -> None:
-    if value is None:
-        put_varint(out, -1)
-    else:
-        put_varint(out, len(value))
-        out += value
+    key, value, _, headers = record
+    fields = [b"\x00", _varint(timestamp_delta), _varint(offset_delta)]
+    fields += (_NULL,) if key is None else (_varint(len(key)), key)
+    fields += (_NULL,) if value is None else (_varint(len(value)), value)
+    fields.append(_varint(len(headers)))
+    for name, content in headers:
+        encoded = name.encode()
+        fields += (_varint(len(encoded)), encoded)
+        fields += (_NULL,) if content is None else (_varint(len(content)), content)
+    body = b"".join(fields)
+    out += _varint(len(body))
+    out += body
 
 
 def put_varint(out: bytearray, value: int) -> None:
@@ -237,6 +231,17 @@ def put_varint(out: bytearray, value: int) -> None:
         out.append(zigzag & 0x7F | 0x80)
         zigzag >>= 7
     out.append(zigzag)
+
+
+@lru_cache(maxsize=4096)
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    put_varint(out, value)
+    return bytes(out)
+
+
+_NULL: Final = _varint(-1)
+"""The length of what is null."""
 
 
 def get_varint(data: Buffer, position: int) -> tuple[int, int]:

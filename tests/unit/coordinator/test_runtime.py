@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.coordinator.records import CommittedOffset, GroupKey, GroupMetadat
 from headrace.coordinator.requests import Join, Leaver, Sync
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.shards import wall_ms
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header
 from headrace.wire.compression import Codec
@@ -273,6 +275,26 @@ def test_expired_groups_are_removed_at_the_next_look(world: World) -> None:
     assert world.log.records()[-1] == (GroupKey("g"), None)
 
 
+def test_offsets_that_expire_soon_are_announced_once_and_no_more_when_they_are_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    day_ms = 24 * 60 * 60 * 1000
+    world = World(settings=replace(SETTINGS, offsets_retention_minutes=3 * 24 * 60))
+    committed_at = wall_ms() - 5 * day_ms // 2
+    value = CommittedOffset(1, -1, "", committed_at)
+    world.coordinator.commit_offsets("g", "", None, -1, [("t", 0, value)])
+    assert world.coordinator.expiring_offsets() == {}
+    world.loop.advance(600)
+    assert world.coordinator.expiring_offsets() == {"g": committed_at + 3 * day_ms}
+    assert "Group g loses committed offsets in 7" in caplog.text
+    caplog.clear()
+    world.loop.advance(600)
+    assert not caplog.text
+    world.coordinator.commit_offsets("g", "", None, -1, [("t", 0, value._replace(commit_timestamp=wall_ms()))])
+    world.loop.advance(600)
+    assert world.coordinator.expiring_offsets() == {}
+
+
 def test_looking_for_expired_offsets_goes_on_when_the_log_fails(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.join()
     world.loop.advance(10)
@@ -299,11 +321,11 @@ def test_a_failing_timer_of_one_group_leaves_the_others_alone(
 def test_a_shard_that_moves_away_while_others_expire_is_left_alone(world: World) -> None:
     world.join()
     world.loop.now += 600
-    world.coordinator._expire_next(deque(world.coordinator._shards.loaded()))
+    world.coordinator._expiry.look_at(deque(world.coordinator._shards.loaded()))
     stored = len(world.log.stored)
     shards = deque(world.coordinator._shards.loaded())
     world.coordinator.resigned(0)
-    world.coordinator._expire_next(shards)
+    world.coordinator._expiry.look_at(shards)
     assert len(world.log.stored) == stored
 
 
