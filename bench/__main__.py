@@ -4,11 +4,13 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from bench import report
 from bench.brokers import SETTINGS
 from bench.clients import Kcat, ToolError
+from bench.groups import Figures
 from bench.loads import FULL, QUICK
 from bench.rows import outcomes
 from bench.run import Run
@@ -28,6 +30,8 @@ def main() -> int:
     if not Kcat.is_installed():
         sys.stderr.write("kcat is not installed (apt-get install kcat): the rows of librdkafka are left out.\n")
     scale = QUICK if options.quick else FULL
+    if options.groups:
+        return _groups(jars, options)
     try:
         with Run(scale, jars, options.dir, with_kafka=not options.headrace_only, only=options.only) as run:
             samples = run.measure()
@@ -52,6 +56,18 @@ def main() -> int:
     return 0
 
 
+def _groups(jars: Path, options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
+        figures = Figures(jars, Path(directory), with_kafka=not options.headrace_only)
+        try:
+            figures.measure()
+        except (RuntimeError, OSError) as error:
+            sys.stderr.write(f"\n{error}\n")
+            return 2
+    figures.print_table()
+    return 0
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
@@ -66,6 +82,9 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--headrace-only", action="store_true", help="leave Kafka out, to compare two states of Headrace"
+    )
+    parser.add_argument(
+        "--groups", action="store_true", help="measure consumer groups instead: loading, commits, joins"
     )
     parser.add_argument("--dir", type=Path, help="where both brokers keep their data (default: the system's temporary)")
     return parser.parse_args()
