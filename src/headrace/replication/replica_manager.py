@@ -109,6 +109,7 @@ class ReplicaManager:
             opened, topic_id=topic_id, leader_epoch=leader_epoch, producers=producers, transactions=transactions
         )
         partition.group_commit = self._group_commit
+        self._note_flush_ms(opened.config)
         self._partitions[topic_partition] = partition
         return partition
 
@@ -177,8 +178,12 @@ class ReplicaManager:
     def reconfigure(self, topic: str) -> None:
         """Apply the settings now in force to the topic's logs."""
         config = self._config_of(topic)
+        self._note_flush_ms(config)
         for partition in self._of_topic(topic):
             partition.log.config = config
+
+    def _note_flush_ms(self, config: LogConfig) -> None:
+        self.shortest_flush_ms = min(self.shortest_flush_ms, max(config.flush_ms, _SHORTEST_FLUSH_MS))
 
     def _of_topic(self, topic: str) -> Iterator[Partition]:
         return (partition for partition in self.partitions() if partition.topic_partition.topic == topic)
@@ -217,7 +222,12 @@ class ReplicaManager:
             partition.producers.expire(now_ms(), expiration_ms)
 
     def flush_due(self) -> None:
-        """Flush the logs whose `flush.ms` is over; waits for the disk: call it in a thread."""
+        """Flush the logs whose `flush.ms` is over; waits for the disk: call it in a thread.
+
+        Those that fail tell why in `failed`.
+        """
+        if self.shortest_flush_ms == _NEVER_MS:
+            return
         now = now_ms()
         shortest = _NEVER_MS
         for partition in self.partitions():

@@ -1,0 +1,31 @@
+"""A thousand partitions written to at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as KafkaTopicPartition
+
+from headrace.testing import Broker
+
+PARTITIONS = 1000
+
+
+def test_one_request_over_a_thousand_partitions(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("t", PARTITIONS, 1)], request_timeout=60)["t"].result(60)
+        # unlike librdkafka, it sends everything for a broker in one request
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=30_000, max_block_ms=60_000)
+        sent = [producer.send("t", b"%d" % each, partition=each) for each in range(PARTITIONS)]
+        producer.flush(60)
+        assert [each.get(0).offset for each in sent] == [0] * PARTITIONS
+        metrics = producer.metrics()["producer-metrics"]
+        assert metrics["records-per-request-avg"] > PARTITIONS / 2
+        producer.close()
+        consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap)
+        ends = consumer.end_offsets([KafkaTopicPartition("t", each) for each in range(PARTITIONS)])
+        consumer.close()
+        assert set(ends.values()) == {1}
