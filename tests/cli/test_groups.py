@@ -201,7 +201,12 @@ def test_a_group_goes_back_to_what_was_noted(
 
 
 def test_a_file_that_is_none_of_offsets(headrace: Headrace, group: str, tmp_path: Path) -> None:
-    for content, why in (("t,0", "line 1"), ("[1]", "no list of offsets"), ("", "no offsets of group")):
+    for content, why in (
+        ("t,0", "line 1"),
+        ("t,0,4", "does not exist"),
+        ("[1]", "no list of offsets"),
+        ("", "no offsets of group"),
+    ):
         path = tmp_path / "bad"
         path.write_text(content)
         assert why in headrace("groups", "reset", group, "--from-file", str(path), status=1).stderr

@@ -142,7 +142,13 @@ def _offsets(cluster: Cluster, places: Collection[Place], spec: OffsetSpec) -> d
     return found
 
 
-_NO_SUCH_PARTITION = {"UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"}
+_NO_SUCH_PARTITION = {
+    "UNKNOWN_TOPIC_OR_PART",
+    "LEADER_NOT_AVAILABLE",
+    "_UNKNOWN_PARTITION",
+    "_UNKNOWN_TOPIC",
+    "_NOENT",  # of none of the partitions
+}
 
 
 def record_times(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place, int]:

@@ -103,7 +103,7 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
     place_of_new = -1
     if rows and [cell.lower() for cell in rows[0][:2]] == ["topic", "partition"]:
         # What this command prints: topic, partition, current, new.
-        place_of_new = [cell.lower() for cell in rows[0]].index("new") if "new" in rows[0] else -1
+        place_of_new = rows[0].index("new") - 2 if "new" in rows[0] else -1
         rows, start = rows[1:], 2
     else:
         start = 1
@@ -114,7 +114,7 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
         named = len(row) == 4 and place_of_new == -1
         group, rest = (row[0], row[1:]) if named else ("", row)
         try:
-            offsets.setdefault(group, {})[rest[0], int(rest[1])] = int(rest[place_of_new])
+            offsets.setdefault(group, {})[rest[0], int(rest[1])] = int(rest[2:][place_of_new])
         except (ValueError, IndexError):
             raise CommandError(
                 f"{path}, line {number}: '{','.join(row)}' is no offset", "For example orders,0,42."

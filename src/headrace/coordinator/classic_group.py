@@ -352,7 +352,18 @@ class ClassicGroup(Rebalance):
         self._rename(out, member, request.new_member_id)
         member.is_new = False
         self._park(out, member, request)
-        self.note(out, Happening.REPLACED, member, request.reason)
+        # The member keeps the client id and host of whom it replaces, as with Kafka; the timeline has the newcomer's.
+        out.append(
+            Note(
+                what=Happening.REPLACED,
+                generation=self.generation,
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=request.client_id,
+                client_host=request.client_host,
+                reason=request.reason,
+            )
+        )
         if self.state is GroupState.STABLE and self.membership.select_protocol() == self.protocol_name:
             out.append(AppendMetadata(self.metadata(), cause))
         elif self.state is GroupState.PREPARING_REBALANCE:

@@ -95,7 +95,8 @@ class Timeline:
         self._revoking: dict[str, int] = {}
 
     def read(self, event: Event) -> None:
-        if event.member_id and (event.client_id or event.member_id not in self.clients):
+        known = self.clients.get(event.member_id)
+        if event.member_id and (known is None or not known.client_id or event.what == "REPLACED"):
             self.clients[event.member_id] = event
         if self._just_now and self._just_now[-1].at_ms != event.at_ms:
             self._just_now.clear()

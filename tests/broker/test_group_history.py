@@ -1,0 +1,281 @@
+"""The history of groups as an operator sees it: over HTTP, in metrics, and after a crash."""
+
+import json
+import re
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.testing import Broker
+from tests.support.broker_process import BrokerProcess
+from tests.support.ports import free_port
+from tests.support.waiting import wait_for
+
+PAGE = Path(__file__).parents[2] / "docs" / "watching-groups.md"
+SETTINGS = {
+    "headrace.http.listener": "127.0.0.1:0",
+    "headrace.group.history.interval.ms": "100",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "200",
+}
+PROTOCOLS = ("classic", "consumer")
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(SETTINGS) as broker:
+        create(broker.bootstrap)
+        yield broker
+
+
+def create(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("orders", 2)])["orders"].result(10)
+
+
+def produce(bootstrap: str, count: int, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for _ in range(count):
+        producer.produce("orders", b"x", partition=partition)
+    assert producer.flush(10) == 0
+
+
+@contextmanager
+def member(bootstrap: str, group: str, client_id: str = "app", **settings: Any) -> Iterator[Consumer]:
+    """A member that has been given partitions."""
+    with_dots = {name.replace("_", "."): value for name, value in settings.items()}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "client.id": client_id,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **with_dots,
+        }
+    )
+    consumer.subscribe(["orders"])
+    try:
+        wait_for(lambda: consumer.poll(0.05) or consumer.assignment(), "an assignment")
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def get(http: str | None, path: str) -> Any:
+    with urllib.request.urlopen(f"{http}{path}", timeout=10) as answer:
+        return json.load(answer)
+
+
+def events(http: str | None, group: str) -> list[tuple[str, str | None]]:
+    found = get(http, f"/groups/timeline?group={group}")["events"]
+    return [(event["event"], event["member"] and event["member"]["client_id"]) for event in found]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_lag_pace_and_owners_are_those_of_now(broker: Broker, protocol: str) -> None:
+    produce(broker.bootstrap, 100)
+    with member(broker.bootstrap, "billing", group_protocol=protocol) as consumer:
+        consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
+        described = get(broker.http, "/groups/describe?group=billing")
+        [listed] = wait_for(
+            lambda: [each for each in get(broker.http, "/groups")["groups"] if each["lag"] == 60], "a sample"
+        )
+    assert (described["type"], described["state"], described["members"]) == (protocol, "Stable", 1)
+    assert listed["group"] == "billing"
+    [only] = described["partitions"]
+    assert (only["committed"], only["end"], only["lag"], only["lost"]) == (40, 100, 60, 0)
+    assert 0 < only["lag_seconds"] < 60
+    [who] = described["member_list"]
+    assert (who["client_id"], who["host"], who["partitions"]) == ("app", "127.0.0.1", {"orders": [0, 1]})
+    assert only["member_id"] == who["member_id"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_timeline_tells_of_joins_and_leaves_and_who_was_waited_for(broker: Broker, protocol: str) -> None:
+    heartbeat: dict[str, Any] = {"heartbeat.interval.ms": 200} if protocol == "classic" else {}
+    with ExitStack() as stack:
+        first = stack.enter_context(member(broker.bootstrap, "g", "first", group_protocol=protocol, **heartbeat))
+        with ExitStack() as inner:
+            # The first has to poll, or it would not come back.
+            config = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "client.id": "second"}
+            second = Consumer(config | {"group.protocol": protocol} | heartbeat)
+            inner.callback(second.close)
+            second.subscribe(["orders"])
+            wait_for(lambda: (first.poll(0.02), second.poll(0.02), second.assignment())[-1], "both have partitions")
+        wait_for(lambda: (first.poll(0.02), len(first.assignment()) == 2)[-1], "the first has all")
+    rebalances = get(broker.http, "/groups/timeline?group=g")["rebalances"]
+    by_second = next(each for each in rebalances if [who["client_id"] for who in each["joined"]] == ["second"])
+    assert any(who["client_id"] == "first" for phase in by_second["phases"] for who in phase["waited_for"])
+    assert [who["client_id"] for each in rebalances for who in each["left"]] == ["second", "first"]
+    assert rebalances[-1]["outcome"] == "empty"
+
+
+def test_a_timeline_tells_of_a_fenced_static_member(broker: Broker) -> None:
+    with (
+        member(broker.bootstrap, "g", "old", group_instance_id="host-1") as old,
+        member(broker.bootstrap, "g", "new", group_instance_id="host-1"),
+    ):
+        wait_for(lambda: (old.poll(0.02), ("fenced", "old") in events(broker.http, "g"))[-1], "a fencing")
+    assert ("replaced", "new") in events(broker.http, "g")
+
+
+def test_a_timeline_tells_of_a_member_that_fell_silent(broker: Broker) -> None:
+    with member(broker.bootstrap, "g", "slow", session_timeout_ms=6000, max_poll_interval_ms=6000) as slow:
+        # It does not poll any more: the client itself leaves, and says why.
+        wait_for(lambda: ("left", "slow") in events(broker.http, "g"), "it is gone")
+        slow.poll(0)
+
+
+def test_a_history_has_every_sample_and_what_is_gone_ends(broker: Broker) -> None:
+    produce(broker.bootstrap, 10)
+    with member(broker.bootstrap, "g") as consumer:
+        for offset in (2, 5, 9):
+            consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+            wait_for(lambda: points(broker, "g")[-1:] and points(broker, "g")[-1][1] == offset, "a sample")  # noqa: B023
+    seen = points(broker, "g")
+    assert [committed for committed, _ in {(point[1], None): None for point in seen}] == [2, 5, 9]
+    assert {point[2] for point in seen} == {10}
+    assert all(point[3] == point[2] - point[1] for point in seen)
+    gaps = {after[0] - before[0] for before, after in pairwise(seen)}
+    assert min(gaps) >= 100
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_consumer_groups(["g"])["g"].result(10)
+    before = len(points(broker, "g"))
+    wait_for(lambda: "g" not in [each["group"] for each in get(broker.http, "/groups")["groups"]], "it is gone")
+    again = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "other"})
+    again.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+    again.close()
+    wait_for(lambda: len(points(broker, "other")) > 3, "later samples")
+    assert len(points(broker, "g")) <= before + 2
+
+
+def points(broker: Broker, group: str) -> list[Any]:
+    series = get(broker.http, f"/groups/history?group={group}&topic=orders&partition=0")["series"]
+    return list(series[0]["points"]) if series else []
+
+
+def test_metrics_have_the_names_of_the_exporters(broker: Broker) -> None:
+    produce(broker.bootstrap, 100)
+
+    def metrics() -> dict[str, dict[tuple[str, ...], float]]:
+        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        return {
+            each.name: {tuple(sample.labels.values()): sample.value for sample in each.samples} for each in families
+        }
+
+    with member(broker.bootstrap, "billing") as consumer:
+        consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
+        found = wait_for(
+            lambda: (seen := metrics()) and seen.get("kafka_consumergroup_group_sum_lag") and seen, "a sample"
+        )
+    assert set(found["kafka_consumergroup_lag"].values()) == {60.0}
+    assert set(found["kafka_consumergroup_current_offset"].values()) == {40.0}
+    assert found["kafka_consumergroup_lag_sum"] == {("billing", "orders"): 60.0}
+    assert found["kafka_consumergroup_members"] == {("billing",): 1.0}
+    assert found["kafka_consumergroup_group_max_lag"] == {("billing",): 60.0}
+    assert 0 < found["kafka_consumergroup_group_max_lag_seconds"]["billing",] < 60
+    [age] = found["kafka_consumergroup_group_lag_seconds"].values()
+    assert 0 < age < 60
+    assert found["headrace_consumergroup_rebalances"]["billing",] == 1.0
+    named = set(re.findall(r"`((?:kafka|headrace)_[a-z_]+)`", PAGE.read_text()))
+    # A forecast is only there where there is one.
+    absent = {name for name in named if name.removesuffix("_total") not in found}
+    assert absent <= {"headrace_consumergroup_catch_up_seconds"}
+
+
+def test_answers_are_shaped_as_documented(broker: Broker) -> None:
+    produce(broker.bootstrap, 100)
+    with member(broker.bootstrap, "billing") as consumer:
+        consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
+        wait_for(lambda: len(points(broker, "billing")) > 1, "two samples")
+        documented = re.findall(
+            r"curl '?http://127.0.0.1:9404(\S+?)'?\n\n```json\n(.*?)```", PAGE.read_text(), re.DOTALL
+        )
+        assert [path.partition("?")[0] for path, _ in documented] == [
+            "/groups",
+            "/groups/describe",
+            "/groups/history",
+            "/groups/timeline",
+        ]
+        for path, example in documented:
+            assert shape(get(broker.http, path)) == shape(json.loads(example)), path
+
+
+def shape(value: Any, path: str = "") -> set[str]:
+    """Every field that there is, by its way from the top; elements of lists are alike."""
+    if isinstance(value, dict):
+        return {each for name, field in value.items() for each in {f"{path}.{name}", *shape(field, f"{path}.{name}")}}
+    if isinstance(value, list):
+        return {each for element in value for each in shape(element, f"{path}[]")}
+    return set()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("/groups/describe", 400, "which group? for example ?group=my-group"),
+        ("/groups/describe?group=nobody", 404, "there is no group nobody; /groups lists them"),
+        ("/groups/history?group=g&from=yesterday", 400, "from is 'yesterday', which is no whole number"),
+        ("/groups/history?group=g&from=2&to=1", 400, "from (2) is after to (1)"),
+        ("/groups/timeline?group=g&limit=0", 400, "limit is from 1 to 5000"),
+        ("/groups/timeline?group=g&since=1", 400, "there is no 'since' to ask with; there are from, group, limit, to"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_told_why(broker: Broker, path: str, status: int, message: str) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+    consumer.close()
+    with pytest.raises(urllib.error.HTTPError) as failed:
+        get(broker.http, path)
+    with failed.value as answer:
+        assert answer.code == status
+        assert message in json.load(answer)["message"]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[BrokerProcess]:
+    settings = {**SETTINGS, "headrace.http.listener": f"127.0.0.1:{free_port()}"}
+    with BrokerProcess(tmp_path / "data", settings=settings) as process:
+        create(process.bootstrap)
+        yield process
+
+
+def test_a_history_survives_a_kill(process: BrokerProcess) -> None:
+    http = f"http://{process.settings['headrace.http.listener']}"
+    produce(process.bootstrap, 10)
+    with member(process.bootstrap, "g") as consumer:
+        consumer.commit(offsets=[TopicPartition("orders", 0, 4)], asynchronous=False)
+        wait_for(lambda: len(get(http, "/groups/history?group=g")["series"]) > 0, "a sample")
+    before = get(http, "/groups/timeline?group=g")["events"]
+    assert before[-1]["event"] == "empty"
+    process.restart(signal.SIGKILL)
+    after = get(http, "/groups/timeline?group=g")["events"]
+    assert after[: len(before)] == before
+    [series] = get(http, "/groups/history?group=g")["series"]
+    assert series["points"][-1][1:4] == [4, 10, 6]
+
+
+def test_a_damaged_history_keeps_no_broker_from_starting(process: BrokerProcess) -> None:
+    http = f"http://{process.settings['headrace.http.listener']}"
+    with member(process.bootstrap, "g"):
+        wait_for(lambda: get(http, "/groups/timeline?group=g")["events"], "events")
+    process.sigterm()
+    (process.data / "group-history.db").write_bytes(b"no database at all" * 500)
+    process.start()
+    with member(process.bootstrap, "g"):
+        wait_for(lambda: get(http, "/groups/timeline?group=g")["events"], "new events")
+    assert "The history of groups in" in process.log()
+    assert list(process.data.glob("group-history.db.damaged-*"))
