@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from headrace.coordinator import consumer_group, shards
+from headrace.coordinator import consumer_group, migration, mixed_group, shards
 from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.consumer_state import ConsumerState
 from headrace.coordinator.effects import TimerKind
@@ -154,6 +154,48 @@ def _deleted_offsets_stay() -> AbstractContextManager[None]:
     return _replaced(GroupShard, "decide_delete", make)
 
 
+def _upgrade_takes_partitions_that_are_given_up_for_free() -> AbstractContextManager[None]:
+    return _replaced(migration, "_unrevoked", lambda _: lambda members: [member for member, _ in members])
+
+
+def _upgrade_forgets_assignments() -> AbstractContextManager[None]:
+    def make(convert: Any) -> Any:
+        def forgetful(*arguments: Any) -> Any:
+            member, owned = convert(*arguments)
+            return replace(member, assigned={}), owned
+
+        return forgetful
+
+    return _replaced(migration, "_converted", make)
+
+
+def _downgraded_group_is_left_alone(*, after_reload: bool) -> Callable[[], AbstractContextManager[None]]:
+    def make_loaded(loaded: Any) -> Any:
+        def content(group: Any, now_ms: int) -> Any:
+            group.needs_rebalance = False
+            return loaded(group, now_ms)
+
+        return content
+
+    def make_take_over(take_over: Any) -> Any:
+        return lambda group, protocols, _, now_ms: take_over(group, protocols, None, now_ms)
+
+    if after_reload:
+        return lambda: _replaced(ClassicGroup, "loaded", make_loaded)
+    return lambda: _replaced(ClassicGroup, "take_over", make_take_over)
+
+
+def _removed_member_keeps_what_it_had() -> AbstractContextManager[None]:
+    def make(decode: Any) -> Any:
+        def lenient(request: Any) -> Any:
+            subscription = decode(request)
+            return subscription._replace(owned=())
+
+        return lenient
+
+    return _replaced(mixed_group, "_subscription_in", make)
+
+
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "generation is not checked": _generation_is_not_checked,
     "assigned before revoked": _assigned_before_revoked,
@@ -170,4 +212,9 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "offset is forgotten on reload": _offset_is_forgotten_on_reload,
     "departure is not noticed": _departure_is_not_noticed,
     "rebalance waits for nobody": _rebalance_waits_for_nobody,
+    "upgrade forgets assignments": _upgrade_forgets_assignments,
+    "upgrade takes partitions that are given up for free": _upgrade_takes_partitions_that_are_given_up_for_free,
+    "removed member keeps what it had": _removed_member_keeps_what_it_had,
+    "downgraded group does not rebalance": _downgraded_group_is_left_alone(after_reload=False),
+    "downgraded group does not rebalance after a reload": _downgraded_group_is_left_alone(after_reload=True),
 }

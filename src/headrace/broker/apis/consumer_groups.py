@@ -103,7 +103,8 @@ class ConsumerGroupApis:
             "client_host": member.client_host,
             "subscribed_topic_names": member.topics,
             "subscribed_topic_regex": member.regex,
-            "assignment": {"topic_partitions": self._with_names(member.assigned)},
+            # What it was asked to give up is its own until it has.
+            "assignment": {"topic_partitions": self._with_names((*member.assigned, *member.revoking))},
             "target_assignment": {"topic_partitions": self._with_names(target)},
             "member_type": _CONSUMER if member.classic is None else _CLASSIC,
         }
