@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from headrace.broker import left_transactions
 from headrace.errors import KafkaError
 from headrace.storage.meta_properties import text_to_id
 from headrace.testing import Broker
@@ -42,6 +43,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
+KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 METADATA_LOG = "__cluster_metadata-0/00000000000000000000.log"
 
 
@@ -167,6 +169,27 @@ def test_aborted_transactions_are_told_in_every_version_of_fetch(written: Writte
         assert max(each["current_txn_start_offset"] for each in found["active_producers"]) == 33
 
 
+def test_a_transaction_left_open_is_aborted_when_its_time_is_up(
+    written: Written, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "payments", 0, "read_committed"
+    seen = written.view.records[key]
+    with Broker(data=clean) as broker:
+        assert look(broker.bootstrap, ["payments"]).records[key] == seen
+    monkeypatch.setattr(left_transactions, "now_ms", lambda: int(time.time() * 1000) + 700_000)
+    with Broker(data=clean) as broker:
+        view = look(broker.bootstrap, ["payments"])
+        assert view.records[key] == [*seen, (34, b"behind", b"behind the open one")]
+        assert view.ends[key] == (0, 36)
+        assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
+    with Broker(data=clean) as broker:
+        assert look(broker.bootstrap, ["payments"]) == view
+    files_of_it = [str(path) for path in sorted((clean / "payments-0").glob("0*")) if path.suffix in KINDS]
+    text = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(files_of_it))
+    assert re.search(r"firstOffset: 33 lastOffset: 35 lastStableOffset: 36", text)
+    assert text.count("isvalid: true") == text.count("baseOffset:")
+
+
 def test_producers_get_ids_that_kafka_has_not_given_out(clean: Path) -> None:
     with Broker(data=clean) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
@@ -206,9 +229,8 @@ def test_a_transactional_log_is_compacted_and_kafka_can_read_every_file(written:
         committed_records = seen.records["ledger", 0, "read_committed"]
         assert {key: value for _, key, value in committed_records} == {**last, b"new": b"new"}
         assert len(committed_records) < len(written.view.records["ledger", 0, "read_committed"])
-    kinds = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
-    found = [str(path) for path in sorted(clean.glob("[a-z]*/*")) if path.suffix in kinds]
-    assert {Path(path).suffix for path in found} == set(kinds)
+    found = [str(path) for path in sorted(clean.glob("[a-z]*/*")) if path.suffix in KINDS]
+    assert {Path(path).suffix for path in found} == set(KINDS)
     text = run_tool("org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(found))
     assert "isvalid: false" not in text
     assert not re.search("(?i)mismatch|not found|out of order", text)

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from headrace.broker.http import HttpServer
 
 if TYPE_CHECKING:
+    from headrace.broker.left_transactions import LeftTransactions
     from headrace.cluster.adoption import Adoption
     from headrace.cluster.kafka_cluster import KafkaCluster
 
@@ -98,6 +99,7 @@ class Node:
         self.cluster_id = ""
         self.adoption: Adoption | None = None
         """What was made of directories that this broker found without metadata of its own."""
+        self._left_transactions: LeftTransactions | None = None
 
     async def start(self) -> None:
         """Open everything and begin to serve.
@@ -145,6 +147,8 @@ class Node:
         self._lead(self.controller.partitions_of(config.node_id))
         if self.adoption is not None:
             await self._finish_adoption()
+        # before groups are read, which then find the markers in the log
+        self._end_left_transactions(tell_groups=False)
         self._compose()
         self._server.start()
         self._start_upkeep()
@@ -388,7 +392,8 @@ class Node:
 
         Raises KafkaError where they cannot be served as a whole; nothing has been changed by then.
         """
-        metadata_log = self.log_dirs.metadata_log()
+        elsewhere = self.config.metadata_log_dir
+        metadata_log = self.log_dirs.metadata_log(Path(elsewhere) if elsewhere else None)
         if metadata_log is None and not self.log_dirs.partitions():
             return None
         cluster = None
@@ -439,6 +444,19 @@ class Node:
             if topic_partition.topic == offsets_topic.NAME:
                 self.coordinator.resigned(topic_partition.partition)
 
+    def _end_left_transactions(self, *, tell_groups: bool) -> None:
+        """Complete what Kafka left open in a directory that was its own, where the time has come."""
+        if all(partition.transactions.first_offset is None for partition in self.replicas.partitions()):
+            return
+        if self._left_transactions is None:
+            from headrace.broker.left_transactions import LeftTransactions
+
+            self._left_transactions = LeftTransactions(self.replicas)
+        try:
+            self._left_transactions.end_due(self.coordinator.transaction_ended if tell_groups else None)
+        except (KafkaError, OSError) as error:
+            log.error("Transactions that Kafka left open stay open for now: %s", error)
+
     def _topic_id_of(self, topic_partition: TopicPartition) -> UUID | None:
         topic = self.controller.image.topics.get(topic_partition.topic)
         return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
@@ -483,6 +501,11 @@ class Node:
         self.group_history.start(self.coordinator, self)
         self._disk_watch = DiskWatch(config, replicas, self._loop)
         self._disk_watch.start()
+        self._every(
+            "Ending of transactions",
+            lambda: config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            lambda: self._end_left_transactions(tell_groups=True),
+        )
         self._every("Retention", lambda: config.log_retention_check_interval_ms, replicas.apply_retention)
         self._every(
             "Expiry of producers",

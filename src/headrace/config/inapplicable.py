@@ -61,7 +61,7 @@ _NAMES: Final = """
     inter.broker.protocol.version internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
     internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
     log.initial.task.delay.ms log.message.downconversion.enable log.message.format.version
-    log.message.timestamp.difference.max.ms metadata.log.dir metadata.log.max.record.bytes.between.snapshots
+    log.message.timestamp.difference.max.ms metadata.log.max.record.bytes.between.snapshots
     metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.min.bytes
     metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms
     metrics.recording.level num.replica.alter.log.dirs.threads offsets.commit.required.acks
@@ -173,7 +173,6 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("socket.connection.setup.timeout.", _ONE_BROKER),
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),
-    ("transaction.abort.", _TRANSACTIONS),
     ("transaction.max.timeout.ms", _TRANSACTIONS),
     ("transaction.partition.verification.enable", _TRANSACTIONS),
     ("transaction.remove.", _TRANSACTIONS),

@@ -55,6 +55,13 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "Whether a directory that Kafka wrote is adopted even where some partitions or replicas of its cluster are "
         "elsewhere. Those that are not here begin empty, and the replicas on other brokers are given up.",
     ),
+    Setting(
+        "metadata.log.dir",
+        STRING,
+        None,
+        "Where Kafka kept the metadata log of a KRaft cluster, if not in one of log.dirs. Read once, when a directory "
+        "that Kafka wrote is adopted; Headrace's own metadata is in log.dirs.",
+    ),
     # Listeners
     Setting(
         "listeners",

@@ -285,6 +285,10 @@ class GroupCoordinator:
         self._shards.append_and_replay(shard, decision)
         return errors
 
+    def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> None:
+        """A marker has been appended to `partition` of `__consumer_offsets`."""
+        self._shards.end_transaction(partition, producer_id, committed=committed)
+
     def committed_offsets(self, group_id: str) -> GroupOffsets:
         """Topic to partition to offset; empty for a group that does not exist."""
         return self._shards.of(group_id).state.offsets.of_group(group_id)

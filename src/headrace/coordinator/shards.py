@@ -122,6 +122,12 @@ class Shards:
     def partitions(self) -> list[int]:
         return list(self._led)
 
+    def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
+        """A marker has been appended to the partition: its offsets count, or never will."""
+        shard = self._led.get(partition)
+        if shard is not None:
+            shard.state.offsets.end_transaction(producer_id, committed=committed)
+
     def append(self, shard: LedShard, decision: Sequence[Change]) -> int:
         """Write the decision as one batch; its base offset. Raises KafkaError as group members understand it."""
         now_ms = wall_ms()

@@ -18,12 +18,16 @@ from headrace.storage.log_file import FileSlice
 from headrace.storage.open_transactions import OpenTransactions
 from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition
-from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader, parse_header, with_log_append_time
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header, with_log_append_time
 from headrace.wire.compression import Codec, codec_named
-from headrace.wire.records import recompress, records_of, uncompressed_body
+from headrace.wire.records import RecordData, build_batch, recompress, records_of, uncompressed_body
 from headrace.wire.validation import validate_produced
 
 _PLACED = struct.Struct(">qii")
+_MARKER_KEY = struct.Struct(">hh")
+"""Version, and 0 for an abort or 1 for a commit."""
+_MARKER_VALUE = struct.Struct(">hi")
+"""Version and coordinator epoch."""
 _PLACED_SIZE: Final = 16
 """The leading bytes of a batch that its leader writes: base offset, length, leader epoch; the checksum covers none."""
 
@@ -185,6 +189,40 @@ class Partition:
             for grown in self._grown:
                 grown()
         return _new_tuple(AppendResult, (base_offset, last_offset, append_time, log.log_start_offset))
+
+    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool, now_ms: int) -> None:
+        """Append the marker that ends an open transaction (KIP-98). Raises KafkaError(kafka_storage_error)."""
+        log = self.log
+        offset = log.log_end_offset
+        key = _MARKER_KEY.pack(0, commit)
+        batch = build_batch(
+            [RecordData(key, _MARKER_VALUE.pack(0, 0), now_ms)],
+            base_offset=offset,
+            leader_epoch=self.leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+        )
+        header = parse_header(batch)
+        rolled = log.append(
+            (batch,),
+            len(batch),
+            base_offset=offset,
+            last_offset=offset,
+            max_timestamp=now_ms,
+            offset_of_max_timestamp=offset,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+        )
+        if rolled:
+            self.write_producer_snapshot(offset)
+        aborted = self.transactions.end(header, key)
+        if aborted is not None:
+            log.active_segment.txn_index.append(aborted)
+        if self.awaits_flush or log.flush_due(now_ms):
+            self._flush_first(now_ms)
+        else:
+            self.flushed_to(log.log_end_offset)
 
     def _flush_first(self, now_ms: int) -> None:
         """What was appended is on the disk before consumers see it and producers are answered."""

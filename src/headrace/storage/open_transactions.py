@@ -40,6 +40,10 @@ class OpenTransactions:
     def __len__(self) -> int:
         return len(self._open)
 
+    def producer_ids(self) -> list[int]:
+        """Whose they are."""
+        return list(self._open)
+
     def add(self, header: BatchHeader) -> None:
         """A batch of data of a transaction."""
         begun = self._open.get(header.producer_id)
