@@ -2,6 +2,7 @@
 
 import logging
 import random
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.testing import Broker
 from tests.support.waiting import wait_for
 
 MEGABYTE = 1024 * 1024
-SETTINGS = {"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "0"}
+SETTINGS = {
+    "log.cleaner.backoff.ms": "100",
+    "log.segment.delete.delay.ms": "0",
+    "headrace.http.listener": "0",
+}
 KEYS = 20
 
 
@@ -75,6 +81,12 @@ def log_bytes(broker: Broker, topic: str) -> int:
     return sum(path.stat().st_size for path in Path(broker.data, f"{topic}-0").glob("*.log"))
 
 
+def metric(broker: Broker, name: str) -> float:
+    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+
 def test_a_topic_shrinks_to_the_last_values(broker: Broker) -> None:
     create(broker, "table")
     last = fill(broker, "table")
@@ -99,6 +111,10 @@ def test_a_damaged_log_is_reported_once_and_others_go_on(broker: Broker, caplog:
         wait_for(lambda: "Compaction of damaged-0 failed" in caplog.text, "the damage is found")
         fill(broker, "sound")
         wait_for(lambda: log_bytes(broker, "sound") < 2 * MEGABYTE, "the other log shrinks")
+        assert metric(broker, "kafka_log_logcleanermanager_uncleanable_partitions_count") == 1
+        assert metric(broker, "kafka_log_logcleanermanager_uncleanable_bytes") >= MEGABYTE
+        assert metric(broker, "headrace_log_cleaner_failing") == 1
+        assert metric(broker, "kafka_log_logcleaner_deadthreadcount") == 0
     assert caplog.text.count("Compaction of damaged-0 failed") == 1
     assert "has no sound batch at byte" in caplog.text
 

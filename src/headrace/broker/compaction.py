@@ -37,6 +37,16 @@ class Compaction:
         self._processes: list[CleanerProcess] = []
         self._cleaner: LogCleaner | None = None
 
+    @property
+    def cleaner(self) -> "LogCleaner | None":
+        """None as long as there was no log to compact."""
+        return self._cleaner
+
+    @property
+    def dead_threads(self) -> int:
+        """How many of its loops have ended though they should not have."""
+        return 0 if self._stopping.is_set() else sum(task.done() for task in self._tasks)
+
     def start(self) -> None:
         """Look for logs to compact every `log.cleaner.backoff.ms`, the first time after as long."""
         if self._config.log_cleaner_enable and self._config.log_cleaner_threads:

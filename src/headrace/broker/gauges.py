@@ -3,9 +3,12 @@
 import time
 from collections.abc import Iterable
 
+from headrace.broker.compaction import Compaction
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.metrics import Family, gauge
-from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.storage.log_dirs import LogDirs
+from headrace.storage.open_files import OPEN_FILES
 
 
 def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
@@ -36,6 +39,50 @@ def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
         "0 where there is room, 1 under the soft mark, 2 under the hard mark, where clients' records are refused.",
         [(labels, space.room) for labels, space in spaces],
     )
+
+
+def compaction(compaction: Compaction, log_dirs: LogDirs) -> Iterable[Family]:
+    """Whether logs are compacted, and which cannot be."""
+    cleaner = compaction.cleaner
+    failing = {} if cleaner is None else dict(cleaner.failing)
+    count: dict[str, int] = {str(each): 0 for each in log_dirs.directories}
+    size = dict(count)
+    for topic_partition in failing:
+        failed = log_dirs.logs.get(topic_partition)
+        if failed is not None:
+            count[str(failed.directory.parent)] += 1
+            size[str(failed.directory.parent)] += failed.size
+    yield Family(
+        "kafka_log_logcleanermanager_uncleanable_partitions_count",
+        "Partitions whose compaction failed the last time; it is tried again every minute.",
+        [({"logDirectory": each}, number) for each, number in count.items()],
+    )
+    yield Family(
+        "kafka_log_logcleanermanager_uncleanable_bytes",
+        "Bytes in partitions whose compaction failed the last time.",
+        [({"logDirectory": each}, number) for each, number in size.items()],
+    )
+    yield Family(
+        "headrace_log_cleaner_failing",
+        "1 for each partition whose compaction failed the last time.",
+        [({"topic": topic, "partition": str(partition)}, 1) for topic, partition in failing],
+    )
+    yield gauge(
+        "kafka_log_logcleanermanager_max_dirty_percent",
+        "Largest share of a compacted log that has not been compacted, in percent.",
+        0 if cleaner is None else round(cleaner.max_dirty_ratio * 100),
+    )
+    yield gauge(
+        "kafka_log_logcleanermanager_time_since_last_run_ms",
+        "Milliseconds since logs to compact were last looked for; 0 while there is none.",
+        0 if cleaner is None else max(0, now_ms() - cleaner.looked_at_ms),
+    )
+    yield gauge("kafka_log_logcleaner_deadthreadcount", "Cleaner threads that have died.", compaction.dead_threads)
+
+
+def open_files() -> Iterable[Family]:
+    """How many segment files are open."""
+    yield gauge("headrace_log_open_segment_files", "Segment files that are open.", len(OPEN_FILES))
 
 
 def expiring_offsets(coordinator: GroupCoordinator) -> Iterable[Family]:

@@ -210,6 +210,8 @@ class Node:
 
         http.add_metrics(lambda: gauges.log_directories(self.replicas))
         http.add_metrics(lambda: gauges.replica_manager(self.replicas))
+        http.add_metrics(lambda: gauges.compaction(self._compaction, self.log_dirs))
+        http.add_metrics(gauges.open_files)
         http.add_metrics(lambda: gauges.expiring_offsets(self.coordinator))
         http.add_metrics(lambda: exported.families(self.group_history))
         GroupRoutes(self.group_history, self.topic_name).add_to(http)

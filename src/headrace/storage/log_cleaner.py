@@ -130,6 +130,10 @@ class LogCleaner:
         self._in_progress: set[TopicPartition] = set()
         self._retry_at: dict[TopicPartition, int] = {}
         self.failing: dict[TopicPartition, str] = {}
+        self.looked_at_ms = now_ms()
+        """When it last looked for logs to compact."""
+        self.max_dirty_ratio = 0.0
+        """Of all logs, when it last looked."""
 
     def clean_filthiest(self, process: CleanerProcess) -> bool:
         """Compact the log with the largest share of dirty bytes; whether there was one. Blocks: call it in a thread."""
@@ -153,7 +157,8 @@ class LogCleaner:
         return True
 
     def _choose(self) -> tuple[Compactable, Dirt, CleaningJob] | None:
-        now = self._now_ms()
+        now = self.looked_at_ms = self._now_ms()
+        self.max_dirty_ratio = 0.0
         found: list[tuple[Compactable, Dirt]] = []
         logs = {each.log.topic_partition: each for each in self._logs()}
         for topic_partition in self.failing.keys() - logs.keys():
@@ -170,13 +175,32 @@ class LogCleaner:
             except (KafkaError, CorruptIndexError, OSError) as error:
                 self._failed(each.log, str(error))
                 continue
-            if dirt is not None and (dirt.overdue or dirt.ratio > each.log.config.min_cleanable_dirty_ratio):
-                found.append((each, dirt))
+            if dirt is None:
+                continue
+            self.max_dirty_ratio = max(self.max_dirty_ratio, dirt.ratio)
+            if dirt.overdue or dirt.ratio > each.log.config.min_cleanable_dirty_ratio:
+                reason = self._lack_of_room(each.log, dirt.segments)
+                if reason is None:
+                    found.append((each, dirt))
+                else:
+                    self._failed(each.log, reason)
         if not found:
             return None
         cleanable, dirt = max(found, key=lambda pair: pair[1].ratio)
         self._in_progress.add(cleanable.log.topic_partition)
         return cleanable, dirt, self._job_for(cleanable, dirt, now)
+
+    def _lack_of_room(self, cleanable: Log, segments: Iterable[Segment]) -> str | None:
+        """Why the next segment cannot be written now, or None. The old ones go only some time after it is there."""
+        directory = cleanable.directory.parent
+        space = self._log_dirs.disk_space.get(directory)
+        _, free = self._log_dirs.space(directory)
+        if space is None or free < 0:
+            return None
+        needed = min(sum(each.size for each in segments), cleanable.config.segment_bytes) + space.hard // 2
+        if free >= needed:
+            return None
+        return f"it may need {needed} bytes before it frees any, and {directory} has {free}: make room there"
 
     def _job_for(self, cleanable: Compactable, dirt: Dirt, now: int) -> CleaningJob:
         config = cleanable.log.config
@@ -211,6 +235,8 @@ class LogCleaner:
             groups.append(group)
             for each in group.base_offsets:
                 del by_base[each]
+            if by_base and (reason := self._lack_of_room(cleaned, by_base.values())) is not None:
+                raise CleaningAbortedError(reason)
 
         # compaction leaves gaps; recovery takes one behind the recovery point for something that was lost
         cleaned.flush_rolled()

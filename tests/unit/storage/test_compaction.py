@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.storage.disk_space import Marks
 from headrace.storage.log_cleaner import RETRY_MS, CleanerSettings
 from headrace.storage.producer_snapshot import ProducerEntry
 from headrace.wire.batch import DELETE_HORIZON_FLAG, batch_crc_ok
@@ -305,3 +306,33 @@ def test_what_is_read_and_written_is_throttled(table: Table, monkeypatch: pytest
     size = table.log.size
     table.compact()
     assert slept[-1] == pytest.approx(3 * size / 1000)
+
+
+def test_a_log_waits_for_room_and_is_said_to_fail_meanwhile(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.put(("a", "1"))
+    table.put(("a", "2"))
+    table.log.roll(NOW)
+    free = 10
+    monkeypatch.setattr(table.dirs, "space", lambda _: (1000, free))
+    assert not table.compact()
+    assert "make room there" in table.cleaner.failing[TP]
+    free = 1_000_000
+    table.now += RETRY_MS
+    assert table.compact()
+    assert not table.cleaner.failing
+    assert table.pairs() == [(1, b"a", b"2")]
+
+
+def test_what_is_kept_for_the_broker_itself_is_not_taken_by_compaction(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.put(("a", "1"))
+    table.put(("a", "2"))
+    table.log.roll(NOW)
+    space = table.dirs.disk_space[table.log.directory.parent]
+    space.observe(1_000_000, 500_000, Marks(hard_bytes=900_000))
+    monkeypatch.setattr(table.dirs, "space", lambda _: (1_000_000, 440_000))
+    assert not table.compact()
+    monkeypatch.setattr(table.dirs, "space", lambda _: (1_000_000, 460_000))
+    table.now += RETRY_MS
+    assert table.compact()
