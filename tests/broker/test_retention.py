@@ -1,5 +1,6 @@
 """Old records go by size, by time and by command, and clients see it as Kafka's clients do."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,10 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from headrace.testing import Broker
+from headrace.wire.apis import ApiKey
+from headrace.wire.records import iter_records
 from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
 
 MEGABYTE = 1024 * 1024
 
@@ -94,3 +98,84 @@ def test_deleted_records_are_gone_for_readers_at_once(broker: Broker, consumer: 
 
     assert start_of(consumer, "cut") == 25
     wait_for(lambda: log_bytes(broker, "cut") < 3 * MEGABYTE, "whole segments below the start go")
+
+
+def bases(broker: Broker, topic: str) -> list[int]:
+    return sorted(int(path.stem) for path in Path(broker.data, f"{topic}-0").glob("*.log"))
+
+
+def write(broker: Broker, topic: str, count: int, size: int = 100, timestamp_ms: int = 0) -> list[str]:
+    """Write records in batches of their own; the errors there were."""
+    errors: list[str] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.num.messages": 1, "message.timeout.ms": 10_000})
+    for _ in range(count):
+        producer.produce(
+            topic,
+            bytes(size),
+            timestamp=timestamp_ms,
+            on_delivery=lambda error, _: errors.append(error.name()) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(20) == 0
+    return errors
+
+
+def test_segments_begin_by_time_size_and_index_as_settings_made_live_say(broker: Broker) -> None:
+    now = time.time_ns() // 1_000_000
+    admin = create(broker, "rolling", retention_ms=-1)
+    write(broker, "rolling", 3, timestamp_ms=now - 10_000)
+    assert bases(broker, "rolling") == [0]
+    configure(admin, "rolling", segment_ms=5000)
+    write(broker, "rolling", 1, timestamp_ms=now)
+    assert bases(broker, "rolling") == [0, 3]
+    configure(admin, "rolling", segment_ms=604_800_000, segment_bytes=MEGABYTE)
+    write(broker, "rolling", 3, size=400_000, timestamp_ms=now)
+    assert bases(broker, "rolling") == [0, 3, 6]
+    configure(admin, "rolling", segment_index_bytes=32, index_interval_bytes=0)
+    write(broker, "rolling", 10, timestamp_ms=now)
+    assert len(bases(broker, "rolling")) > 4
+    sizes = [path.stat().st_size for path in Path(broker.data, "rolling-0").glob("*.index")]
+    assert max(sizes) <= 32
+
+
+def test_timestamps_are_held_to_the_limits_of_the_topic(broker: Broker) -> None:
+    now = time.time_ns() // 1_000_000
+    admin = create(broker, "stamped", retention_ms=-1)
+    hour = 3_600_000
+    assert write(broker, "stamped", 1, timestamp_ms=now + 2 * hour) == ["INVALID_TIMESTAMP"]
+    assert write(broker, "stamped", 1, timestamp_ms=1_000) == []
+    configure(admin, "stamped", message_timestamp_before_max_ms=hour, message_timestamp_after_max_ms=3 * hour)
+    assert write(broker, "stamped", 1, timestamp_ms=now + 2 * hour) == []
+    assert write(broker, "stamped", 1, timestamp_ms=now - 2 * hour) == ["INVALID_TIMESTAMP"]
+    configure(admin, "stamped", message_timestamp_type="LogAppendTime")
+    assert write(broker, "stamped", 1, timestamp_ms=now - 2 * hour) == []
+
+
+def test_a_dropped_segment_waits_for_its_readers(broker: Broker, consumer: Consumer) -> None:
+    admin = create(broker, "slow", segment_bytes=MEGABYTE, file_delete_delay_ms=2000)
+    fill(broker, "slow", 4)
+    directory = Path(broker.data, "slow-0")
+    with WireClient(broker.bootstrap) as reader:
+        reader.send(ApiKey.FETCH, 4, FETCH)
+        configure(admin, "slow", retention_bytes=MEGABYTE)
+        wait_for(lambda: start_of(consumer, "slow") > 20, "the log's start moves")
+        assert list(directory.glob("*.log.deleted"))
+        wait_for(lambda: not list(directory.glob("*.deleted")), "the files go")
+        (topic,) = reader.receive(ApiKey.FETCH, 4)["responses"]
+    (partition,) = topic["partitions"]
+    assert partition["error_code"] == "none"
+    found = list(iter_records(partition["records"]))
+    assert [record.offset for record in found] == list(range(len(found)))
+    assert len(found) >= 8
+
+
+FETCH = {
+    "replica_id": -1,
+    "max_wait": 0,
+    "min_bytes": 0,
+    "max_bytes": 50 * MEGABYTE,
+    "isolation_level": 0,
+    "topics": [
+        {"topic": "slow", "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50 * MEGABYTE}]}
+    ],
+}

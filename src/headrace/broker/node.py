@@ -68,6 +68,8 @@ log = logging.getLogger(__name__)
 METADATA_FILE: Final = "metadata.db"
 DELETED_FILES_CHECK_MS: Final = 1000
 FAILURE_CHECK_MS: Final = 1000
+FIRST_RETENTION_MS: Final = 30_000
+"""As Kafka: a broker that is often restarted drops old data too."""
 _SLOW_DISK_THREADS: Final = 2
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 
@@ -508,7 +510,12 @@ class Node:
             lambda: config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             lambda: self._end_left_transactions(tell_groups=True),
         )
-        self._every("Retention", lambda: config.log_retention_check_interval_ms, replicas.apply_retention)
+        self._every(
+            "Retention",
+            lambda: config.log_retention_check_interval_ms,
+            replicas.apply_retention,
+            first_ms=FIRST_RETENTION_MS,
+        )
         self._every(
             "Expiry of producers",
             lambda: config.producer_id_expiration_check_interval_ms,
@@ -551,15 +558,18 @@ class Node:
         work: Callable[[], Callable[[], None] | None],
         *,
         slow: bool = False,
+        first_ms: int = 86_400_000,
     ) -> None:
         """Do `work` again and again, in a thread where it is `slow`; what it returns is done in a thread.
 
-        A failure is logged; the next turn comes.
+        A failure is logged; the next turn comes. The first comes after `first_ms` at the latest.
         """
 
         async def repeat() -> None:
+            longest = first_ms / 1000
             while True:
-                await asyncio.sleep(min(pause_ms() / 1000, 86_400))
+                await asyncio.sleep(min(pause_ms() / 1000, longest))
+                longest = 86_400
                 try:
                     rest = work if slow else work()
                     if rest is not None:

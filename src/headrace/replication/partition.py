@@ -14,6 +14,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.producer_state import ProducerState
 from headrace.storage.log import Log
+from headrace.storage.log_config import NO_LIMIT
 from headrace.storage.log_file import FileSlice
 from headrace.storage.open_transactions import OpenTransactions
 from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
@@ -160,7 +161,8 @@ class Partition:
             header = parse_header(batch)
         elif (
             header.max_timestamp > now_ms + config.message_timestamp_after_max_ms
-            or header.base_timestamp < now_ms - config.message_timestamp_before_max_ms
+            # the header tells the largest timestamp, not the smallest
+            or config.message_timestamp_before_max_ms < NO_LIMIT
         ):
             self._check_timestamps(header, batch, now_ms)
         max_timestamp = header.max_timestamp
@@ -369,8 +371,6 @@ class Partition:
         config = self.log.config
         earliest = now_ms - config.message_timestamp_before_max_ms
         latest = now_ms + config.message_timestamp_after_max_ms
-        if header.max_timestamp <= latest and not 0 <= header.base_timestamp < earliest:
-            return
         rule = (
             f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} and"
             f" message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} allow {earliest} to {latest}"
@@ -380,4 +380,5 @@ class Partition:
             for place, record in enumerate(records_of(header, uncompressed_body(header, records, 0)))
             if record.timestamp >= 0 and not earliest <= record.timestamp <= latest
         ]
-        raise RecordsRefusedError(ErrorCode.invalid_timestamp, f"timestamps are out of range; {rule}", wrong)
+        if wrong or header.max_timestamp > latest:
+            raise RecordsRefusedError(ErrorCode.invalid_timestamp, f"timestamps are out of range; {rule}", wrong)

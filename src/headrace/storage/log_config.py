@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-_MAX_LONG: Final = 2**63 - 1
+NO_LIMIT: Final = 2**63 - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -20,8 +20,8 @@ class LogConfig:
     segment_index_bytes: int = 10 * 1024 * 1024
     index_interval_bytes: int = 4096
     preallocate: bool = False
-    flush_messages: int = _MAX_LONG
-    flush_ms: int = _MAX_LONG
+    flush_messages: int = NO_LIMIT
+    flush_ms: int = NO_LIMIT
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     retention_ms: int = 7 * _DAY_MS
@@ -30,7 +30,7 @@ class LogConfig:
     delete_retention_ms: int = _DAY_MS
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = _MAX_LONG
+    max_compaction_lag_ms: int = NO_LIMIT
 
     max_message_bytes: int = 1024 * 1024 + 12
     compression_type: str = "producer"
@@ -38,7 +38,7 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = _MAX_LONG
+    message_timestamp_before_max_ms: int = NO_LIMIT
     message_timestamp_after_max_ms: int = 60 * 60 * 1000
 
     min_insync_replicas: int = 1

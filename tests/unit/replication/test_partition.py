@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.partition import Partition
+from headrace.replication.partition import Partition, RecordsRefusedError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
@@ -112,6 +112,18 @@ def test_timestamps_too_far_ahead_or_behind_are_refused(setup: Setup) -> None:
         late = batch(b"a", timestamp=timestamp)
         assert refused(partial(partition.append_as_leader, late, now_ms=NOW)) is ErrorCode.invalid_timestamp
     partition.append_as_leader(batch(b"a", timestamp=NOW - 1000), now_ms=NOW)
+    partition.append_as_leader(batch(b"a", timestamp=-1), now_ms=NOW)
+
+
+def test_every_record_of_a_batch_keeps_to_the_limits(setup: Setup) -> None:
+    partition = setup.configure(message_timestamp_before_max_ms=1000)
+    mixed = build_batch([RecordData(b"k", b"v", NOW + each) for each in (0, -2000, 5)])
+
+    with pytest.raises(RecordsRefusedError) as caught:
+        partition.append_as_leader(mixed, now_ms=NOW)
+
+    assert caught.value.code is ErrorCode.invalid_timestamp
+    assert [place for place, _ in caught.value.records] == [1]
 
 
 def test_log_append_time_replaces_the_producers_timestamps(setup: Setup) -> None:
