@@ -75,8 +75,8 @@ class Members:
                 value = message.value()
                 assert value is not None
                 self.values.append(value)
-            elif message is not None:
-                self.errors.append(message.error())
+            elif message is not None and (error := message.error()) is not None:
+                self.errors.append(error)
 
     def wait_for_share(self, *expected: int, timeout_s: float = 20.0) -> None:
         """Until the members have that many partitions each."""

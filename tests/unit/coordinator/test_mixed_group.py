@@ -3,6 +3,7 @@ is compared with Kafka in tests/parity, and played from seeds in tests/simulatio
 """
 
 from dataclasses import replace
+from typing import Any
 
 from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.consumer_group import ConsumerGroup
@@ -19,7 +20,7 @@ ALL = [("t", index) for index in range(4)]
 NO_WAY_BACK = replace(SETTINGS, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0)
 
 
-def cooperative(owned: list[tuple[str, int]], generation: int = -1) -> dict[str, object]:
+def cooperative(owned: list[tuple[str, int]], generation: int = -1) -> dict[str, Any]:
     return {"protocols": (("cooperative-sticky", subscription(("t",), owned, generation)),)}
 
 
