@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,9 +14,11 @@ from uuid import UUID
 
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage import log_switch
 from headrace.storage.log_cleaner import CleanerSettings, Compactable, LogCleaner
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
+from headrace.storage.log_move import LogMove
 from headrace.types import TopicPartition
 from headrace.wire.records import RecordData, build_batch
 from tests.crashes.disk import Disk
@@ -133,6 +136,7 @@ class World:
             (3, self._remove_deleted),
             (2, self._new_epoch),
             (3, self._brief_topic),
+            (4, self._move),
         ]
         return self.random.choices([each for _, each in actions], [weight for weight, _ in actions])[0]
 
@@ -255,6 +259,28 @@ class World:
         )
         cleaner.clean_filthiest(InlineProcess())
         assert not cleaner.failing
+
+    def _move(self) -> None:
+        """To the other log directory, with appends between the steps; or not, after all."""
+        topic_partition, partition = self._any()
+        log_dirs = self.replicas.log_dirs
+        target = next(each for each in log_dirs.directories if each != partition.log.directory.parent)
+        move = LogMove(partition.log, self.stories[topic_partition].topic_id, target)
+        move.prepare()
+        for _ in range(self.random.randint(1, 3)):
+            move.copy(move.plan(), lambda: inf)
+            self._append()
+        if self.random.random() < 0.2:
+            move.discard()
+            return
+        log_switch.prepare(log_dirs, move, partition.high_watermark)
+        assert log_switch.switch(log_dirs, move)
+        for step in (partition.log.keep_switch, lambda: log_switch.finish(log_dirs, move, NOW), log_dirs.sync_names):
+            if self.random.random() < 0.3:
+                self._append()
+            if self.random.random() < 0.2:
+                self._flush()
+            step()
 
     def _remove_deleted(self) -> None:
         self.replicas.log_dirs.remove_deleted_files(NOW + (1 << 40))

@@ -147,6 +147,8 @@ class Node:
                 raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
             raise
         self._lead(self.controller.partitions_of(config.node_id))
+        if not self.replicas.misses_logs:
+            self.log_dirs.trust_new_directories()
         if self.adoption is not None:
             await self._finish_adoption()
         # before groups are read, which then find the markers in the log
@@ -371,7 +373,6 @@ class Node:
         else:  # settings of the broker are defaults of every topic
             for topic in self.controller.image.topics:
                 self.replicas.reconfigure(topic)
-
             self._configure_groups()
 
     def _configure_groups(self) -> None:
@@ -382,6 +383,7 @@ class Node:
         for resource in self.controller.image.configs:
             if resource.kind == GROUP_CONFIG:
                 self._configure_group(resource.name)
+
     def _configure_group(self, group_id: str) -> None:
         settings = self.coordinator.settings
         names = {key: f"group_{key.replace('.', '_')}" for key in GROUP_SETTINGS if key.startswith("consumer.")}

@@ -33,6 +33,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class OfflineError(KafkaError):
+    """The partition has been offline for a while, which the log has told."""
+
+    def __init__(self, topic: str, partition: int, why: str) -> None:
+        super().__init__(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {why}")
+
+
 class ReplicaManager:
     """Finds the partition of a request, and looks after all of them."""
 
@@ -47,6 +54,8 @@ class ReplicaManager:
         self._checkpointing = threading.Lock()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
+        self.misses_logs = False
+        """Whether a partition has no log where it should have one."""
 
     def get(self, topic: str, partition: int) -> Partition:
         """The partition. Raises KafkaError: unknown_topic_or_partition; kafka_storage_error where it is offline."""
@@ -55,7 +64,7 @@ class ReplicaManager:
         except KeyError:
             why = self._offline.get(TopicPartition(topic, partition))
             if why is not None:
-                raise KafkaError(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {why}") from None
+                raise OfflineError(topic, partition, why) from None
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic}-{partition}"
             ) from None
@@ -140,12 +149,10 @@ class ReplicaManager:
     def _open_log(self, topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> Log:
         config = self._config_of(topic_partition.topic)
         if topic_partition not in self.log_dirs.partitions():
-            if self.log_dirs.offline and not is_new:
-                raise KafkaError(
-                    ErrorCode.kafka_storage_error,
-                    "its log is in no log directory that works, and offline is "
-                    + ", ".join(f"{path} ({why})" for path, why in self.log_dirs.offline.items()),
-                )
+            why = None if is_new else self.log_dirs.why_a_log_may_be_elsewhere()
+            if why is not None:
+                self.misses_logs = True
+                raise KafkaError(ErrorCode.kafka_storage_error, f"its log is in no log directory that works, and {why}")
             return self.log_dirs.create(topic_partition, topic_id, config, now_ms=now_ms())
         found_id = self.log_dirs.topic_id(topic_partition)
         if found_id is None:

@@ -27,6 +27,8 @@ from headrace.types import TopicPartition
 LOCK_FILE: Final = ".lock"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 BOOT_FILE: Final = ".headrace_boot"
+NEW_FILE: Final = ".headrace_new_directory"
+"""In a directory that joined others while the logs of some partitions were nowhere: perhaps it only was not mounted."""
 ADOPTED_FILE: Final = ".headrace_adopted"
 """Beside a metadata log that Kafka left: Headrace has taken up what it says, and knows better since."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -127,8 +129,19 @@ class LogDir:
         except FileNotFoundError:
             return None
 
-    def take_over(self) -> None:
+    @property
+    def may_be_unmounted(self) -> bool:
+        """Whether the directory was empty when it joined others, and perhaps should not have been."""
+        return (self.path / NEW_FILE).exists()
+
+    def trust(self) -> None:
+        """The directory was empty because it is new. Raises OSError."""
+        (self.path / NEW_FILE).unlink(missing_ok=True)
+
+    def take_over(self, *, joins_others: bool = False) -> None:
         """Make the directory this broker's: from here on a crash is seen as one. Raises OSError."""
+        if joins_others and self.is_fresh:
+            replace_file(self.path / NEW_FILE, b"")
         if self.clean_shutdown:
             (self.path / CLEAN_SHUTDOWN_FILE).unlink()
         # a mark that a power failure brings back would hide what it tore, and a partition's directory that a process

@@ -19,7 +19,7 @@ from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.leader_epochs import UNDEFINED, read_entries
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dir import LogDir
+from headrace.storage.log_dir import NEW_FILE, LogDir
 from headrace.storage.meta_properties import id_to_text, new_id
 from headrace.storage.partition_dir import (
     DELETE_SUFFIX,
@@ -116,7 +116,7 @@ class LogDirs:
         """
         for directory in self._directories:
             try:
-                directory.take_over()
+                directory.take_over(joins_others=any(each.known for each in self._directories))
             except OSError as error:
                 self.offline[directory.path] = str(error)
                 log.error("log directory %s cannot be used (%s); its partitions are offline", directory.path, error)
@@ -139,6 +139,26 @@ class LogDirs:
         """Write every `meta.properties` in another version, for an owner that takes no other. Raises OSError."""
         for directory in self._directories:
             directory.identify_as(version)
+
+    def why_a_log_may_be_elsewhere(self) -> str | None:
+        """Why a partition that had a log may have none in the directories that work; None where all are there."""
+        if self.offline:
+            return "offline is " + ", ".join(f"{path} ({why})" for path, why in self.offline.items())
+        new = [str(each.path) for each in self._directories if each.may_be_unmounted]
+        if not new:
+            return None
+        return (
+            f"{', '.join(new)} was empty when it was first used: mount what belongs there and restart the broker, or,"
+            f" if its disk was replaced and the records are lost, remove the file {NEW_FILE} in it and restart"
+        )
+
+    def trust_new_directories(self) -> None:
+        """No partition misses its log: directories that were empty are so because they are new."""
+        for directory in self._directories:
+            try:
+                directory.trust()
+            except OSError as error:
+                log.warning("%s: %s", directory.path, error)
 
     def why_metadata_may_be_elsewhere(self) -> str | None:
         """Which directory is not there that may have been, or None where all are."""
@@ -335,7 +355,7 @@ class LogDirs:
         """
         if not directory.known:
             return False
-        return topic_partition in directory.recovery_points or topic_partition not in directory.cleaner_offsets
+        return directory.recovery_points.get(topic_partition, 0) >= directory.cleaner_offsets.get(topic_partition, 0)
 
     def _opened(self, directory: LogDir, topic_partition: TopicPartition | None = None) -> None:
         """One log of the directory is open, or gone; was it the last that was still to be opened, the boot is noted."""

@@ -18,7 +18,7 @@ from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import ALL_REPLICAS, NoRoomError, Partition, RecordsRefusedError
-from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.replica_manager import OfflineError, ReplicaManager
 from headrace.wire.apis import ApiKey
 from headrace.wire.compression import Codec
 from headrace.wire.encoder import put_count, put_string
@@ -165,7 +165,7 @@ class ProduceApi:
 def _refused(
     context: RequestContext, name: str | None, index: int, error: KafkaError, log_start_offset: int = -1
 ) -> _Outcome:
-    if error.code is not ErrorCode.unknown_topic_or_partition and not isinstance(error, NoRoomError):
+    if error.code is not ErrorCode.unknown_topic_or_partition and not isinstance(error, NoRoomError | OfflineError):
         log.warning(
             "Produce to %s-%d from client id %s (%s) refused: %s",
             name,

@@ -1,0 +1,300 @@
+"""Several log directories: partitions move between them under load, and one that fails leaves the others alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.wire.apis import ApiKey
+from headrace.wire.records import RecordData, build_batch, iter_records
+from tests.broker.test_kill_while_topics_change import fetched, produce
+from tests.support.broker_process import BrokerProcess
+from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
+
+SLOW_MOVES = {"replica.alter.log.dirs.io.max.bytes.per.second": 100_000}
+STORAGE_ERROR = "kafka_storage_error"
+
+
+class Directories:
+    """A broker process with two log directories, `a` with the metadata and `b`."""
+
+    def __init__(self, root: Path, settings: dict[str, object] | None = None, *, b: Path | None = None) -> None:
+        self.a, self.b = root / "a", b or root / "b"
+        self.broker = BrokerProcess(Path(f"{self.a},{self.b}"), settings=settings)
+        self.broker.log_path = root / "broker.log"
+
+    def create(self, client: WireClient, name: str, partitions: int) -> None:
+        new = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [{"name": "file.delete.delay.ms", "value": "0"}],
+        }
+        answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        assert answer["topics"][0]["error_code"] == "none", answer
+
+    def where(self, name: str) -> Path:
+        """The log directory that a partition is in."""
+        return next(each for each in (self.a, self.b) if (each / name).exists())
+
+    def other(self, directory: Path) -> Path:
+        return self.b if directory == self.a else self.a
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> Iterator[Directories]:
+    dirs = Directories(tmp_path)
+    yield dirs
+    dirs.broker.close()
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Directories]:
+    dirs = Directories(tmp_path, dict(SLOW_MOVES))
+    yield dirs
+    dirs.broker.close()
+
+
+def move(client: WireClient, directory: Path, topic: str, partition: int = 0) -> str:
+    wanted = {"path": str(directory), "topics": [{"name": topic, "partitions": [partition]}]}
+    answer = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, {"dirs": [wanted]})
+    code: str = answer["results"][0]["partitions"][0]["error_code"]
+    return code
+
+
+def described(client: WireClient, directory: Path) -> dict[str, Any]:
+    results = client.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})["results"]
+    return next(each for each in results if each["log_dir"] == str(directory))
+
+
+def copies(client: WireClient, directory: Path) -> list[dict[str, Any]]:
+    """The partitions that are being moved into a directory."""
+    topics = described(client, directory)["topics"]
+    return [each for topic in topics for each in topic["partitions"] if each["is_future_key"]]
+
+
+def values(client: WireClient, topic: str, partition: int = 0) -> list[bytes | None]:
+    answer = fetched(client, topic, partition)
+    assert answer["error_code"] == "none"
+    return [record.value for record in iter_records(answer["records"])]
+
+
+def append(client: WireClient, topic: str, *numbers: int, size: int = 0) -> str:
+    batch = build_batch([RecordData(None, b"%d" % number + b" " * size, 1) for number in numbers])
+    message = {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": 9000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
+    }
+    answer = client.ask(ApiKey.PRODUCE, 9, message)
+    code: str = answer["responses"][0]["partition_responses"][0]["error_code"]
+    return code
+
+
+class Writer:
+    """Appends numbers one after the other until it is told to stop; all must be taken."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.count = 0
+        self.refused: list[str] = []
+        self._stop = threading.Event()
+        self._bootstrap, self._topic = bootstrap, topic
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        with WireClient(self._bootstrap) as client:
+            while not self._stop.is_set():
+                code = append(client, self._topic, self.count)
+                if code != "none":
+                    self.refused.append(code)
+                    return
+                self.count += 1
+
+    def wait_for_more(self) -> None:
+        before = self.count
+        wait_for(lambda: self.count > before + 20, "appends")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def test_a_partition_moves_there_and_back_while_it_is_written(dirs: Directories) -> None:
+    dirs.broker.start()
+    with WireClient(dirs.broker.bootstrap) as client:
+        dirs.create(client, "t", 1)
+        home = dirs.where("t-0")
+        writer = Writer(dirs.broker.bootstrap, "t")
+        for target in (dirs.other(home), home, dirs.other(home)):
+            writer.wait_for_more()
+            assert move(client, target, "t") == "none"
+            wait_for((target / "t-0").exists, "the partition in its new place")
+        writer.wait_for_more()
+        writer.stop()
+        assert not writer.refused
+        wait_for(lambda: not (home / "t-0").exists() and not list(dirs.a.glob("t-0.*")), "the old files to go")
+        dirs.broker.restart()
+    with WireClient(dirs.broker.bootstrap) as client:
+        assert values(client, "t") == [b"%d" % number for number in range(writer.count)]
+        assert dirs.where("t-0") == dirs.other(home)
+
+
+def test_a_move_is_told_of_called_off_and_dropped_by_a_restart(slow: Directories) -> None:
+    slow.broker.start()
+    with WireClient(slow.broker.bootstrap) as client:
+        slow.create(client, "t", 1)
+        for number in range(5):
+            assert append(client, "t", number, size=60_000) == "none"
+        home, target = slow.where("t-0"), slow.other(slow.where("t-0"))
+        assert move(client, target, "t") == "none"
+        [copy] = wait_for(lambda: copies(client, target), "the copy to be shown")
+        assert 0 < copy["offset_lag"] <= 5
+        assert described(client, home)["topics"][0]["partitions"][0]["partition_size"] > 300_000
+        assert move(client, home, "t") == "none"
+        wait_for(lambda: not list(target.glob("t-0.*")), "the copy to go")
+        assert not copies(client, target)
+
+        assert move(client, target, "t") == "none"
+        wait_for(lambda: list(target.glob("t-0.*-future/*.log")), "the copy to grow")
+        slow.broker.restart()
+    with WireClient(slow.broker.bootstrap) as client:
+        assert len(values(client, "t")) == 5
+        assert slow.where("t-0") == home
+        assert not copies(client, target)
+    assert "is a copy that was not finished" in slow.broker.log()
+
+
+def test_what_cannot_be_moved_is_said(dirs: Directories) -> None:
+    dirs.broker.start()
+    with WireClient(dirs.broker.bootstrap) as client:
+        dirs.create(client, "t", 1)
+        assert move(client, dirs.where("t-0"), "t") == "none"
+        assert move(client, dirs.a.parent, "t") == "log_dir_not_found"
+        assert move(client, dirs.a, "t", 7) == "unknown_topic_or_partition"
+
+
+def test_a_partition_is_made_where_it_was_wanted_before_it_was(dirs: Directories) -> None:
+    dirs.broker.start()
+    with WireClient(dirs.broker.bootstrap) as client:
+        for partition in range(4):
+            assert move(client, dirs.b, "t", partition) == "unknown_topic_or_partition"
+        dirs.create(client, "t", 4)
+        assert len(list(dirs.b.glob("t-?"))) == 4
+
+
+def test_no_new_cluster_begins_where_the_one_with_the_metadata_is_not_mounted(dirs: Directories) -> None:
+    dirs.broker.start()
+    with WireClient(dirs.broker.bootstrap) as client:
+        dirs.create(client, "t", 2)
+        assert produce(client, "t", 0) == produce(client, "t", 1) == "none"
+    dirs.broker.sigterm()
+    dirs.a.rename(dirs.a.with_name("unmounted"))
+    for _ in range(2):
+        with pytest.raises(AssertionError, match=r"metadata\.db.*a is empty: perhaps its file system is not mounted"):
+            dirs.broker.start()
+    shutil.rmtree(dirs.a)
+    dirs.a.with_name("unmounted").rename(dirs.a)
+    dirs.broker.start()
+    with WireClient(dirs.broker.bootstrap) as client:
+        assert values(client, "t", 0) == values(client, "t", 1) == [b"t"]
+
+
+def test_partitions_of_an_unmounted_directory_wait_for_it(dirs: Directories) -> None:
+    dirs.broker.start()
+    with WireClient(dirs.broker.bootstrap) as client:
+        dirs.create(client, "t", 2)
+        assert produce(client, "t", 0) == produce(client, "t", 1) == "none"
+    here, there = (0, 1) if dirs.where("t-0") == dirs.a else (1, 0)
+    dirs.broker.sigterm()
+    dirs.b.rename(dirs.b.with_name("unmounted"))
+    for _ in range(2):
+        dirs.broker.start()
+        with WireClient(dirs.broker.bootstrap) as client:
+            assert values(client, "t", here) == [b"t"]
+            assert produce(client, "t", there) == STORAGE_ERROR
+        dirs.broker.sigterm()
+    assert "b was empty when it was first used: mount what belongs there" in dirs.broker.log()
+
+    (dirs.b / ".headrace_new_directory").unlink()
+    dirs.broker.start()
+    with WireClient(dirs.broker.bootstrap) as client:
+        assert values(client, "t", there) == []
+    dirs.broker.sigterm()
+    shutil.rmtree(dirs.b)
+    dirs.b.with_name("unmounted").rename(dirs.b)
+    dirs.broker.start()
+    with WireClient(dirs.broker.bootstrap) as client:
+        assert values(client, "t", there) == [b"t"]
+
+
+def run(*command: object) -> str:
+    return subprocess.run([str(each) for each in command], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def failing_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system on a loop device, which goes read-only at the first error: see `fail`."""
+    if os.geteuid() != 0 or not shutil.which("losetup") or not shutil.which("mkfs.ext4"):
+        pytest.skip("a disk that fails takes root, losetup and mkfs.ext4")
+    image, mounted = tmp_path / "image", tmp_path / "mounted"
+    mounted.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    run("mkfs.ext4", "-q", "-F", image)
+    try:
+        device = run("losetup", "-f", "--show", image)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no loop device: {error.stderr}")
+    try:
+        run("mount", "-o", "errors=remount-ro", device, mounted)
+        yield mounted
+    finally:
+        subprocess.run(["umount", "-l", mounted], check=False, capture_output=True)
+        run("losetup", "-d", device)
+
+
+def fail(mounted: Path) -> None:
+    """Let the kernel meet an error in the file system."""
+    device = next(line.split()[0] for line in Path("/proc/mounts").read_text().splitlines() if f" {mounted} " in line)
+    Path("/sys/fs/ext4", Path(device).name, "trigger_fs_error").write_text("failed on purpose")
+
+
+def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path, failing_disk: Path) -> None:
+    dirs = Directories(tmp_path, b=failing_disk / "b")
+    try:
+        dirs.broker.start()
+        with WireClient(dirs.broker.bootstrap) as client:
+            dirs.create(client, "t", 2)
+            good, bad = (0, 1) if dirs.where("t-0") == dirs.a else (1, 0)
+            assert produce(client, "t", good) == produce(client, "t", bad) == "none"
+            fail(failing_disk)
+            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure to show")
+            for _ in range(20):
+                assert produce(client, "t", bad) == STORAGE_ERROR
+                assert fetched(client, "t", bad)["error_code"] == STORAGE_ERROR
+            assert produce(client, "t", good) == "none"
+            assert values(client, "t", good) == [b"t", b"t"]
+            assert described(client, dirs.b)["error_code"] == STORAGE_ERROR
+            assert described(client, dirs.a)["error_code"] == "none"
+            assert move(client, dirs.b, "t", good) == STORAGE_ERROR
+            dirs.create(client, "new", 2)
+            assert produce(client, "new", 0) == produce(client, "new", 1) == "none"
+        told = [line for line in dirs.broker.log().splitlines() if f"Log directory {dirs.b} has failed" in line]
+        assert len(told) == 1
+        assert "its 1 partitions are offline" in told[0]
+        assert len([line for line in dirs.broker.log().splitlines() if "Produce to" in line]) <= 1
+        assert dirs.broker.sigterm() == 0
+    finally:
+        dirs.broker.close()
