@@ -28,6 +28,7 @@ from headrace.coordinator.consumer_records import (
 from headrace.coordinator.consumer_state import ConsumerDecision
 from headrace.coordinator.membership import ClassicMember
 from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.states import GroupState
 from headrace.coordinator.subscriptions import Topics, metadata_hash
 from headrace.errors import ErrorCode, KafkaError
 
@@ -46,7 +47,11 @@ def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> Con
     group_id = group.group_id
     names = {topic for member in members for topic in member.topics}
     decision: ConsumerDecision = [(MemberKey(group_id, each.member_id), subscription_of(each)) for each in members]
-    decision.append((ConsumerGroupKey(group_id), GroupEpoch(epoch, metadata_hash(names, topics))))
+    # In the middle of a rebalance somebody may be without an assignment, and a member that joins in place of a static
+    # one does not ask for another.
+    is_settled = group.state is GroupState.STABLE
+    group_epoch = GroupEpoch(epoch if is_settled else epoch + 1, metadata_hash(names, topics))
+    decision.append((ConsumerGroupKey(group_id), group_epoch))
     for each in members:
         decision.append((TargetMemberKey(group_id, each.member_id), TargetAssignment(frozenset(each.assigned))))
     decision.append((TargetAssignmentKey(group_id), AssignmentEpoch(epoch, 0)))

@@ -100,3 +100,12 @@ def test_members_that_wait_for_the_join_phase_are_sent_to_the_upgraded_group() -
     assert waiting.result.error is ErrorCode.rebalance_in_progress
     assert not isinstance(world.coordinator.group("g"), ClassicGroup)
     assert world.coordinator.heartbeat("g", member_id, None, 1) is ErrorCode.rebalance_in_progress
+
+
+def test_a_member_that_takes_a_static_place_in_the_middle_of_a_rebalance_is_assigned() -> None:
+    world = World()
+    waiting = world.join(instance_id="i", **cooperative([]))
+    result = beat(world, "modern", instance_id="i")
+    assert waiting.result.error is ErrorCode.rebalance_in_progress
+    assert {one.partition for one in result.assignment or ()} == {0, 1, 2, 3}
+    assert result.epoch == 1
