@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import report
+from bench import durability, report
 from bench.brokers import SETTINGS
 from bench.clients import Kcat, ToolError
 from bench.groups import Figures
@@ -32,6 +32,8 @@ def main() -> int:
     scale = QUICK if options.quick else FULL
     if options.groups:
         return _groups(jars, options)
+    if options.durability:
+        return _durability(jars, options)
     try:
         with Run(scale, jars, options.dir, with_kafka=not options.headrace_only, only=options.only) as run:
             samples = run.measure()
@@ -68,6 +70,18 @@ def _groups(jars: Path, options: argparse.Namespace) -> int:
     return 0
 
 
+def _durability(jars: Path, options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
+        figures = durability.Figures(jars, Path(directory), with_kafka=not options.headrace_only)
+        try:
+            figures.measure()
+        except (RuntimeError, ToolError, OSError) as error:
+            sys.stderr.write(f"\n{error}\n")
+            return 2
+    figures.print_table()
+    return 0
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
@@ -85,6 +99,9 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--groups", action="store_true", help="measure consumer groups instead: loading, commits, joins"
+    )
+    parser.add_argument(
+        "--durability", action="store_true", help="measure flush.messages=1 instead: fsync before each answer"
     )
     parser.add_argument("--dir", type=Path, help="where both brokers keep their data (default: the system's temporary)")
     return parser.parse_args()
