@@ -18,6 +18,7 @@ from headrace.broker.group_history.sampler import GroupSampler, Partitions, Want
 from headrace.broker.group_history.store import HistoryStore
 from headrace.coordinator.effects import Note
 from headrace.coordinator.runtime import GroupCoordinator
+from headrace.errors import KafkaError
 from headrace.replication.replica_manager import now_ms
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ _EVENT_DELAY_S: Final = 1.0
 """How long events are gathered before they are written: what a crash can take."""
 _MAX_EVENTS: Final = 20_000
 """Events that may wait for the disk; more are counted and let go."""
+_FIRST_PAUSE_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0
 _TOUCH_INTERVAL_S: Final = 3600.0
 
@@ -132,13 +134,12 @@ class GroupHistory:
             await self._in_slices(_dated(found))
 
     async def _keep(self) -> None:
+        await self._until_loaded()
+        # What went away while the broker was down has ended too.
+        self.sampler.watched_before(await self.in_thread(self.store.series))
         next_prune = next_touch = 0.0
         while True:
-            await asyncio.sleep(self._interval_s)
             try:
-                if not next_touch:
-                    # What went away while the broker was down has ended too.
-                    self.sampler.watched_before(await self.in_thread(self.store.series))
                 await self.sample()
                 now = self._loop.time()
                 if now >= next_touch:
@@ -149,6 +150,17 @@ class GroupHistory:
                     await self.in_thread(lambda: self.store.prune(now_ms()))
             except Exception:
                 log.exception("A sample of the groups' offsets failed; the next one is taken in its time")
+            await asyncio.sleep(self._interval_s)
+
+    async def _until_loaded(self) -> None:
+        """Returns once the coordinator knows all its groups, and those who waited for the broker have had a moment."""
+        while True:
+            await asyncio.sleep(min(self._interval_s, _FIRST_PAUSE_S))
+            try:
+                next(self.coordinator.groups(), None)
+            except KafkaError:
+                continue
+            return
 
     async def _touch(self) -> None:
         """Say which groups are still there, and forget the others."""
