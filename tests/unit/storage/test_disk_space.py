@@ -52,8 +52,8 @@ def test_a_disk_fills_up_and_empties() -> None:
 
 def test_marks_may_change_while_the_broker_runs() -> None:
     space = DiskSpace()
-    space.observe(1000, 150, Marks(soft_bytes=200, hard_bytes=100))
-    space.observe(1000, 150, Marks(soft_bytes=300, hard_bytes=250))
-    assert space.room is Room.NONE
-    space.observe(1000, 150, OFF)
-    assert space.room is Room.PLENTY
+    seen = []
+    for marks in (Marks(soft_bytes=200, hard_bytes=100), Marks(soft_bytes=300, hard_bytes=250), OFF):
+        space.observe(1000, 150, marks)
+        seen.append(space.room)
+    assert seen == [Room.LOW, Room.NONE, Room.PLENTY]
