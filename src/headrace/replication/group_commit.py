@@ -72,9 +72,9 @@ class GroupCommit:
             future = waiting.popleft()[1]
             if not future.done():
                 future.set_result(None)
-        if partition.awaits_flush:
+        if partition.awaits_flush or waiting:
             self.request(partition)
-        elif not waiting:
+        else:
             self._waiting.pop(partition, None)
 
     def _give_up(self, partition: "Partition", error: BaseException) -> None:

@@ -236,10 +236,12 @@ class Partition:
             self.group_commit.request(self)
 
     def flushed_to(self, offset: int) -> None:
-        """What is before `offset` is on the disk."""
-        self.awaits_flush = self.log.log_end_offset > offset
-        if offset > self.high_watermark:
-            self.high_watermark = offset
+        """What is before `offset` is on the disk, and seen, with what follows it and need not be there by now."""
+        end_offset = self.log.log_end_offset
+        self.awaits_flush = end_offset - offset >= self.log.config.flush_messages
+        visible = offset if self.awaits_flush else end_offset
+        if visible > self.high_watermark:
+            self.high_watermark = visible
             for grown in self._grown:
                 grown()
 

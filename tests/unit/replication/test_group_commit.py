@@ -135,6 +135,36 @@ async def test_fewer_records_than_asked_for_do_not_wait(tmp_path: Path, disk: Di
     assert (broker.a.high_watermark, disk.syncs) == (10, 1)
 
 
+async def test_the_disk_is_not_waited_for_any_more_once_the_setting_says_so(broker: Broker, disk: Disk) -> None:
+    disk.hold(broker.a)
+    first = broker.append(broker.a)
+    assert await asyncio.to_thread(disk.begun.wait, 10)
+    second = broker.append(broker.a)
+    broker.config = LogConfig(flush_messages=1000)
+    broker.replicas.reconfigure("a")
+    disk.free.set()
+    await first
+    assert not broker.a.awaits_flush
+    broker.append(broker.a)
+    assert broker.a.high_watermark == 3
+    await second
+    assert broker.a.log.recovery_point >= 2
+
+
+async def test_what_follows_too_few_records_is_seen_at_once_beside_a_flush(broker: Broker, disk: Disk) -> None:
+    broker.config = LogConfig(flush_messages=10)
+    broker.replicas.reconfigure("a")
+    disk.hold(broker.a)
+    first = broker.append(broker.a, 10)
+    assert await asyncio.to_thread(disk.begun.wait, 10)
+    broker.a.append_as_leader(build_batch([RecordData(b"k", b"v", NOW)]), now_ms=NOW)
+    assert broker.a.high_watermark == 9
+    disk.free.set()
+    await first
+    assert (broker.a.high_watermark, broker.a.log.recovery_point) == (11, 10)
+    assert not broker.commit.partitions
+
+
 async def test_a_failed_fsync_ends_the_log_and_is_not_tried_again(broker: Broker, disk: Disk) -> None:
     disk.error = errno.EIO
     with pytest.raises(KafkaError, match="Input/output error"):
