@@ -32,6 +32,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.dedupe.buffer.size": "4000000",
     "log.initial.task.delay.ms": "100",
+    # Kafka makes its index files as large as they may ever get.
+    "log.index.size.max.bytes": "100000",
     "log.flush.start.offset.checkpoint.interval.ms": "100",
 }
 _JAVA_OPTIONS: Final = ("-Xmx320M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")

@@ -84,6 +84,11 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-3])
 
 
+def cut_first_of_two(quorum: Quorum) -> None:
+    cut(quorum.segment(0, batch(0, b"a")))
+    quorum.segment(1, batch(1, b"b"))
+
+
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[65] ^= 1
@@ -97,7 +102,7 @@ def flip(path: Path) -> None:
         (lambda quorum: quorum.segment(5, batch(5, b"a")), "begins with offset 5, but offset 0 is nowhere"),
         (lambda quorum: quorum.segment(0, batch(0, b"a"), batch(2, b"b")), "has offset 2 at byte .*, not 1"),
         (
-            lambda quorum: (cut(quorum.segment(0, batch(0, b"a"))), quorum.segment(1, batch(1, b"b"))),
+            cut_first_of_two,
             "follows 0{20}.log, which ends within a batch",
         ),
         (lambda quorum: cut(quorum.snapshot(1, b"a")), "ends within the snapshot"),
