@@ -1,11 +1,13 @@
 """Timelines of real machines read as rebalances."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from headrace.broker.group_history.events import Event
 from headrace.broker.group_history.rebalances import event_json, timeline_of
-from headrace.coordinator.effects import Note
+from headrace.coordinator.effects import Happening, Note
 from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver
 from tests.unit.coordinator.test_consumer_runtime import beat
 from tests.unit.coordinator.test_runtime import SETTINGS, World
@@ -157,6 +159,12 @@ def test_an_event_knows_its_client_from_earlier_ones() -> None:
         "member": {"member_id": "m", "client_id": "app", "host": "10.0.0.1", "instance_id": None},
         "reason": "Heartbeat: instance i is member n, not m",
     }
+
+
+def test_every_event_is_documented() -> None:
+    page = Path(__file__).parents[4] / "docs" / "watching-groups.md"
+    named = set(re.findall(r"`([a-z_]+)`", page.read_text()))
+    assert {each.name.lower() for each in Happening} <= named
 
 
 def test_events_of_a_newer_broker_are_passed_on() -> None:
