@@ -6,6 +6,7 @@ becomes visible to consumers, and is acknowledged, when it is on the disk (docs/
 """
 
 import asyncio
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
@@ -21,16 +22,20 @@ log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
 """Logs that are flushed at once: a journal takes several fsyncs into one transaction."""
+_RETRY_S: Final = 0.5
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Of a flush that has not come to the disk: no file could be opened, as when too many clients are connected."""
 
 
 class GroupCommit:
     """Flushes partitions in threads, which it starts with the first. Used by the thread of the event loop alone."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[["Partition", KafkaError], None]) -> None:
-        """`failed` is told of a partition whose log could not be flushed; it is never tried again."""
+        """`failed` is told of a partition whose log the disk did not take; it is never tried again."""
         self._loop = loop
         self._failed = failed
         self._threads: ThreadPoolExecutor | None = None
+        self._is_closed = False
         self._in_flight: set[Partition] = set()
         self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
 
@@ -52,6 +57,8 @@ class GroupCommit:
         return self._in_flight
 
     def _flush(self, partition: "Partition") -> None:
+        if self._is_closed:
+            return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-fsync")
         end_offset = partition.log.log_end_offset
@@ -59,12 +66,15 @@ class GroupCommit:
         flushing.add_done_callback(lambda done: self._flushed(partition, end_offset, done))
 
     def _flushed(self, partition: "Partition", end_offset: int, done: "asyncio.Future[None]") -> None:
-        self._in_flight.discard(partition)
-        if done.cancelled():
+        error = None if done.cancelled() else done.exception()
+        if error is not None and getattr(error.__cause__, "errno", None) in _PASSING:
+            log.error("Whoever waits for the disk waits on, as the flush is tried again: %s", error)
+            self._loop.call_later(_RETRY_S, self._flush, partition)
             return
-        error = done.exception()
+        self._in_flight.discard(partition)
         if error is not None:
             self._give_up(partition, error)
+        if error is not None or done.cancelled():
             return
         partition.flushed_to(end_offset)
         waiting = self._waiting.get(partition)
@@ -88,6 +98,7 @@ class GroupCommit:
 
     def close(self) -> None:
         """Wait for the flushes that are in flight. Whoever still waits has no connection any more."""
+        self._is_closed = True
         if self._threads is not None:
             self._threads.shutdown()
         for waiting in self._waiting.values():

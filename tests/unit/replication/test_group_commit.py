@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication import group_commit
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
@@ -21,6 +22,7 @@ from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 from headrace.types import TopicPartition
 from headrace.wire.records import RecordData, build_batch
+from tests.support.waiting import wait_for
 
 NOW = 1_700_000_000_000
 A = TopicPartition("a", 0)
@@ -179,6 +181,34 @@ async def test_a_failed_fsync_ends_the_log_and_is_not_tried_again(broker: Broker
     assert disk.syncs == tried
     assert broker.a.high_watermark == 0
     await broker.append(broker.b)
+
+
+async def test_a_flush_that_found_no_free_descriptor_is_tried_again(
+    broker: Broker, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "_RETRY_S", 0)
+    disk.error = errno.EMFILE
+    done = broker.append(broker.a)
+    await asyncio.to_thread(wait_for, lambda: disk.syncs > 2, "two more attempts")
+    assert (broker.a.high_watermark, done.done()) == (0, False)
+    disk.error = None
+    await done
+    assert (broker.a.high_watermark, broker.offline) == (1, [])
+
+
+async def test_the_end_comes_in_the_middle_of_flushes(
+    broker: Broker, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.hold(broker.a)
+    broker.append(broker.a)
+    assert await asyncio.to_thread(disk.begun.wait, 10)
+    last = broker.append(broker.a)
+    disk.free.set()
+    broker.commit.close()
+    await asyncio.to_thread(wait_for, lambda: broker.a.high_watermark == 1, "the end of the flush")
+    await asyncio.sleep(0)
+    assert last.cancelled()
+    assert not caplog.records
 
 
 async def test_after_a_failed_fsync_the_next_start_trusts_nothing(
