@@ -21,7 +21,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 SESSION_S: Final = 10.0
 REBALANCE_S: Final = 15.0
 HEARTBEAT_S: Final = 3.0
-COMMIT_S: Final = 4.0
+COMMIT_S: Final = 6.0
 REQUEST_TIMEOUT_S: Final = 8.0
 BACKOFF_S: Final = 0.3
 
@@ -207,7 +207,6 @@ class Client:
             self.world.loop.call_later(self._latency(), self._deliver, call, Reply(_Nobody(self)), reply)
             return
         self.world.loop.call_later(self._latency(), self._deliver, call, reply, None)
-        self.world.loop.call_later(call.timeout, self._receive, reply, ErrorCode.network_exception)
 
     def _deliver(self, call: Call, reply: Reply, broken: Reply | None) -> None:
         if self._pending is not reply and self._pending is not broken:
@@ -224,6 +223,8 @@ class Client:
             self.world.check_machine()
             if answer is not None:
                 reply.set_result(answer)
+            elif not reply.is_done:
+                self.world.loop.call_later(call.timeout, self._receive, reply, ErrorCode.network_exception)
         if broken is not None:
             self.world.loop.call_later(self._latency(), self._receive, broken, ErrorCode.network_exception)
 
