@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from headrace.broker import cold_reads
 from headrace.broker.context import ClientInfo
 from headrace.broker.request_memory import HOLD_SECONDS, RequestMemory
 from headrace.storage.log_file import FileSlice
@@ -73,6 +74,7 @@ class Connection:
         "_socket",
         "_unsent",
         "_view",
+        "_waits_for_disk",
         "_waits_for_memory",
         "_waits_for_turn",
         "client",
@@ -106,6 +108,7 @@ class Connection:
         self._filled = 0
         self._needed = _SIZE.size
         self._reserved = 0
+        self._waits_for_disk = False
         self._waits_for_memory = False
         self._waits_for_turn = False
         self._frame_started_at = 0.0
@@ -315,12 +318,21 @@ class Connection:
             if type(part) is not FileSlice:
                 self._unsent += len(part)
 
-    def _flush(self) -> None:
+    def _flush(self, *, is_warm: bool = False) -> None:
+        """Send what can be sent; `is_warm` when the file region in front has just been read from the disk."""
         out = self._out
+        if self._waits_for_disk:
+            return
         try:
             while out:
                 if type(out[0]) is FileSlice:
-                    self._send_file(out[0])
+                    part = out[0]
+                    chunk = part if part.size <= cold_reads.CHUNK else part._replace(size=cold_reads.CHUNK)
+                    if not is_warm and cold_reads.is_cold(chunk):
+                        self._wait_for_disk(chunk)
+                        return
+                    self._send_file(part, chunk.size)
+                    is_warm = False
                 else:
                     self._send_buffers()
         except (BlockingIOError, InterruptedError):
@@ -358,8 +370,23 @@ class Connection:
             sent -= len(part)
             out.popleft()
 
-    def _send_file(self, part: FileSlice) -> None:
-        sent = os.sendfile(self._fd, part.file.fileno(), part.position, part.size)
+    def _wait_for_disk(self, chunk: FileSlice) -> None:
+        self._waits_for_disk = True
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self._fd)
+        read = self._loop.run_in_executor(None, cold_reads.bring_in, chunk)
+        read.add_done_callback(self._on_read)
+
+    def _on_read(self, _: "asyncio.Future[None]") -> None:
+        self._waits_for_disk = False
+        if not self.is_closed:
+            self.last_active_at = self._loop.time()
+            self._flush(is_warm=True)
+            self._go_on()
+
+    def _send_file(self, part: FileSlice, size: int) -> None:
+        sent = os.sendfile(self._fd, part.file.fileno(), part.position, size)
         if sent == 0:
             # The file is shorter than when the answer was made: the client cannot be given what was promised.
             raise ConnectionAbortedError("a segment was truncated while it was being sent")
