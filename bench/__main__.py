@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import durability, report
+from bench import durability, report, storage
 from bench.brokers import SETTINGS
 from bench.clients import Kcat, ToolError
 from bench.groups import Figures
@@ -32,6 +32,8 @@ def main() -> int:
     scale = QUICK if options.quick else FULL
     if options.groups:
         return _groups(jars, options)
+    if options.storage:
+        return _storage(jars, options)
     if options.durability:
         return _durability(jars, options)
     try:
@@ -70,6 +72,19 @@ def _groups(jars: Path, options: argparse.Namespace) -> int:
     return 0
 
 
+def _storage(jars: Path, options: argparse.Namespace) -> int:
+    scale = storage.QUICK if options.quick else storage.FULL
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
+        figures = storage.Figures(scale, jars, Path(directory), with_kafka=not options.headrace_only)
+        try:
+            figures.measure()
+        except (RuntimeError, OSError) as error:
+            sys.stderr.write(f"\n{error}\n")
+            return 2
+    figures.print_table()
+    return 0
+
+
 def _durability(jars: Path, options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
         figures = durability.Figures(jars, Path(directory), with_kafka=not options.headrace_only)
@@ -99,6 +114,9 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--groups", action="store_true", help="measure consumer groups instead: loading, commits, joins"
+    )
+    parser.add_argument(
+        "--storage", action="store_true", help="measure large logs instead: fetching, opening, compacting"
     )
     parser.add_argument(
         "--durability", action="store_true", help="measure flush.messages=1 instead: fsync before each answer"

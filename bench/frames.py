@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 _CLIENT_ID: Final = b"\x00\x05bench"
 _PRODUCE_VERSION: Final = 8
+_FETCH_VERSION: Final = 4
 _BATCH_START = struct.Struct(">qiibI")
 _BATCH_REST = struct.Struct(">hiqqqhii")
 
@@ -24,10 +25,18 @@ def api_versions() -> bytes:
 
 def produce(topic: str, partitions: range, *, records: int, record_size: int) -> bytes:
     """Produce v8, acks=1: one batch of `records` records of `record_size` bytes for each of `partitions`."""
-    batch = _batch(records, record_size)
-    body = struct.pack(">hhiii", -1, 1, 30_000, 1, 0)[:-4] + _string(topic) + struct.pack(">i", len(partitions))
-    body += b"".join(struct.pack(">ii", partition, len(batch)) + batch for partition in partitions)
-    return _frame(0, _PRODUCE_VERSION, body)
+    return _produce(topic, partitions, _batch_of_equal(records, record_size))
+
+
+def produce_batch(topic: str, content: bytes, records: int) -> bytes:
+    """Produce v8, acks=1: one batch for partition 0, of records that `content` has as they are in the log."""
+    return _produce(topic, range(1), _batch(content, records))
+
+
+def fetch(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
+    """Fetch v4 of one partition, answered at once."""
+    body = struct.pack(">iiiib", -1, 0, 0, 2**31 - 1, 0) + struct.pack(">i", 1) + _string(topic)
+    return _frame(1, _FETCH_VERSION, body + struct.pack(">iiqi", 1, partition, offset, max_bytes))
 
 
 def produce_errors(answer: bytes) -> list[int]:
@@ -45,6 +54,23 @@ def produce_errors(answer: bytes) -> list[int]:
     return errors
 
 
+def varint(value: int) -> bytes:
+    """Zigzag, as the record format has it."""
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest >= 0x80:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _produce(topic: str, partitions: range, batch: bytes) -> bytes:
+    body = struct.pack(">hhii", -1, 1, 30_000, 1) + _string(topic) + struct.pack(">i", len(partitions))
+    body += b"".join(struct.pack(">ii", partition, len(batch)) + batch for partition in partitions)
+    return _frame(0, _PRODUCE_VERSION, body)
+
+
 def _frame(api_key: int, version: int, body: bytes) -> bytes:
     frame = struct.pack(">hhi", api_key, version, 1) + _CLIENT_ID + body
     return struct.pack(">i", len(frame)) + frame
@@ -54,23 +80,16 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(text)) + text.encode()
 
 
-def _batch(records: int, record_size: int) -> bytes:
+def _batch_of_equal(records: int, record_size: int) -> bytes:
     value = Random(0).randbytes(record_size)
     content = bytearray()
     for delta in range(records):
-        record = b"\x00" + _varint(0) + _varint(delta) + _varint(-1) + _varint(record_size) + value + _varint(0)
-        content += _varint(len(record)) + record
+        record = b"\x00" + varint(0) + varint(delta) + varint(-1) + varint(record_size) + value + varint(0)
+        content += varint(len(record)) + record
+    return _batch(bytes(content), records)
+
+
+def _batch(content: bytes, records: int) -> bytes:
     now = time.time_ns() // 1_000_000
     rest = _BATCH_REST.pack(0, records - 1, now, now, -1, -1, -1, records) + content
     return _BATCH_START.pack(0, len(rest) + 9, -1, 2, crc32c(rest)) + rest
-
-
-def _varint(value: int) -> bytes:
-    """Zigzag, as the record format has it."""
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest >= 0x80:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)

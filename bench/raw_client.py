@@ -26,7 +26,7 @@ def wait_for_answer(port: int, timeout_s: float) -> None:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
                 connection.sendall(frames.api_versions())
-                if _receive_frame(connection):
+                if receive_frame(connection):
                     return
         except OSError:
             time.sleep(0.002)
@@ -42,7 +42,7 @@ def wait_for_produce(port: int, topic: str, partitions: int, timeout_s: float) -
             with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
                 while time.monotonic() < deadline:
                     connection.sendall(frame)
-                    answer = _receive_frame(connection)
+                    answer = receive_frame(connection)
                     if answer and not any(frames.produce_errors(answer)):
                         return
                     time.sleep(0.002)
@@ -107,7 +107,7 @@ def _connected(port: int, frame: bytes) -> Iterator[tuple[socket.socket, int]]:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(frame)
-        answer = _receive_frame(connection)
+        answer = receive_frame(connection)
         _check(answer)
         connection.settimeout(None)
         gc.disable()
@@ -123,7 +123,8 @@ def _check(answer: bytes) -> None:
         raise RuntimeError(f"the broker refused a produce request with error code {errors[0]}")
 
 
-def _receive_frame(connection: socket.socket) -> bytes:
+def receive_frame(connection: socket.socket) -> bytes:
+    """The next answer without its length; nothing where the connection has ended."""
     size = connection.recv(4, socket.MSG_WAITALL)
     if len(size) < 4:
         return b""

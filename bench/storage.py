@@ -1,0 +1,305 @@
+"""`python -m bench --storage`: what the log costs as it grows, beside Apache Kafka where the two can be compared.
+
+Opening a cold log, fetching from a large one, appending beside readers of cold data, and compaction. Wants 45 GB of
+disk and takes about ten minutes; `--quick` a tenth of both.
+"""
+
+import multiprocessing
+import os
+import random
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from bench import frames, process, raw_client
+from bench.brokers import Broker, Headrace, Kafka
+
+_TIMEOUT_S: Final = 30.0
+_MB: Final = 1_000_000
+_GB: Final = 1000 * _MB
+_FETCHES: Final = 2000
+_FETCH_BYTES: Final = 65536
+_READERS: Final = 4
+_VALUE_SIZE: Final = 1000
+_CLEANED_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Bytes written for each figure."""
+
+    fetched: tuple[int, ...]
+    reopened: int
+    compacted: int
+    latency_s: float
+
+
+FULL: Final = Scale(fetched=(10 * _MB, 100 * _MB, _GB, 20 * _GB), reopened=10 * _GB, compacted=_GB, latency_s=10.0)
+QUICK: Final = Scale(fetched=(10 * _MB, 200 * _MB, 2 * _GB), reopened=2 * _GB, compacted=200 * _MB, latency_s=4.0)
+
+
+class Figures:
+    """Measures one broker after the other; `results` has a figure per row and broker."""
+
+    def __init__(self, scale: Scale, jars: Path, directory: Path, *, with_kafka: bool) -> None:
+        self._scale = scale
+        self._makers: list[Callable[[], Broker]] = [lambda: Headrace(directory / "headrace")]
+        if with_kafka:
+            self._makers.append(lambda: Kafka(directory / "kafka", jars))
+        self.results: dict[str, dict[str, float]] = {}
+
+    def measure(self) -> None:
+        for make in self._makers:
+            for measurement in (self._growing, self._reopening, self._compacting):
+                broker = make()
+                try:
+                    broker.start()
+                    measurement(broker)
+                finally:
+                    broker.remove()
+
+    def print_table(self) -> None:
+        names = list(dict.fromkeys(name for figures in self.results.values() for name in figures))
+        sys.stdout.write(f"{'':66}" + "".join(f"{name:>11}" for name in names) + "\n")
+        for row, figures in self.results.items():
+            cells = "".join(f"{figures[name]:11.2f}" if name in figures else f"{'':11}" for name in names)
+            sys.stdout.write(f"{row:66}{cells}\n")
+
+    def _note(self, row: str, broker: Broker, figure: float) -> None:
+        self.results.setdefault(row, {})[broker.name] = figure
+        sys.stderr.write(f"{broker.name}: {row}: {figure:.2f}\n")
+
+    # -- reading a log that grows --------------------------------------------------------------------------------------
+
+    def _growing(self, broker: Broker) -> None:
+        _create(broker, "grown", 1)
+        written = records = 0
+        for size in self._scale.fetched:
+            records += _write(broker, "grown", 1, size - written)
+            written = size
+            label = f"{size // _MB:,} MB"
+            took, cpu = _fetch_at_random(broker, "grown", records)
+            self._note(f"fetch at a random offset of {label}, p50 us", broker, took)
+            self._note(f"fetch at a random offset of {label}, broker CPU us", broker, cpu)
+        _create(broker, "hot", 1)
+        self._note("one record at a time, p99 ms", broker, self._synchronous(broker).p99)
+        with _readers(broker, "grown", records):
+            beside = self._synchronous(broker)
+        self._note(f"one record at a time beside {_READERS} readers of cold data, p99 ms", broker, beside.p99)
+
+    def _synchronous(self, broker: Broker) -> raw_client.Latencies:
+        raw_client.wait_for_produce(broker.port, "hot", 1, _TIMEOUT_S)
+        return raw_client.synchronous(broker.port, "hot", self._scale.latency_s)
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    def _reopening(self, broker: Broker) -> None:
+        label = f"{self._scale.reopened // _MB:,} MB in 6 partitions"
+        _create(broker, "reopened", 6)
+        _write(broker, "reopened", 6, self._scale.reopened)
+        for how, end in (("a clean stop", broker.stop), ("kill -9", broker.kill)):
+            end()
+            _forget_page_cache()
+            begin = time.perf_counter()
+            broker.start()
+            raw_client.wait_for_produce(broker.port, "reopened", 6, 120.0)
+            self._note(f"{label}, cold, after {how}: to the first record taken, s", broker, time.perf_counter() - begin)
+
+    # -- compaction ----------------------------------------------------------------------------------------------------
+
+    def _compacting(self, broker: Broker) -> None:
+        _create(broker, "hot", 1)
+        # Java compiles what runs often: the first pass is not counted, and Kafka is spared it in the second.
+        self._compact(broker, "warm-up", self._scale.compacted // 5)
+        alone = self._synchronous(broker)
+        cpu, seconds, left, beside = self._compact(broker, "compacted", self._scale.compacted)
+        label = f"compacting {self._scale.compacted // _MB:,} MB of 1 KB records, each key ten times"
+        self._note(f"{label}: CPU s", broker, cpu)
+        self._note(f"{label}: s", broker, seconds)
+        self._note(f"{label}: MB left", broker, left / 1e6)
+        self._note("one record at a time before it, p99 ms", broker, alone.p99)
+        self._note("one record at a time beside it, p99 ms", broker, beside.p99)
+
+    def _compact(self, broker: Broker, topic: str, size: int) -> tuple[float, float, int, raw_client.Latencies]:
+        """CPU seconds, seconds, bytes left, and the latencies of another topic meanwhile."""
+        waiting = {"min.compaction.lag.ms": str(86_400_000)}
+        settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(100 * _MB)}
+        _create(broker, topic, 1, settings | waiting)
+        _write_keyed(broker, topic, size)
+        directory = next(broker.directory.rglob(f"{topic}-0"))
+        before = _log_bytes(directory)
+        idle = _all_cpu(broker)
+        time.sleep(3.0)
+        idle = (_all_cpu(broker) - idle) / 3.0
+        cpu, begin = _all_cpu(broker), time.perf_counter()
+        _alter(broker, topic, {"min.compaction.lag.ms": "0", "segment.ms": "500"})
+        beside: list[raw_client.Latencies] = []
+        load = threading.Thread(target=lambda: beside.append(self._synchronous(broker)))
+        # the active segment is rolled by the next record, and cleaned as well
+        _write_keyed(broker, topic, _MB)
+        last, last_change = before, time.perf_counter()
+        while time.perf_counter() - begin < _CLEANED_S:
+            now = _log_bytes(directory)
+            if now != last:
+                if load.ident is None and now != before:
+                    load.start()
+                last, last_change = now, time.perf_counter()
+            if last < before // 4 and time.perf_counter() - last_change > 5.0:
+                break
+            time.sleep(0.05)
+        else:
+            raise RuntimeError(f"{broker.name} has not compacted {topic} within {_CLEANED_S:.0f} s")
+        seconds = last_change - begin
+        spent = _all_cpu(broker) - cpu - idle * (time.perf_counter() - begin)
+        load.join()
+        return spent, seconds, last, beside[0]
+
+
+def _create(broker: Broker, topic: str, partitions: int, settings: dict[str, str] | None = None) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=settings or {})])[topic].result(_TIMEOUT_S)
+    if settings is None:
+        raw_client.wait_for_produce(broker.port, topic, partitions, _TIMEOUT_S)
+
+
+def _alter(broker: Broker, topic: str, settings: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(_TIMEOUT_S)
+
+
+def _write(broker: Broker, topic: str, partitions: int, size: int) -> int:
+    """Append about `size` bytes in batches of 64 KB; the number of records in each partition."""
+    records = 60
+    frame = frames.produce(topic, range(partitions), records=records, record_size=_VALUE_SIZE)
+    requests = max(1, size // len(frame))
+    with socket.create_connection(("127.0.0.1", broker.port)) as connection:
+        _ask_many(connection, (frame for _ in range(requests)))
+    return requests * records
+
+
+def _write_keyed(broker: Broker, topic: str, size: int) -> None:
+    """Append about `size` bytes of records of which ten have each key, in any order."""
+    per_batch = 500
+    batches = max(1, size // (per_batch * (_VALUE_SIZE + 30)))
+    keys = [number % (batches * per_batch // 10 or 1) for number in range(batches * per_batch)]
+    random.Random(1).shuffle(keys)
+    value = random.Random(2).randbytes(_VALUE_SIZE)
+    with socket.create_connection(("127.0.0.1", broker.port)) as connection:
+        _ask_many(
+            connection,
+            (_keyed_frame(topic, keys[at : at + per_batch], value) for at in range(0, len(keys), per_batch)),
+        )
+
+
+def _keyed_frame(topic: str, keys: list[int], value: bytes) -> bytes:
+    content = bytearray()
+    for delta, key in enumerate(keys):
+        name = b"key-%012d" % key
+        head = b"\x00\x00" + frames.varint(delta) + frames.varint(len(name)) + name + frames.varint(len(value))
+        content += frames.varint(len(head) + len(value) + 1) + head + value + b"\x00"
+    return frames.produce_batch(topic, bytes(content), len(keys))
+
+
+def _ask_many(connection: socket.socket, requests: Iterator[bytes]) -> None:
+    """Send every request, a few ahead of their answers. Raises RuntimeError for one that is refused."""
+    waiting = 0
+    for request in requests:
+        connection.sendall(request)
+        waiting += 1
+        if waiting == 4:
+            _expect_written(connection)
+            waiting -= 1
+    for _ in range(waiting):
+        _expect_written(connection)
+
+
+def _expect_written(connection: socket.socket) -> None:
+    errors = [code for code in frames.produce_errors(raw_client.receive_frame(connection)) if code]
+    if errors:
+        raise RuntimeError(f"the broker refused a produce request with error code {errors[0]}")
+
+
+def _fetch_at_random(broker: Broker, topic: str, records: int) -> tuple[float, float]:
+    """Median and broker CPU of a fetch, in us; every offset was fetched once before, so its pages are in memory."""
+    offsets = [random.Random(records).randrange(records) for _ in range(_FETCHES)]
+    with socket.create_connection(("127.0.0.1", broker.port)) as connection:
+        for offset in offsets:
+            _fetch(connection, topic, offset)
+        cpu = broker.cpu_seconds()
+        taken = [_fetch(connection, topic, offset) for offset in offsets]
+        cpu = broker.cpu_seconds() - cpu
+    return median(taken) * 1e6, cpu / _FETCHES * 1e6
+
+
+def _fetch(connection: socket.socket, topic: str, offset: int) -> float:
+    begin = time.perf_counter()
+    connection.sendall(frames.fetch(topic, 0, offset, _FETCH_BYTES))
+    if len(raw_client.receive_frame(connection)) < _FETCH_BYTES // 2:
+        raise RuntimeError(f"a fetch at offset {offset} brought hardly anything")
+    return time.perf_counter() - begin
+
+
+@contextmanager
+def _readers(broker: Broker, topic: str, records: int) -> Iterator[None]:
+    """Readers that go through the log from different places, none of which is in memory at first."""
+    _forget_page_cache()
+    # processes, so that they do not keep the client that measures from its own interpreter
+    context = multiprocessing.get_context("spawn")
+    starts = [number * records // _READERS for number in range(_READERS)]
+    processes = [context.Process(target=_read_on, args=(broker.port, topic, start, records)) for start in starts]
+    for each in processes:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in processes:
+            each.kill()
+            each.join()
+
+
+def _read_on(port: int, topic: str, offset: int, records: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        while True:
+            connection.sendall(frames.fetch(topic, 0, offset, _MB))
+            raw_client.receive_frame(connection)
+            offset = (offset + 900) % records
+
+
+def _log_bytes(directory: Path) -> int:
+    """Bytes of the segments in use."""
+    total = 0
+    for path in directory.glob("*.log"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def _all_cpu(broker: Broker) -> float:
+    """CPU seconds of the broker and of the processes that it started."""
+    tasks = Path(f"/proc/{broker.pid}/task").glob("*/children")
+    children = [int(pid) for task in tasks for pid in task.read_text().split()]
+    return sum(process.cpu_seconds(pid) for pid in (broker.pid, *children))
+
+
+def _forget_page_cache() -> None:
+    """Have the next reads come from the disk, where we may."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:
+        sys.stderr.write("The page cache cannot be dropped (not root): what is called cold is warm.\n")
