@@ -17,6 +17,7 @@ from headrace.wire.records import RecordData, build_batch, iter_records
 from tests.broker.test_kill_while_topics_change import fetched, produce
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
@@ -129,6 +130,18 @@ class Writer:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
+
+
+def test_a_partition_that_is_moved_off_a_full_disk_takes_records_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 64) as disk:
+        dirs = Directories(tmp_path, {"headrace.disk.hard.free.bytes": 128 * 1024 * 1024}, b=disk / "b")
+        with dirs.broker, WireClient(dirs.broker.bootstrap) as client:
+            move(client, dirs.b, "t")
+            dirs.create(client, "t", 1)
+            assert dirs.where("t-0") == dirs.b
+            wait_for(lambda: append(client, "t", 0) == STORAGE_ERROR, "a refusal")
+            assert move(client, dirs.a, "t") == "none"
+            wait_for(lambda: append(client, "t", 0) == "none", "room")
 
 
 def test_a_partition_moves_there_and_back_while_it_is_written(dirs: Directories) -> None:

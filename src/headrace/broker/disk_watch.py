@@ -36,10 +36,14 @@ class DiskWatch:
         """Look now, and again and again."""
         pause = _SLOWEST_S
         try:
-            for directory, before, space in self._replicas.log_dirs.observe_space(self._marks()):
+            seen = list(self._replicas.log_dirs.observe_space(self._marks()))
+            some_are_full = any(Room.NONE in (before, space.room) for _, before, space in seen)
+            for directory, before, space in seen:
                 self._see(directory, before, space)
                 if space.room is not Room.NONE:
                     pause = min(pause, max(_FASTEST_S, (space.free - space.hard) / _FILLED_PER_SECOND))
+                    if some_are_full:  # and partitions may have been moved from there
+                        self._replicas.refuse_records(directory, None)
         except Exception:
             log.exception("Looking how full the log directories are failed and is tried again")
         self._timer = self._loop.call_later(pause, self.start)
@@ -71,8 +75,6 @@ class DiskWatch:
             if self._loop.time() >= self._retention_at:
                 self._retention_at = self._loop.time() + _RETENTION_S
                 self._replicas.apply_retention()
-        elif before is Room.NONE:
-            self._replicas.refuse_records(directory, None)
 
 
 def _tell(directory: Path, before: Room, space: DiskSpace) -> None:
