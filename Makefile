@@ -9,7 +9,7 @@ BENCH_ARGS ?=
 SEEDS ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulation suites lint format bench docs lock
+.PHONY: help setup demo test simulation soak suites lint format bench docs lock
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test: setup ## run all tests (TESTS=tests/unit for a part)
 
 simulation: setup ## play consumer groups under faults, from many seeds (SEEDS=20000); a failing one is explained
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+soak: setup ## play crashes of the storage code, from many seeds (SEEDS=1000)
+	$(BIN)/python -m tests.crashes --seeds $(if $(filter command environment,$(word 1,$(origin SEEDS))),$(SEEDS),1000) $(ARGS)
 
 lint: setup ## ruff, mypy --strict and the contracts between rooms
 	$(BIN)/ruff check .

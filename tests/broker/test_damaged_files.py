@@ -103,3 +103,27 @@ def test_a_log_that_cannot_be_opened_takes_only_its_partition_offline(data: Path
         client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
         assert produce(client, "t", 0) == "none"
         assert values(client, 0) == [b"t"]
+
+
+def test_damage_in_the_middle_of_a_log_is_told_and_not_served(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = data / "t-0" / "00000000000000000000.log"
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:16] + b"\x7f" + whole[17:])
+        for _ in range(3):
+            assert fetched(client, "t", 0)["error_code"] == "corrupt_message"
+        assert values(client, 1) == [b"t"]
+        path.write_bytes(whole)
+        assert values(client, 0) == [b"t"]
+    told = [each.getMessage() for each in caplog.records if "is damaged on the disk" in each.getMessage()]
+    assert len(told) == 1
+    assert f"{path} has no sound record batch at byte 0" in told[0]
+
+
+def test_what_a_damaged_segment_held_is_kept_before_it_is_cut(data: Path) -> None:
+    path = data / "t-0" / "00000000000000000000.log"
+    damaged = path.read_bytes()[:16] + b"\x7f" + path.read_bytes()[17:]
+    path.write_bytes(damaged)
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert values(client, 0) == []
+    assert path.with_name(path.name + ".damaged").read_bytes() == damaged

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.cli import consume, demo, directories, groups, output, produce, start_args, topics
+from headrace.cli import consume, demo, directories, groups, output, produce, start_args, topics, verify
 from headrace.cli.failures import INTERRUPTED, CommandError
 from headrace.cli.help_pages import Command, Group, examples
 
@@ -22,7 +22,7 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-_ORDER = ["start", "demo", "topics", "groups", "produce", "consume", "takeover", "handover"]
+_ORDER = ["start", "demo", "topics", "groups", "produce", "consume", "verify", "takeover", "handover"]
 
 
 class Commands(Group):
@@ -68,6 +68,7 @@ app.add_typer(groups.app, name="groups")
 app.command(cls=Command, epilog=demo.EPILOG)(demo.demo)
 app.command(cls=Command, epilog=produce.EPILOG)(produce.produce)
 app.command(cls=Command, epilog=consume.EPILOG)(consume.consume)
+app.command(cls=Command, epilog=verify.EPILOG)(verify.verify)
 app.command(cls=Command, epilog=directories.TAKEOVER_EPILOG)(directories.takeover)
 app.command(cls=Command, epilog=directories.HANDOVER_EPILOG)(directories.handover)
 

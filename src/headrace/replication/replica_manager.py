@@ -54,6 +54,7 @@ class ReplicaManager:
         self._checkpointing = threading.Lock()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
+        self._told: set[str] = set()
         self.misses_logs = False
         """Whether a partition has no log where it should have one."""
 
@@ -212,6 +213,12 @@ class ReplicaManager:
         for partition in self.partitions():
             if partition.log.directory.parent == directory:
                 partition.refusal = why
+
+    def tell_damage(self, error: KafkaError) -> None:
+        """Log that a file is damaged (corrupt_message), once, and not for every client that meets it."""
+        if error.code is ErrorCode.corrupt_message and str(error) not in self._told:
+            self._told.add(str(error))
+            log.error("%s", error)
 
     # Upkeep, called at intervals
 

@@ -17,6 +17,7 @@ from headrace.storage.log_file import LogFile
 from headrace.storage.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, old_format
 from headrace.storage.segment_files import (
     CLEANED_SUFFIX,
+    DAMAGED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -120,9 +121,19 @@ def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
     try:
         return segment.read_end()
     except (KafkaError, CorruptIndexError) as error:
-        log.warning("%s does not end as a clean shutdown leaves it (%s); rebuilding it", segment.path, error)
+        # no crash has torn it, so what lies behind the damage may be sound and is not to be lost with it
+        copy = _copy_aside(segment)
+        log.error("%s was damaged after a clean shutdown (%s); %s is a copy, as it was", segment.path, error, copy)
         rebuild(segment, loading.config, epochs, _NO_LIMIT)
         return segment.read_end()
+
+
+def _copy_aside(segment: Segment) -> Path:
+    from shutil import copyfile  # imported late, as it brings much with it
+
+    copy = segment.path.with_name(segment.path.name + DAMAGED_SUFFIX)
+    copyfile(segment.path, copy)
+    return copy
 
 
 def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:

@@ -112,6 +112,10 @@ class Segment:
             self._file = file = OPEN_FILES.open(self.path, self)
         return file
 
+    def open_read_only(self) -> None:
+        """Open the file for a tool that is not to write, perhaps where nobody can. Raises OSError."""
+        self._file = LogFile(os.open(self.path, os.O_RDONLY))
+
     def close_file(self) -> None:
         """Let go of the file, which stays open for whoever is at it, until it is needed again."""
         self._file = None
@@ -224,7 +228,7 @@ class Segment:
     def _no_batch(self, position: int, header: BatchHeader) -> KafkaError:
         if header.magic in (0, 1):
             return old_format(self.path, position, header.magic)
-        return KafkaError(ErrorCode.corrupt_message, f"{self.path} has no record batch at byte {position}")
+        return damaged(self.path, position)
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch that reaches `offset`; None when all end before it."""
@@ -340,6 +344,15 @@ class Segment:
         ):
             part.path = self._file_with(kind)
         return renamed
+
+
+def damaged(path: Path, position: int, offset: int | None = None) -> KafkaError:
+    where = f"byte {position}" if offset is None else f"byte {position}, offset {offset}"
+    return KafkaError(
+        ErrorCode.corrupt_message,
+        f"{path} has no sound record batch at {where}: it is damaged on the disk; `headrace verify {path.parent}` tells"
+        " how far, and a replica or a backup has what is lost",
+    )
 
 
 def old_format(path: Path, position: int, magic: int) -> KafkaError:

@@ -17,6 +17,9 @@ CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 """Written by compaction in full; takes the place of the segments it was made from."""
 
+DAMAGED_SUFFIX: Final = ".damaged"
+"""A copy of a file before what was damaged in it was cut off: for people, the broker never reads it."""
+
 _DIGITS: Final = 20
 
 

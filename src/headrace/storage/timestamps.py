@@ -6,8 +6,8 @@ And the other way round: the time of a record by its offset, as near as the head
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from headrace.storage.segment import Segment
-from headrace.wire.batch import BatchHeader
+from headrace.storage.segment import Segment, damaged
+from headrace.wire.batch import BatchHeader, batch_crc_ok
 from headrace.wire.records import Record, iter_records
 
 
@@ -68,4 +68,7 @@ def max_timestamp(segments: Sequence[Segment]) -> tuple[int, int] | None:
 
 
 def _records(segment: Segment, position: int, header: BatchHeader) -> Iterator[Record]:
-    return iter_records(segment.file.pread(header.size, position))
+    batch = segment.file.pread(header.size, position)
+    if len(batch) < header.size or not batch_crc_ok(batch, 0, header.size):
+        raise damaged(segment.path, position, header.base_offset)
+    return iter_records(batch)

@@ -109,6 +109,7 @@ class FetchApi:
                 min_one_batch=min_one_batch,
             )
         except KafkaError as error:
+            self._replicas.tell_damage(error)
             return wanted, error.code, partition, None, None
         return wanted, ErrorCode.none, partition, part, None
 

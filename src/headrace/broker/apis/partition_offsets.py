@@ -73,6 +73,7 @@ class PartitionOffsetsApi:
             partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
             found = find_offset(partition, asked.timestamp, read_committed=read_committed)
         except KafkaError as failure:
+            self._replicas.tell_damage(failure)
             error = failure.code
         return _offset_found(asked.partition_index, error, found)
 

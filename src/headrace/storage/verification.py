@@ -1,0 +1,164 @@
+"""Reads the logs in a directory from beginning to end and tells what is damaged; changes nothing.
+
+Every batch's checksum, the order of offsets, the indexes, the snapshots of producers and the checkpoints. A log that a
+broker writes meanwhile may show a batch that is half written at its end.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headrace.errors import KafkaError
+from headrace.storage.checkpoint import (
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    CorruptCheckpointError,
+    OffsetCheckpoint,
+)
+from headrace.storage.index import CorruptIndexError, OffsetIndex, TimeIndex
+from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
+from headrace.storage.leader_epochs import read_entries
+from headrace.storage.partition_dir import parse_name
+from headrace.storage.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
+from headrace.storage.recovery import valid_batches
+from headrace.storage.segment import MIN_BATCH_LENGTH, Segment
+from headrace.storage.segment_files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_of, segment_file
+from headrace.wire.batch import HEADER_SIZE, MAGIC_V2, batch_crc_ok, parse_header
+
+_NO_LIMIT: Final = 2**63
+_REBUILT: Final = "remove the file while the broker is down; the next start makes it anew"
+_RESTORE: Final = "let a replica copy the partition, or restore the file from a backup"
+_TAIL: Final = "nothing: the next start after a crash cuts it off"
+_SEARCH_BYTES: Final = 1024 * 1024
+
+
+class Finding(NamedTuple):
+    """Something wrong: where (byte and offset where they are known), what, and what to do."""
+
+    file: Path
+    position: int | None
+    offset: int | None
+    what: str
+    remedy: str
+
+
+class Verified(NamedTuple):
+    """What was read of one partition."""
+
+    directory: Path
+    segments: int
+    bytes: int
+    findings: list[Finding]
+
+
+def partition_directories(directory: Path) -> list[Path]:
+    """Those of partitions in a log directory, or `directory` itself where it is one of a partition. Raises OSError."""
+    if any(offset_of(path.name) is not None for path in directory.iterdir()):
+        return [directory]
+    return sorted(path for path in directory.iterdir() if path.is_dir() and parse_name(path.name) is not None)
+
+
+def verify_checkpoints(directory: Path) -> list[Finding]:
+    """Of a log directory."""
+    findings = []
+    for name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, CLEANER_OFFSET_FILE):
+        try:
+            OffsetCheckpoint(directory / name).read()
+        except (CorruptCheckpointError, OSError) as error:
+            findings.append(Finding(directory / name, None, None, str(error), _REBUILT))
+    return findings
+
+
+def verify_partition(directory: Path) -> Verified:
+    """Read everything of one partition. Raises OSError where the directory cannot be listed."""
+    bases = sorted(
+        base for path in directory.iterdir() if path.suffix == LOG_SUFFIX and (base := offset_of(path.name)) is not None
+    )
+    findings: list[Finding] = []
+    size = 0
+    for place, base in enumerate(bases):
+        limit = bases[place + 1] if place + 1 < len(bases) else _NO_LIMIT
+        try:
+            size += _verify_segment(directory, base, limit, findings)
+        except (KafkaError, OSError) as error:
+            findings.append(Finding(segment_file(directory, base, LOG_SUFFIX), None, base, str(error), _RESTORE))
+    for path in snapshots(directory).values():
+        try:
+            read_snapshot(path)
+        except (CorruptSnapshotError, OSError) as error:
+            findings.append(Finding(path, None, offset_of(path.name), str(error), _REBUILT))
+    try:
+        read_entries(directory / LEADER_EPOCHS_FILE)
+    except (CorruptCheckpointError, OSError) as error:
+        findings.append(Finding(directory / LEADER_EPOCHS_FILE, None, None, str(error), _REBUILT))
+    return Verified(directory, len(bases), size, findings)
+
+
+def _verify_segment(directory: Path, base: int, limit: int, findings: list[Finding]) -> int:
+    """Bytes that were read."""
+    path = segment_file(directory, base, LOG_SUFFIX)
+    segment = Segment(directory, base, size=path.stat().st_size, index_size=0, time_index_size=0, now_ms=0)
+    segment.open_read_only()
+    batches: dict[int, int] = {}
+    position, offset = 0, base
+    while True:
+        for start, header in valid_batches(segment, limit, position):
+            batches[start] = header.last_offset
+            offset = header.next_offset
+            position = start + header.size
+        if position >= segment.size:
+            break
+        following = _next_batch(segment, position + 1, offset, limit)
+        if following is None and limit == _NO_LIMIT:
+            findings.append(
+                Finding(path, position, offset, f"{segment.size - position} bytes at the end are no whole batch", _TAIL)
+            )
+            break
+        end = segment.size if following is None else following
+        findings.append(Finding(path, position, offset, f"{end - position} bytes are damaged", _RESTORE))
+        if following is None:
+            break
+        position = following
+    if not any(finding.file == path for finding in findings):
+        _verify_indexes(segment, batches, findings)
+    return segment.size
+
+
+def _next_batch(segment: Segment, position: int, offset: int, limit: int) -> int | None:
+    """Where the next sound batch begins whose records come after `offset`."""
+    while position + HEADER_SIZE <= segment.size:
+        data = segment.file.pread(_SEARCH_BYTES, position)
+        # a batch has its format in the 17th byte
+        at = data.find(MAGIC_V2, 16)
+        while at >= 0:
+            start = position + at - 16
+            header = parse_header(segment.file.pread(HEADER_SIZE, start).ljust(HEADER_SIZE, b"\0"))
+            if (
+                offset <= header.base_offset < limit
+                and header.batch_length >= MIN_BATCH_LENGTH
+                and start + header.size <= segment.size
+                and batch_crc_ok(segment.file.pread(header.size, start), 0, header.size)
+            ):
+                return start
+            at = data.find(MAGIC_V2, at + 1)
+        position += max(1, len(data) - 16)
+    return None
+
+
+def _verify_indexes(segment: Segment, batches: dict[int, int], findings: list[Finding]) -> None:
+    last_offsets = set(batches.values())
+    for suffix, kind in ((INDEX_SUFFIX, OffsetIndex), (TIME_INDEX_SUFFIX, TimeIndex)):
+        path = segment_file(segment.directory, segment.base_offset, suffix)
+        try:
+            index = kind(path, segment.base_offset, size=path.stat().st_size)
+            for first, second in index.pairs():
+                offset = segment.base_offset + (first if kind is OffsetIndex else second)
+                if not (batches.get(second) == offset if kind is OffsetIndex else offset in last_offsets):
+                    what = f"the entry for offset {offset} leads to no batch"
+                    findings.append(Finding(path, None, offset, what, _REBUILT))
+                    break
+        except FileNotFoundError:
+            findings.append(Finding(path, None, None, "is missing", "nothing: the next start makes it"))
+        except (CorruptIndexError, OSError) as error:
+            findings.append(Finding(path, None, None, str(error), _REBUILT))
