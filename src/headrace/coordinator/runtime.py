@@ -280,7 +280,7 @@ class GroupCoordinator:
                 self._note_if_fenced(group, member_id, instance_id, error, "OffsetCommit")
                 raise
             if member is not None:
-                self._act(shard, group, [group.session_timer(member)])
+                self._schedule(group, group.session_timer(member))
         errors, decision = shard.state.decide_commit(group_id, offsets)
         self._shards.append_and_replay(shard, decision)
         return errors
@@ -372,10 +372,7 @@ class GroupCoordinator:
         while to_do:
             effect = to_do.popleft()
             if isinstance(effect, ScheduleTimer):
-                if effect.may_run_already and (group.group_id, effect.timer) in self._timers:
-                    continue
-                self._timers.schedule((group.group_id, effect.timer), self._loop.time() + effect.delay_ms / 1000)
-                self._arm()
+                self._schedule(group, effect)
             elif isinstance(effect, CancelTimer):
                 self._timers.cancel((group.group_id, effect.timer))
             elif isinstance(effect, CompleteJoin | CompleteSync):
@@ -412,6 +409,12 @@ class GroupCoordinator:
         return group.append_finished(effect.cause, error, wall_ms())
 
     # Timers
+
+    def _schedule(self, group: Group, effect: ScheduleTimer) -> None:
+        key = group.group_id, effect.timer
+        if not effect.may_run_already or key not in self._timers:
+            self._timers.schedule(key, self._loop.time() + effect.delay_ms / 1000)
+            self._arm()
 
     def _arm(self) -> None:
         at = self._timers.next_look

@@ -19,7 +19,7 @@ from headrace.coordinator.shard import Change, GroupShard
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire.compression import Codec
-from headrace.wire.records import RecordData, build_batch
+from headrace.wire.records import plain_batch
 
 log = logging.getLogger(__name__)
 
@@ -130,9 +130,7 @@ class Shards:
 
     def append(self, shard: LedShard, decision: Sequence[Change]) -> int:
         """Write the decision as one batch; its base offset. Raises KafkaError as group members understand it."""
-        now_ms = wall_ms()
-        records = [RecordData(*encode(key, value), now_ms) for key, value in decision]
-        batch = build_batch(records, codec=self._codec)
+        batch = plain_batch([encode(key, value) for key, value in decision], wall_ms(), self._codec)
         try:
             return shard.log.append(batch)
         except KafkaError as error:

@@ -71,6 +71,32 @@ def build_batch(
     )
 
 
+def plain_batch(records: Sequence[tuple[bytes, bytes | None]], timestamp: int, codec: Codec) -> bytes:
+    """One batch of keys and values, all written at `timestamp` (ms); what `build_batch` makes of them, and faster."""
+    parts: list[bytes] = []
+    delta = 0
+    for key, value in records:
+        content = _NULL if value is None else _varint(len(value)) + value
+        record = b"".join((b"\x00\x00", _varint(delta), _varint(len(key)), key, content, b"\x00"))
+        parts += (_varint(len(record)), record)
+        delta += 1
+    return assemble(
+        b"".join(parts),
+        record_count=delta,
+        last_offset_delta=delta - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        base_offset=0,
+        codec=codec,
+        level=None,
+        leader_epoch=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        attributes=0,
+    )
+
+
 def assemble(
     body: Buffer,
     *,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
-from headrace.wire.records import Record, RecordData, build_batch, iter_records, recompress
+from headrace.wire.records import Record, RecordData, build_batch, iter_records, plain_batch, recompress
 
 headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8)), max_size=3).map(tuple)
 record_data = st.builds(
@@ -82,3 +82,9 @@ def test_the_timestamp_of_a_log_append_time_batch_is_that_of_every_record() -> N
 
     assert [record.timestamp for record in iter_records(bytes(stamped))] == [1234, 1234]
     assert rb.batch_crc_ok(stamped, 0, len(stamped))
+
+
+def test_a_plain_batch_is_like_any_other() -> None:
+    pairs = [(b"key", b"value"), (b"k" * 300, None), (b"", b"v" * 9000)]
+    expected = build_batch([RecordData(key, value, 1234) for key, value in pairs], codec=Codec.ZSTD)
+    assert plain_batch(pairs, 1234, Codec.ZSTD) == expected
