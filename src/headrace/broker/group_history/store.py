@@ -285,7 +285,7 @@ class HistoryStore:
                 self._complain("The history of groups cannot be kept or read in %s: %s", self._path, error)
             else:
                 self._set_aside(error)
-        except zlib.error as error:
+        except (zlib.error, UnicodeDecodeError) as error:
             self._set_aside(error)
         return otherwise
 

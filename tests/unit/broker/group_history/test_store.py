@@ -115,7 +115,7 @@ def test_events_have_their_share_of_the_space(path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("damage", ["no database", "overwritten", "cut off", "newer"])
+@pytest.mark.parametrize("damage", ["no database", "overwritten", "cut off", "no text", "newer"])
 def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
     path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,6 +130,8 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
         path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
     elif damage == "cut off":
         path.write_bytes(content[: len(content) // 3])
+    elif damage == "no text":
+        path.write_bytes(content.replace(b"TABLE series (", b"TABLE series \xff"))
     else:
         path.write_bytes(content[:60] + (99).to_bytes(4, "big") + content[64:])
 
