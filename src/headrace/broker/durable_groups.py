@@ -1,5 +1,6 @@
 """Holds the coordinator's answers back until what it wrote is on the disk, where `flush.messages` asks for that."""
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 
 from headrace.broker.context import Handler, RawReply, Reply, RequestContext
@@ -31,9 +32,10 @@ async def _once_flushed(reply: Reply | Awaitable[Reply], group_commit: GroupComm
     if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
         reply = await reply
     due = [each for each in group_commit.partitions if each.topic_partition.topic == NAME]
-    for flushed in [group_commit.committed(each, each.log_end_offset) for each in due]:
-        try:
-            await flushed
-        except KafkaError as error:
-            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+    flushes = [group_commit.committed(each, each.log_end_offset) for each in due]
+    for done in await asyncio.gather(*flushes, return_exceptions=True):
+        if isinstance(done, KafkaError):
+            raise KafkaError(ErrorCode.coordinator_not_available, str(done)) from done
+        if done is not None:
+            raise done
     return reply
