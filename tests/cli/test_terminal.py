@@ -57,6 +57,18 @@ def test_a_table_is_aligned_and_numbers_are_grouped(
     assert len(last) == len(header) <= 80
 
 
+def test_a_group_fits_the_terminal(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
+    headrace("produce", topic, "-p", "1", stdin="x\n" * 1500)
+    group = f"{topic}-group"
+    headrace("groups", "reset", group, "--to", "earliest", "--topic", topic, "--execute")
+    lines = [line.rstrip() for line in _seen(environment, "groups", "describe", group)]
+    assert "Lag           1,500" in lines
+    assert max(map(len, lines)) <= 80
+    [row] = [line for line in lines if re.match(rf"{topic} +1 ", line)]
+    assert re.search(r" 0 +1,500 +1,500 +\S+ m?s$", row)
+    assert _seen(environment, "groups", "delete", group, typed="y\n")[-1].endswith(f"[y/N]: Deleted group {group}")
+
+
 def test_deleting_asks_first(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
     refused = _seen(environment, "topics", "delete", topic, typed="n\n", status=1)
     assert refused[0].startswith(f"Delete {topic} at ")
