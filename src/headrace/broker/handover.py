@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from headrace.broker.node import METADATA_FILE, metadata_file, plan_adoption
+from headrace.broker.found_directories import METADATA_FILE, metadata_file, plan_adoption
 from headrace.cluster.adoption import Adoption
 from headrace.cluster.controller import Controller
 from headrace.cluster.embedded import EmbeddedStore, founded_cluster, read_tree

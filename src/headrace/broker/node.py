@@ -5,18 +5,13 @@ import gc
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from headrace.broker import offsets_topic
-from headrace.broker.apis.committed_offsets import OffsetApis
 from headrace.broker.apis.configs import ConfigApis
-from headrace.broker.apis.consumer_groups import ConsumerGroupApis
 from headrace.broker.apis.fetch import FetchApi
-from headrace.broker.apis.group_admin import GroupAdminApis
-from headrace.broker.apis.groups import Endpoint, GroupApis
 from headrace.broker.apis.log_dirs import LogDirsApi
 from headrace.broker.apis.metadata import MetadataApis
 from headrace.broker.apis.partition_offsets import PartitionOffsetsApi
@@ -28,22 +23,17 @@ from headrace.broker.compaction import Compaction
 from headrace.broker.context import RequestContext
 from headrace.broker.disk_watch import DiskWatch
 from headrace.broker.dispatch import Dispatcher
-from headrace.broker.durable_groups import durable
-from headrace.broker.group_history.recorder import FILE_NAME as GROUP_HISTORY_FILE
-from headrace.broker.group_history.recorder import GroupHistory
+from headrace.broker.found_directories import METADATA_FILE, adoption_of, metadata_file
+from headrace.broker.groups import HISTORY_FILE, Groups
 from headrace.broker.log_mover import LogMover
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
-from headrace.broker.topic_table import TopicTable
 from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
 from headrace.cluster.embedded import EmbeddedStore, founded_cluster
 from headrace.cluster.image import GROUP_CONFIG, TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
 from headrace.cluster.image import Endpoint as BrokerEndpoint
 from headrace.cluster.store import StoreError
 from headrace.config import BrokerConfig, Listener, topic_values
-from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
-from headrace.coordinator.runtime import GroupCoordinator
-from headrace.coordinator.settings import EVERY_GROUP, GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
@@ -56,16 +46,13 @@ from headrace.storage.meta_properties import noted_broker_id
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
+    from headrace.broker.apis.groups import Endpoint
     from headrace.broker.http import HttpServer
-
-if TYPE_CHECKING:
     from headrace.broker.left_transactions import LeftTransactions
     from headrace.cluster.adoption import Adoption
-    from headrace.cluster.kafka_cluster import KafkaCluster
 
 log = logging.getLogger(__name__)
 
-METADATA_FILE: Final = "metadata.db"
 DELETED_FILES_CHECK_MS: Final = 1000
 FAILURE_CHECK_MS: Final = 1000
 FIRST_RETENTION_MS: Final = 30_000
@@ -95,7 +82,6 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(_SLOW_DISK_THREADS, thread_name_prefix="headrace-disk")
         self._upkeep: list[asyncio.Task[None]] = []
-        self._offsets_topic_creation = asyncio.Lock()
         self.listeners: list[Listener] = []
         self.http: HttpServer | None = None
         self.cluster_id = ""
@@ -124,7 +110,7 @@ class Node:
             # Everything that can go wrong comes before the first change to a directory that is perhaps somebody else's.
             if founded is None:
                 self._refuse_to_found_anew()
-                self.adoption = self._adoption()
+                self.adoption = adoption_of(self.log_dirs, config)
             self._bind_http()
             self.listeners = self._server.bind()
             self.log_dirs.on_failure = self._on_directory_failure
@@ -174,8 +160,7 @@ class Node:
         self._server.close()
         if self.http is not None:
             await self.http.close()
-        self.coordinator.close()
-        await self.group_history.stop()
+        await self.groups.stop()
         await self._compaction.stop()
         await self._mover.stop()
         self._disk_watch.stop()
@@ -216,23 +201,24 @@ class Node:
         http.add_metrics(lambda: gauges.replica_manager(self.replicas))
         http.add_metrics(lambda: gauges.compaction(self._compaction, self.log_dirs))
         http.add_metrics(gauges.open_files)
-        http.add_metrics(lambda: gauges.expiring_offsets(self.coordinator))
-        http.add_metrics(lambda: exported.families(self.group_history))
-        GroupRoutes(self.group_history, self.topic_name).add_to(http)
+        http.add_metrics(lambda: gauges.expiring_offsets(self.groups.coordinator))
+        http.add_metrics(lambda: exported.families(self.groups.history))
+        GroupRoutes(self.groups.history, self.topic_name).add_to(http)
 
     # Composition
 
     def _compose(self) -> None:
         config = self.config
-        self._topic_table = TopicTable(lambda: self.controller.image)
-        self.group_history = GroupHistory(
-            metadata_file(self.log_dirs.directories).with_name(GROUP_HISTORY_FILE),
-            interval_ms=config.headrace_group_history_interval_ms,
-            retention_ms=config.headrace_group_history_retention_hours * 3_600_000,
-            max_bytes=config.headrace_group_history_max_bytes,
-        )
-        self.coordinator = GroupCoordinator(
-            self._group_settings(), self._loop, self._topic_table, self.group_history.observe
+        self.groups = Groups(
+            config,
+            self.controller,
+            self.replicas,
+            self,
+            self._group_commit,
+            loop=self._loop,
+            endpoint=self._endpoint,
+            history_path=metadata_file(self.log_dirs.directories).with_name(HISTORY_FILE),
+            opened=_quiet_garbage_collection if self._owns_process else lambda: None,
         )
         self._mover = LogMover(
             self.replicas,
@@ -258,20 +244,8 @@ class Node:
             ConfigApis(self.controller, config),
         ):
             self._dispatcher.add_routes(apis.routes())
-        coordinator_apis: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
-            GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic),
-            GroupAdminApis(self.coordinator),
-            OffsetApis(self.coordinator, self),
-        ]
-        if "consumer" in config.group_coordinator_rebalance_protocols:
-            coordinator_apis.append(ConsumerGroupApis(self.coordinator, self.topic_name))
-        for group_apis in coordinator_apis:
-            self._dispatcher.add_routes(durable(group_apis.routes(), self._group_commit))
-        for resource in self.controller.image.configs:
-            if resource.kind == GROUP_CONFIG:
-                self._configure_group(resource.name)
-        for partition in self.replicas.partitions():
-            self._tell_coordinator(partition.topic_partition)
+        self._dispatcher.add_routes(self.groups.routes())
+        self.groups.start()
         self.controller.attach(self)
 
     def _broker_image(self) -> BrokerImage:
@@ -285,42 +259,16 @@ class Node:
             self.config.broker_rack,
         )
 
-    def _group_settings(self) -> GroupSettings:
-        config = self.config
-        existing = self.controller.image.topics.get(offsets_topic.NAME)
-        return GroupSettings(
-            group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            group_min_session_timeout_ms=config.group_min_session_timeout_ms,
-            group_max_session_timeout_ms=config.group_max_session_timeout_ms,
-            group_max_size=config.group_max_size,
-            group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-            group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-            group_consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
-            group_consumer_max_size=config.group_consumer_max_size,
-            group_consumer_assignors=tuple(config.group_consumer_assignors),
-            group_consumer_migration_policy=config.group_consumer_migration_policy.lower(),
-            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-            offsets_retention_minutes=config.offsets_retention_minutes,
-            offsets_topic_compression_codec=config.offsets_topic_compression_codec,
-            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-            offsets_topic_num_partitions=config.offsets_topic_num_partitions
-            if existing is None
-            else len(existing.partitions),
-        )
-
-    def _endpoint(self, context: RequestContext) -> Endpoint:
+    def _endpoint(self, context: RequestContext) -> "Endpoint":
         """Where the client finds this broker: what is advertised, or the very address it reached."""
+        from headrace.broker.apis.groups import Endpoint
+
         advertised = self.config.parsed_advertised_listeners
         if advertised is not None:
             for each in advertised:
                 if each.name == context.listener:
                     return Endpoint(self.config.node_id, each.host, each.port)
         return Endpoint(self.config.node_id, *context.local_address)
-
-    async def _create_offsets_topic(self) -> None:
-        # Whoever asks while it is being made waits too: a coordinator that is named must know its groups.
-        async with self._offsets_topic_creation:
-            await self.controller.create_internal_topic(offsets_topic.NAME)
 
     # What APIs ask about topics
 
@@ -352,16 +300,10 @@ class Node:
         await self._loop.run_in_executor(self._executor, self._lead, changes)
 
     def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
-        self._topic_table.version += 1
-        for change in changes:
-            self._tell_coordinator(TopicPartition(change.topic, change.partition))
+        self.groups.on_partitions(changes)
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
-        self._topic_table.version += 1
-        self.coordinator.topics_deleted(frozenset({topic.name}))
-        if topic.name == offsets_topic.NAME:
-            for index in range(len(topic.partitions)):
-                self.coordinator.resigned(index)
+        self.groups.on_topic_deleted(topic)
         self.replicas.delete_topic(topic.name)
         self._sync_names()
 
@@ -369,57 +311,11 @@ class Node:
         if resource.kind == TOPIC_CONFIG:
             self.replicas.reconfigure(resource.name)
         elif resource.kind == GROUP_CONFIG:
-            self._configure_group(resource.name)
+            self.groups.configure(resource)
         else:  # settings of the broker are defaults of every topic
             for topic in self.controller.image.topics:
                 self.replicas.reconfigure(topic)
-            self._configure_groups()
-
-    def _configure_groups(self) -> None:
-        """The one setting of all groups that may change while the broker runs, and what groups say of themselves."""
-        settings = self.coordinator.settings
-        interval_ms = self.config.group_consumer_assignment_interval_ms
-        settings.by_group[EVERY_GROUP] = replace(settings, group_consumer_assignment_interval_ms=interval_ms)
-        for resource in self.controller.image.configs:
-            if resource.kind == GROUP_CONFIG:
-                self._configure_group(resource.name)
-
-    def _configure_group(self, group_id: str) -> None:
-        settings = self.coordinator.settings
-        names = {key: f"group_{key.replace('.', '_')}" for key in GROUP_SETTINGS if key.startswith("consumer.")}
-        overrides = parse_group_overrides(self.controller.image.config(GROUP_CONFIG, group_id))
-        own: dict[str, Any] = {names[key]: value for key, value in overrides.items() if key in names}
-        settings.by_group.pop(group_id, None)
-        if own:
-            settings.by_group[group_id] = replace(settings.of(EVERY_GROUP), **own)
-
-    def _adoption(self) -> "Adoption | None":
-        """What a new metadata store is to know of partitions that lie in the log directories.
-
-        Raises KafkaError where they cannot be served as a whole; nothing has been changed by then.
-        """
-        elsewhere = self.config.metadata_log_dir
-        metadata_log = self.log_dirs.metadata_log(Path(elsewhere) if elsewhere else None)
-        if metadata_log is None and not self.log_dirs.partitions():
-            return None
-        cluster = None
-        if metadata_log is not None:
-            from headrace.cluster.kraft_records import replay
-
-            cluster = replay(metadata_log.records)
-            if metadata_log.torn_bytes:
-                log.warning(
-                    "%s ends with %d bytes of a batch that was never finished, and so never came into force",
-                    metadata_log.path,
-                    metadata_log.torn_bytes,
-                )
-        adoption = plan_adoption(self.log_dirs, cluster, self.config)
-        log.warning("Adopting %s", adoption.summary())
-        for topic in adoption.topics:
-            log.info("Adopting topic %s, id %s, %d partitions", topic.name, topic.topic_id, len(topic.partitions))
-        for line in adoption.left_out:
-            log.warning("Not adopted: %s", line)
-        return adoption
+            self.groups.configure_all()
 
     async def _finish_adoption(self) -> None:
         """What the logs themselves tell: ids of producers, which must not be given to others. From here on Kafka's
@@ -447,8 +343,7 @@ class Node:
             else "",
         )
         for topic_partition in gone:
-            if topic_partition.topic == offsets_topic.NAME:
-                self.coordinator.resigned(topic_partition.partition)
+            self.groups.resigned(topic_partition)
 
     def _end_left_transactions(self, *, tell_groups: bool) -> None:
         """Complete what Kafka left open in a directory that was its own, where the time has come."""
@@ -459,7 +354,7 @@ class Node:
 
             self._left_transactions = LeftTransactions(self.replicas)
         try:
-            self._left_transactions.end_due(self.coordinator.transaction_ended if tell_groups else None)
+            self._left_transactions.end_due(self.groups.coordinator.transaction_ended if tell_groups else None)
         except (KafkaError, OSError) as error:
             log.error("Transactions that Kafka left open stay open for now: %s", error)
 
@@ -484,14 +379,6 @@ class Node:
         except KafkaError as error:
             log.error("Partitions created or deleted now may not be after a power failure: %s", error)
 
-    def _tell_coordinator(self, topic_partition: TopicPartition) -> None:
-        if topic_partition.topic == offsets_topic.NAME:
-            try:
-                partition = self.replicas.get(*topic_partition)
-            except KafkaError:
-                return  # it is offline, which has been logged: its groups stay away, all others are served
-            self.coordinator.elected(topic_partition.partition, offsets_topic.OffsetsTopicLog(partition))
-
     def _log_config(self, topic: str) -> LogConfig:
         values: dict[str, Any] = topic_values(self.config, self.controller.upcoming.config(TOPIC_CONFIG, topic))
         values["cleanup_policy"] = frozenset(values["cleanup_policy"])
@@ -504,7 +391,6 @@ class Node:
         replicas = self.replicas
         self._compaction = Compaction(config, replicas, self._loop)
         self._compaction.start()
-        self.group_history.start(self.coordinator, self)
         self._disk_watch = DiskWatch(config, replicas, self._loop)
         self._disk_watch.start()
         self._every(
@@ -545,9 +431,8 @@ class Node:
             self._disk_failed(partition, KafkaError(ErrorCode.kafka_storage_error, why))
 
     def _disk_failed(self, partition: Partition, error: KafkaError) -> None:
-        topic, index = partition.topic_partition
-        if self.replicas.give_up(partition, str(error)) and topic == offsets_topic.NAME:
-            self.coordinator.resigned(index)
+        if self.replicas.give_up(partition, str(error)):
+            self.groups.resigned(partition.topic_partition)
 
     def _write_back(self) -> None:
         self.log_dirs.flush_rolled()
@@ -582,37 +467,6 @@ class Node:
                     log.exception("%s failed and is tried again later", name)
 
         self._upkeep.append(self._loop.create_task(repeat()))
-
-
-def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: BrokerConfig) -> "Adoption":
-    """How to serve what lies in directories that no metadata of Headrace knows; `cluster` is what Kafka knew.
-
-    Raises KafkaError where that cannot be served as a whole.
-    """
-    from headrace.cluster.adoption import FoundPartition, adopt
-
-    log_dirs.check_readable()
-    found = (
-        FoundPartition(
-            *each, log_dirs.topic_id(each), log_dirs.leader_epoch(each), log_dirs.cleaned_upto(each) is not None
-        )
-        for each in log_dirs.partitions()
-    )
-    return adopt(found, cluster, config, log_dirs.identities)
-
-
-def metadata_file(directories: Sequence[Path]) -> Path:
-    """Where the metadata is, or else has to be: in the directory that has it, in whatever order they are named.
-
-    Raises KafkaError(kafka_storage_error) where two have it, one from before the other was lost and came back.
-    """
-    found = [each / METADATA_FILE for each in directories if (each / METADATA_FILE).exists()]
-    if len(found) > 1:
-        raise KafkaError(
-            ErrorCode.kafka_storage_error,
-            f"there is metadata in {' and in '.join(map(str, found))}: move away what is older or not this broker's",
-        )
-    return found[0] if found else directories[0] / METADATA_FILE
 
 
 def _quiet_garbage_collection() -> None:

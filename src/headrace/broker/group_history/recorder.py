@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FILE_NAME: Final = "group-history.db"
 _SLICE_S: Final = 0.002
 """How long a sweep may keep the event loop from its connections at a time."""
 _PAUSE_S: Final = 0.002

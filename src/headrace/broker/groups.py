@@ -1,0 +1,259 @@
+"""Consumer groups on this broker: the coordinator, its history and its APIs, made when they are first needed.
+
+Their modules are a quarter of what a start has to read. Where the cluster has no group yet, the broker serves before it
+has them: they come a moment later, or with the first request about a group.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import UUID
+
+from headrace.broker import offsets_topic
+from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.broker.topic_table import TopicTable
+from headrace.cluster.controller import Controller, PartitionChange
+from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
+from headrace.config import BrokerConfig
+from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
+from headrace.errors import KafkaError
+from headrace.replication.group_commit import GroupCommit
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.types import Request, TopicPartition
+from headrace.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.broker.apis.groups import Endpoint
+    from headrace.broker.group_history.recorder import GroupHistory
+    from headrace.coordinator.runtime import GroupCoordinator
+    from headrace.coordinator.settings import GroupSettings
+
+HISTORY_FILE: Final = "group-history.db"
+CLASSIC_APIS: Final = (
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.LIST_GROUPS,
+    ApiKey.DESCRIBE_GROUPS,
+    ApiKey.DELETE_GROUPS,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.OFFSET_DELETE,
+)
+CONSUMER_APIS: Final = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
+_SOON_S: Final = 0.2
+
+
+class Topics(Protocol):
+    """What topics and partitions there are."""
+
+    def topic_name(self, topic_id: UUID | None) -> str | None: ...
+
+    def topic_id(self, topic: str) -> UUID | None: ...
+
+    def partition_count(self, topic: str) -> int | None: ...
+
+    def partition(self, topic: str, index: int) -> Partition | None: ...
+
+
+class Groups:
+    """What the broker has to do with groups; `start` before anything else, `stop` at the end."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        controller: Controller,
+        replicas: ReplicaManager,
+        topics: Topics,
+        group_commit: GroupCommit,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        endpoint: "Callable[[RequestContext], Endpoint]",
+        history_path: Path,
+        opened: Callable[[], None],
+    ) -> None:
+        """`opened` is told when the modules have been read and all that stays has been made."""
+        self._config = config
+        self._controller = controller
+        self._replicas = replicas
+        self._topics = topics
+        self._group_commit = group_commit
+        self._loop = loop
+        self._endpoint = endpoint
+        self._history_path = history_path
+        self._opened = opened
+        self._topic_table = TopicTable(lambda: controller.image)
+        self._topic_creation = asyncio.Lock()
+        self._opening: asyncio.TimerHandle | None = None
+        self._coordinator: GroupCoordinator | None = None
+        self._history: GroupHistory
+        self._handlers: dict[ApiKey, Handler] = {}
+
+    def start(self) -> None:
+        """Read the groups that there are, or be ready for the first one."""
+        if offsets_topic.NAME in self._controller.image.topics:
+            self._open()
+        else:
+            self._opening = self._loop.call_later(_SOON_S, lambda: self.coordinator)
+
+    async def stop(self) -> None:
+        """Let go of groups, whose state is in the log, and write what the history still has."""
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._coordinator is not None:
+            self._coordinator.close()
+            await self._history.stop()
+
+    @property
+    def coordinator(self) -> "GroupCoordinator":
+        return self._open() if self._coordinator is None else self._coordinator
+
+    @property
+    def history(self) -> "GroupHistory":
+        if self._coordinator is None:
+            self._open()
+        return self._history
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        """The handlers of all APIs of groups."""
+        has_consumer = "consumer" in self._config.group_coordinator_rebalance_protocols
+        return {key: self._handler(key) for key in CLASSIC_APIS + (CONSUMER_APIS if has_consumer else ())}
+
+    def _handler(self, key: ApiKey) -> Handler:
+        def handle(context: RequestContext, request: Request) -> Reply | Awaitable[Reply]:
+            if self._coordinator is None:
+                self._open()
+            return self._handlers[key](context, request)
+
+        return handle
+
+    def _open(self) -> "GroupCoordinator":
+        from headrace.broker.group_history.recorder import GroupHistory
+        from headrace.coordinator.runtime import GroupCoordinator
+
+        config = self._config
+        self._history = history = GroupHistory(
+            self._history_path,
+            interval_ms=config.headrace_group_history_interval_ms,
+            retention_ms=config.headrace_group_history_retention_hours * 3_600_000,
+            max_bytes=config.headrace_group_history_max_bytes,
+        )
+        coordinator = GroupCoordinator(self._settings(), self._loop, self._topic_table, history.observe)
+        self._coordinator = coordinator
+        self._add_handlers(coordinator)
+        for resource in self._controller.image.configs:
+            if resource.kind == GROUP_CONFIG:
+                self.configure(resource)
+        for partition in self._replicas.partitions():
+            self._tell(partition.topic_partition)
+        history.start(coordinator, self._topics)
+        self._opened()
+        return coordinator
+
+    def _add_handlers(self, coordinator: "GroupCoordinator") -> None:
+        from headrace.broker.apis.committed_offsets import OffsetApis
+        from headrace.broker.apis.consumer_groups import ConsumerGroupApis
+        from headrace.broker.apis.group_admin import GroupAdminApis
+        from headrace.broker.apis.groups import GroupApis
+        from headrace.broker.durable_groups import durable
+
+        families: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
+            GroupApis(coordinator, self._endpoint, self._create_offsets_topic),
+            GroupAdminApis(coordinator),
+            OffsetApis(coordinator, self._topics),
+            ConsumerGroupApis(coordinator, self._topics.topic_name),
+        ]
+        for family in families:
+            self._handlers.update(durable(family.routes(), self._group_commit))
+
+    def _settings(self) -> "GroupSettings":
+        from headrace.coordinator.settings import GroupSettings
+
+        config = self._config
+        existing = self._controller.image.topics.get(offsets_topic.NAME)
+        return GroupSettings(
+            group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+            group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+            group_max_size=config.group_max_size,
+            group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+            group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            group_consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            group_consumer_max_size=config.group_consumer_max_size,
+            group_consumer_assignors=tuple(config.group_consumer_assignors),
+            group_consumer_migration_policy=config.group_consumer_migration_policy.lower(),
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_retention_minutes=config.offsets_retention_minutes,
+            offsets_topic_compression_codec=config.offsets_topic_compression_codec,
+            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+            offsets_topic_num_partitions=config.offsets_topic_num_partitions
+            if existing is None
+            else len(existing.partitions),
+        )
+
+    async def _create_offsets_topic(self) -> None:
+        # Whoever asks while it is being made waits too: a coordinator that is named must know its groups.
+        async with self._topic_creation:
+            await self._controller.create_internal_topic(offsets_topic.NAME)
+
+    # What happens to topics and settings
+
+    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
+        """There are new partitions, perhaps such as keep groups."""
+        self._topic_table.version += 1
+        if self._coordinator is not None:
+            for change in changes:
+                self._tell(TopicPartition(change.topic, change.partition))
+
+    def on_topic_deleted(self, topic: TopicImage) -> None:
+        """A topic is gone, perhaps the one that keeps groups."""
+        self._topic_table.version += 1
+        if self._coordinator is not None:
+            self._coordinator.topics_deleted(frozenset({topic.name}))
+        for index in range(len(topic.partitions)):
+            self.resigned(TopicPartition(topic.name, index))
+
+    def resigned(self, topic_partition: TopicPartition) -> None:
+        """This broker does not have the partition any more, nor the groups that it may keep."""
+        if self._coordinator is not None and topic_partition.topic == offsets_topic.NAME:
+            self._coordinator.resigned(topic_partition.partition)
+
+    def _tell(self, topic_partition: TopicPartition) -> None:
+        if topic_partition.topic == offsets_topic.NAME:
+            try:
+                partition = self._replicas.get(*topic_partition)
+            except KafkaError:
+                return  # it is offline, which has been logged: its groups stay away, all others are served
+            self.coordinator.elected(topic_partition.partition, offsets_topic.OffsetsTopicLog(partition))
+
+    def configure_all(self) -> None:
+        """The one setting of all groups that may change while the broker runs, and what groups say of themselves."""
+        if self._coordinator is None:
+            return
+        from headrace.coordinator.settings import EVERY_GROUP
+
+        settings = self._coordinator.settings
+        interval_ms = self._config.group_consumer_assignment_interval_ms
+        settings.by_group[EVERY_GROUP] = replace(settings, group_consumer_assignment_interval_ms=interval_ms)
+        for resource in self._controller.image.configs:
+            if resource.kind == GROUP_CONFIG:
+                self.configure(resource)
+
+    def configure(self, group: ConfigResource) -> None:
+        """Apply a group's own settings."""
+        if self._coordinator is None:
+            return
+        from headrace.coordinator.settings import EVERY_GROUP
+
+        settings = self._coordinator.settings
+        names = {key: f"group_{key.replace('.', '_')}" for key in GROUP_SETTINGS if key.startswith("consumer.")}
+        overrides = parse_group_overrides(self._controller.image.config(GROUP_CONFIG, group.name))
+        own: dict[str, Any] = {names[key]: value for key, value in overrides.items() if key in names}
+        settings.by_group.pop(group.name, None)
+        if own:
+            settings.by_group[group.name] = replace(settings.of(EVERY_GROUP), **own)
