@@ -28,8 +28,15 @@ STORAGE_ERROR = "kafka_storage_error"
 class Directories:
     """A broker process with two log directories, `a` with the metadata and `b`."""
 
-    def __init__(self, root: Path, settings: dict[str, object] | None = None, *, b: Path | None = None) -> None:
-        self.a, self.b = root / "a", b or root / "b"
+    def __init__(
+        self,
+        root: Path,
+        settings: dict[str, object] | None = None,
+        *,
+        a: Path | None = None,
+        b: Path | None = None,
+    ) -> None:
+        self.a, self.b = a or root / "a", b or root / "b"
         self.broker = BrokerProcess(Path(f"{self.a},{self.b}"), settings=settings)
         self.broker.log_path = root / "broker.log"
 
@@ -309,5 +316,29 @@ def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path, failing
         assert "its 1 partitions are offline" in told[0]
         assert len([line for line in dirs.broker.log().splitlines() if "Produce to" in line]) <= 1
         assert dirs.broker.sigterm() == 0
+    finally:
+        dirs.broker.close()
+
+
+def test_a_failed_disk_with_the_metadata_keeps_nobody_from_the_other_partitions(
+    tmp_path: Path, failing_disk: Path
+) -> None:
+    dirs = Directories(tmp_path, a=failing_disk / "a")
+    try:
+        dirs.broker.start()
+        with WireClient(dirs.broker.bootstrap) as client:
+            dirs.create(client, "t", 2)
+            good, bad = (0, 1) if dirs.where("t-0") == dirs.b else (1, 0)
+            fail(failing_disk)
+            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure to show")
+            assert produce(client, "t", good) == "none"
+            new = {"name": "u", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+            answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+            assert answer["topics"][0]["error_code"] == STORAGE_ERROR
+            assert values(client, "t", good) == [b"t"]
+        assert dirs.broker.sigterm() == 0
+        assert "Traceback" not in dirs.broker.log()
+        with pytest.raises(AssertionError, match=r"metadata\.db.*Bring that back and start again"):
+            dirs.broker.start()
     finally:
         dirs.broker.close()

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -154,7 +154,8 @@ class EmbeddedStore:
 
     async def close(self) -> None:
         async with self._lock:
-            self._database.execute("DELETE FROM node WHERE ephemeral")
+            with suppress(self._failure):  # of a disk that has failed; the next start drops them too
+                self._database.execute("DELETE FROM node WHERE ephemeral")
             self._database.close()
 
     async def _write(self, operations: Sequence[Operation]) -> dict[str, int]:
