@@ -78,9 +78,8 @@ LOG_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.disk.hard.free.bytes",
         LONG,
         -1,
-        "Free bytes of a log directory's file system below which its partitions take no records from clients: they are "
-        "refused with KAFKA_STORAGE_ERROR, which clients retry, until there is more room. What is left is for "
-        "metadata, internal topics and compaction, so do not set it below 64 MiB on a large disk; 0 for no such mark. "
+        "Free bytes of a log directory's file system below which clients' records are refused with an error that they "
+        "retry, so that metadata, internal topics and compaction have what is left; 0 for no such mark. "
         "-1 is 256 MiB, or a twentieth of a file system of less than 5 GiB.",
         at_least(-1),
         importance=HIGH,
