@@ -99,6 +99,9 @@ class ClassicClient(Client):
             new_member_id = f"{self.name}-{self.world.next_id()}"
             self._counts = dict(self.world.topics.counts)
             sent_at = self.world.loop.now
+            if len(self.world.clients) > self.world.settings.group_max_size:
+                # As with Kafka, newcomers may take the place of whoever joins again last.
+                self.deadline = 0.0
             join = yield Call(lambda reply, made=new_member_id: self._ask_join(reply, made), REBALANCE_S + 5)  # type: ignore[misc]
             error = join if isinstance(join, ErrorCode) else join.error
             self.world.note(f"{self.name} joins: {error.name} {getattr(join, 'generation', '')}")
@@ -170,6 +173,7 @@ class ClassicClient(Client):
                 raise Fatal(error)
             return False
         assert isinstance(sync, SyncResult)
+        self.sees_log()
         self.deadline = sent_at + REBALANCE_S
         partitions = decode_assignment(sync.assignment).partitions if sync.assignment else {}
         mine = {(topic, index) for topic, indexes in partitions.items() for index in indexes}

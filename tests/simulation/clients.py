@@ -71,6 +71,8 @@ class Reply:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.is_done = False
+        self.log_seen: tuple[int, int] | None = None
+        """End of the log, and how often it had lost its tail, when the coordinator answered."""
 
     def done(self) -> bool:
         return self.is_done
@@ -78,6 +80,8 @@ class Reply:
     def set_result(self, result: Any) -> None:
         assert not self.is_done, "a request is answered once"
         self.is_done = True
+        if self._client.world.is_up:
+            self.log_seen = (self._client.world.log.end, len(self._client.world.losses))
         self._client.answered(self, result)
 
 
@@ -117,7 +121,7 @@ class Client:
         self._script: Script = self.run()
         self._wake: Any = None
         self._pending: Reply | None = None
-        self._sent_at = 0.0
+        self._log_seen = (0, 0)
         self._resume(None)
 
     def run(self) -> Script:
@@ -197,7 +201,6 @@ class Client:
 
     def _send(self, call: Call) -> None:
         reply = self._pending = Reply(self)
-        self._sent_at = self.world.loop.now
         fate = self.random.random() if self.world.is_faulty else 1.0
         if fate < 0.01:
             self.world.loop.call_later(self._latency(), self._receive, reply, ErrorCode.network_exception)
@@ -234,6 +237,7 @@ class Client:
     def _receive(self, reply: Reply, result: Any) -> None:
         if self._pending is reply:
             self._pending = None
+            self._log_seen = reply.log_seen or self._log_seen
             self._resume(result)
 
     # What both protocols do
@@ -280,14 +284,13 @@ class Client:
 
     def take(self, partitions: Iterable[TopicPartition]) -> None:
         """It begins to read partitions."""
-        self.sees_log()
         for one in partitions:
             if one not in self.owned:
                 self.owned[one] = None
                 self.world.check_owners(self, one)
 
     def sees_log(self) -> None:
-        self.sees_log_until, self.losses_seen = self.world.log.end, len(self.world.losses)
+        self.sees_log_until, self.losses_seen = self._log_seen
 
     def lose_everything(self) -> None:
         self.owned.clear()

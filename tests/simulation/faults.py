@@ -78,6 +78,10 @@ def _timer_is_lost(kind: TimerKind) -> Callable[[], AbstractContextManager[None]
     return lambda: _replaced(Timers, "schedule", make)
 
 
+def _timers_fire_in_a_batch() -> AbstractContextManager[None]:
+    return _replaced(Timers, "expired", lambda expired: lambda timers, now: list(expired(timers, now)))
+
+
 def _fencing_is_off() -> AbstractContextManager[None]:
     def make(check: Any) -> Any:
         def lenient(group: Any, member_id: str, instance_id: str | None, generation: int) -> Any:
@@ -206,6 +210,7 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "join timer is lost": _timer_is_lost(TimerKind.JOIN),
     "session timer is lost": _timer_is_lost(TimerKind.HEARTBEAT),
     "revocation timer is lost": _timer_is_lost(TimerKind.REVOCATION),
+    "timers fire in a batch": _timers_fire_in_a_batch,
     "static members are not fenced": _fencing_is_off,
     "former assignment is handed out": _former_assignment_is_handed_out,
     "failed write counts": _failed_write_counts,

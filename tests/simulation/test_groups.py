@@ -17,6 +17,7 @@ _SEEDS_PER_FAULT = 600
 _RARE = {
     "upgrade takes partitions that are given up for free": 778,
     "downgraded group does not rebalance after a reload": 1426,
+    "timers fire in a batch": 8020,
 }
 """Faults that only one history in a thousand or so brings to light: a seed that does."""
 

@@ -94,6 +94,8 @@ class World:
         self.is_up = False
         self.losses: list[int] = []
         """Where the log ended after each loss of its tail."""
+        self._doubtful: set[TopicPartition] = set()
+        """Partitions that somebody reads of whom the log does not know any more."""
         self._trace = trace
         self._ids = 0
         self._checked_end = -1
@@ -165,7 +167,7 @@ class World:
             if error is not ErrorCode.none:
                 continue
             was, now = before.get(OffsetKey("g", topic, index), 0), offsets[topic, index]
-            if now < was and not client.is_tainted:
+            if now < was and not client.is_tainted and (topic, index) not in self._doubtful:
                 raise Violation("committed offset went back", f"{topic}-{index} from {was} to {now} by {client.name}")
         return next((error for error in errors if error is not ErrorCode.none), ErrorCode.none)
 
@@ -201,8 +203,7 @@ class World:
         arguments = (self, name, topics, instance_id, f"{self.history.seed} {name}")
         for other in self.clients.values():
             if instance_id is not None and other.instance_id == instance_id:
-                topics = self._subscriptions.get(instance_id, other.topics)
-                arguments = (self, name, topics, instance_id, arguments[-1])
+                arguments = (self, name, other.topics, instance_id, arguments[-1])
         is_modern = kind == "consumer"
         client = ConsumerClient(*arguments) if is_modern else ClassicClient(*arguments, kind=kind)
         self.clients[name] = client
@@ -258,6 +259,9 @@ class World:
             self.log.lose_tail(lost_batches)
             self.note(f"the log ends at {self.log.end} instead of {before}")
             self.losses.append(self.log.end)
+            for client in self.clients.values():
+                if client.is_tainted:
+                    self._doubtful.update(client.owned)
         if is_compacted:
             self.log.compact()
         self.loop.call_later(down_s, self._start)

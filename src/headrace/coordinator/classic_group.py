@@ -11,7 +11,12 @@ their place by instance id: a new join takes over the place and the assignment, 
 
 from collections.abc import Mapping, Sequence
 
-from headrace.coordinator.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from headrace.coordinator.consumer_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    subscribed_topics,
+)
 from headrace.coordinator.effects import (
     UNKNOWN_MEMBER_ID,
     AppendCause,
@@ -349,6 +354,7 @@ class ClassicGroup(Rebalance):
             old_leader_id=self.membership.leader_id or "",
             supports_skipping_assignment=request.supports_skipping_assignment,
         )
+        has_given_up = _was_giving_up(member.metadata(self.protocol_name), member.assignment)
         self._rename(out, member, request.new_member_id)
         member.is_new = False
         self._park(out, member, request)
@@ -364,12 +370,14 @@ class ClassicGroup(Rebalance):
                 reason=request.reason,
             )
         )
-        if self.state is GroupState.STABLE and self.membership.select_protocol() == self.protocol_name:
+        is_same_protocol = self.membership.select_protocol() == self.protocol_name
+        if self.state is GroupState.STABLE and is_same_protocol and not has_given_up:
             out.append(AppendMetadata(self.metadata(), cause))
         elif self.state is GroupState.PREPARING_REBALANCE:
             self.maybe_complete_join(out, now_ms)
         else:
-            # The protocol changes, or the leader may be assigning to the earlier id already.
+            # The protocol changes, or the leader may be assigning to the earlier id already, or what the member gave up
+            # waits for the rebalance that its earlier self would have asked for.
             self.prepare_rebalance(out, f"static member {request.instance_id} came back with a new id", now_ms)
 
     def _rename(self, out: list[Effect], member: ClassicMember, new_id: str) -> None:
@@ -463,6 +471,18 @@ class ClassicGroup(Rebalance):
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
         if self.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.rebalance_in_progress)
+
+
+def _was_giving_up(subscription: bytes, assignment: bytes) -> bool:
+    """Whether a cooperative member owned more when it joined than it was assigned: it has to join again, having given
+    that up, for somebody else to get it. Kafka forgets it where the member is replaced meanwhile.
+    """
+    try:
+        owned = {(topic, index) for topic, indexes in decode_subscription(subscription).owned for index in indexes}
+        kept = decode_assignment(assignment).partitions if assignment else {}
+    except ValueError:
+        return False  # another embedded protocol
+    return not owned <= {(topic, index) for topic, indexes in kept.items() for index in indexes}
 
 
 def _refuse(out: list[Effect], request: Join, error: ErrorCode, member_id: str) -> None:

@@ -88,7 +88,11 @@ class MixedGroup(ConsumerGroup):
         has_changed = self._subscribe(out, draft, before, after, topics, now_ms)
         owned = _with_ids(subscription, topics)
         becomes_classic = replaced is not None and replaced.classic is None and self._may_become_classic(draft.members)
-        if becomes_classic and draft.epoch > self.assignment_epoch:
+        # Where somebody has yet to give up what another is to get, a stable classic group would give it to both.
+        is_unsettled = draft.epoch > self.assignment_epoch or any(
+            not each.is_reconciled_to(self.assignment_epoch) for each in self.members.values() if each is not replaced
+        )
+        if becomes_classic and is_unsettled:
             self._downgrade(out, draft.members, topics, now_ms, replacing=replaced, reason="with stale assignment")
         else:
             target_epoch, targets = (
@@ -242,8 +246,8 @@ class MixedGroup(ConsumerGroup):
         replacing: ConsumerMember | None,
         reason: str | None,
     ) -> None:
-        """Decide that `members`, who all speak the classic protocol, are a classic group from now on. Each keeps its
-        target as its assignment; one that is `replacing` another has that one's.
+        """Decide that `members`, who all speak the classic protocol, are a classic group from now on. Each keeps
+        what it has as its assignment, or gets what it waits for; one that is `replacing` another has that one's.
         """
         protocols = {each.member_id: each.classic.protocols for each in members.values() if each.classic is not None}
         chosen = _select_protocol(protocols)
@@ -252,7 +256,10 @@ class MixedGroup(ConsumerGroup):
             assert member.classic is not None
             subscription = next(metadata for name, metadata in member.classic.protocols if name == chosen)
             is_new = replacing is not None and member.instance_id == replacing.instance_id
-            target = self.target.get(replacing.member_id if is_new and replacing else member.member_id, NO_PARTITIONS)
+            former_id = replacing.member_id if is_new and replacing is not None else member.member_id
+            # What it still reads is its own, and what another member still reads is not.
+            has = {one for one, owner in self.owners.items() if owner == former_id}
+            has.update(one for one in self.target.get(former_id, NO_PARTITIONS) if one not in self.owners)
             described.append(
                 MemberMetadata(
                     member_id=member.member_id,
@@ -262,7 +269,7 @@ class MixedGroup(ConsumerGroup):
                     rebalance_timeout_ms=member.rebalance_timeout_ms,
                     session_timeout_ms=member.classic.session_timeout_ms,
                     subscription=subscription,
-                    assignment=encode_assignment(_with_names(target, topics), int.from_bytes(subscription[:2], "big")),
+                    assignment=encode_assignment(_with_names(has, topics), int.from_bytes(subscription[:2], "big")),
                 )
             )
         # Without a leader in its record a group that is read again knows that it has yet to rebalance.

@@ -5,7 +5,7 @@ when the old deadline comes up. Knows no clock: times are whatever unit the call
 """
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -45,9 +45,10 @@ class Timers(Generic[K]):
         """When `expired` should be called next; None without timers."""
         return self._heap[0][0] if self._heap else None
 
-    def expired(self, now: float) -> list[K]:
-        """The keys whose deadline has come, earliest first; they are forgotten."""
-        out = []
+    def expired(self, now: float) -> Iterator[K]:
+        """The keys whose deadline has come, earliest first; each is forgotten as it is taken. One that is moved or
+        cancelled in consequence of another does not come any more.
+        """
         while self._heap and self._heap[0][0] <= now:
             item = heapq.heappop(self._heap)
             if not self._stands_for(item):
@@ -58,8 +59,7 @@ class Timers(Generic[K]):
                 self._push(key, deadline)
             else:
                 del self._deadlines[key]
-                out.append(key)
-        return out
+                yield key
 
     def _push(self, key: K, deadline: float) -> None:
         self._sequence += 1
