@@ -55,8 +55,8 @@ def power_failures_taken_for_process_deaths(patch: pytest.MonkeyPatch) -> None:
 def recovery_noted_before_it_is_done(patch: pytest.MonkeyPatch) -> None:
     take_over = LogDir.take_over
 
-    def hasty(self: LogDir) -> None:
-        take_over(self)
+    def hasty(self: LogDir, *, joins_others: bool = False) -> None:
+        take_over(self, joins_others=joins_others)
         self.note_recovered()
 
     patch.setattr(LogDir, "take_over", hasty)
