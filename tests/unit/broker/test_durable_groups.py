@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from headrace.broker.context import RawReply, RequestContext
+from headrace.broker.context import RawReply, Reply, RequestContext
 from headrace.broker.durable_groups import durable
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
@@ -32,9 +33,10 @@ class Commits:
         return self.waiting[-1]
 
 
-def answer(commits: Commits) -> asyncio.Future[Any]:
+def answer(commits: Commits) -> asyncio.Future[Reply]:
     routes = durable({ApiKey.OFFSET_COMMIT: lambda *_: REPLY}, cast(GroupCommit, commits))
-    return asyncio.ensure_future(cast(Any, routes[ApiKey.OFFSET_COMMIT](cast(RequestContext, None), None)))
+    reply = routes[ApiKey.OFFSET_COMMIT](cast(RequestContext, None), None)
+    return asyncio.ensure_future(cast(Awaitable[Reply], reply))
 
 
 async def test_every_flush_that_is_due_is_waited_for() -> None:
