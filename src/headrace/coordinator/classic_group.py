@@ -86,6 +86,7 @@ class ClassicGroup(Rebalance):
         self.membership.pending_syncs.discard(member.member_id)
         if self.state is GroupState.STABLE:
             out.append(CompleteSync(request.reply_to, self.sync_result(member)))
+            out.append(self.session_timer(member))
             return out
         # Where a client gave up on an earlier request, nobody reads this answer.
         self.answer_sync(out, member, SyncResult(error=ErrorCode.rebalance_in_progress))
@@ -325,6 +326,7 @@ class ClassicGroup(Rebalance):
         else:
             # It may have missed the answer to its earlier request: nothing changes for the generation.
             out.append(CompleteJoin(request.reply_to, self.join_result(member)))
+            out.append(self.session_timer(member))
             return
         before = member.protocols
         self._park(out, member, request)
