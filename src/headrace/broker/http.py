@@ -86,13 +86,17 @@ class HttpServer:
         return f"{host}:{self._port}"
 
     def add_json(self, path: str, handler: JsonHandler) -> None:
-        """Answer GET `path` with what `handler` gives for the query's fields; it runs on the event loop."""
+        """Answer GET `path` with what `handler` gives for the query's fields; it runs on the event loop.
+
+        What it gives is written in a thread, and must not change any more.
+        """
 
         async def route(request: _Request) -> _Answer:
             result = handler(request.query)
             if isawaitable(result):
                 result = await result
-            return _json(result)
+            # Thousands of groups are a long text: see `_metrics`.
+            return await asyncio.to_thread(_json, result)
 
         self._routes[path] = route
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import threading
 from collections.abc import AsyncIterator, Iterable
 from http import HTTPStatus
 from typing import Any
@@ -67,6 +68,20 @@ async def closed(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()
+
+
+async def test_a_long_answer_is_written_beside_the_event_loop(server: HttpServer) -> None:
+    writers: list[threading.Thread] = []
+
+    class Answer(dict[str, str]):
+        def items(self) -> Any:
+            writers.append(threading.current_thread())
+            return super().items()
+
+    server.add_json("/long", lambda _: Answer(a="b"))
+    assert await get_json(server, "/long") == (200, {"a": "b"})
+    assert threading.current_thread() not in writers
+    assert writers
 
 
 async def test_a_route_is_asked_with_the_fields_of_the_query(server: HttpServer) -> None:
