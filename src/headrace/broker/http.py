@@ -140,13 +140,15 @@ class HttpServer:
         families: list[Family] = []
         for collector in self._collectors:
             try:
-                families += (
-                    family if callable(family.samples) else family._replace(samples=list(family.samples))
-                    for family in collector()
-                )
+                for family in collector():
+                    families.append(
+                        family if callable(family.samples) else family._replace(samples=list(family.samples))
+                    )
+                    await asyncio.sleep(0)
             except Exception:
                 log.exception("Metrics of %r failed", collector)
-        # Thousands of partitions are many lines: they are written in a thread, so that requests go on meanwhile.
+        # Thousands of partitions are many lines: they are written in a thread, so that requests go on meanwhile, and
+        # between two families too.
         return await asyncio.to_thread(_exposition, families, request.accept)
 
     # Connections
