@@ -134,8 +134,10 @@ class ProduceApi:
             elif done is not None:
                 raise done
         ended_ns = time.time_ns()
-        if is_slow and ended_ns - began_ns > STALL_NS:
-            self._slow_disk.stalled(ended_ns, ended_ns - began_ns)
+        if is_slow:
+            self._slow_disk.clock_is(ended_ns)
+            if ended_ns - began_ns > STALL_NS:
+                self._slow_disk.stalled(ended_ns, ended_ns - began_ns)
         return _reply(results, request.acks, version)
 
     def _append(self, context: RequestContext, name: str, data: Any, acks: int, now_ms: int) -> _Outcome:
