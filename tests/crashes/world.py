@@ -57,7 +57,7 @@ _CLEANER = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second
 def unlock(dirs: LogDirs) -> None:
     """Give the locks up as the death of a process does."""
     dirs.logs.clear()
-    for directory in dirs._directories:
+    for directory in dirs.owned.working:
         directory.unlock()
 
 

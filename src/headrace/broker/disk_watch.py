@@ -36,7 +36,7 @@ class DiskWatch:
         """Look now, and again and again."""
         pause = _SLOWEST_S
         try:
-            seen = list(self._replicas.log_dirs.observe_space(self._marks()))
+            seen = list(self._replicas.log_dirs.owned.observe_space(self._marks()))
             some_are_full = any(Room.NONE in (before, space.room) for _, before, space in seen)
             for directory, before, space in seen:
                 self._see(directory, before, space)

@@ -24,7 +24,7 @@ def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
     Raises KafkaError where they cannot be served as a whole; nothing has been changed by then.
     """
     elsewhere = config.metadata_log_dir
-    metadata_log = log_dirs.metadata_log(Path(elsewhere) if elsewhere else None)
+    metadata_log = log_dirs.owned.metadata_log(Path(elsewhere) if elsewhere else None)
     if metadata_log is None and not log_dirs.partitions():
         return None
     cluster = None
@@ -54,14 +54,17 @@ def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: Bro
     """
     from headrace.cluster.adoption import FoundPartition, adopt
 
-    log_dirs.check_readable()
+    log_dirs.found.check_readable()
     found = (
         FoundPartition(
-            *each, log_dirs.topic_id(each), log_dirs.leader_epoch(each), log_dirs.cleaned_upto(each) is not None
+            *each,
+            log_dirs.found.topic_id(each),
+            log_dirs.found.leader_epoch(each),
+            log_dirs.cleaned_upto(each) is not None,
         )
         for each in log_dirs.partitions()
     )
-    return adopt(found, cluster, config, log_dirs.identities)
+    return adopt(found, cluster, config, log_dirs.owned.identities)
 
 
 def metadata_file(directories: Sequence[Path]) -> Path:

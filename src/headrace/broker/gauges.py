@@ -14,16 +14,18 @@ from headrace.storage.open_files import OPEN_FILES
 def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
     """Which log directories work, and how much room they have."""
     log_dirs = replicas.log_dirs
-    offline = {str(path): 1 for path in log_dirs.offline}
+    offline = {str(path): 1 for path in log_dirs.owned.offline}
     yield gauge(
-        "kafka_log_logmanager_offlinelogdirectorycount", "Log directories that cannot be used.", len(log_dirs.offline)
+        "kafka_log_logmanager_offlinelogdirectorycount",
+        "Log directories that cannot be used.",
+        len(log_dirs.owned.offline),
     )
     yield Family(
         "kafka_log_logmanager_logdirectoryoffline",
         "Whether the log directory cannot be used.",
         [({"logDirectory": each}, offline.get(each, 0)) for each in [*map(str, log_dirs.directories), *offline]],
     )
-    spaces = [({"logDirectory": str(each)}, space) for each, space in log_dirs.disk_space.items()]
+    spaces = [({"logDirectory": str(each)}, space) for each, space in log_dirs.owned.disk_space.items()]
     yield Family(
         "headrace_log_directory_size_bytes",
         "Bytes of the file system that the log directory is on.",

@@ -44,7 +44,7 @@ def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, in
         with ZooKeeperTree(zookeeper) as tree:
             check_idle(tree)
             write_tree(tree, nodes, broker_id)
-        log_dirs.identify_as(_ZOOKEEPER_VERSION)
+        log_dirs.owned.identify_as(_ZOOKEEPER_VERSION)
         metadata.replace(metadata.with_name(HANDED_OVER))
     except OSError as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error

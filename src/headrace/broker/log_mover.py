@@ -47,8 +47,8 @@ class LogMover:
         """
         topic_partition = TopicPartition(topic, index)
         log_dirs = self._replicas.log_dirs
-        if path in log_dirs.offline:
-            raise KafkaError(ErrorCode.kafka_storage_error, f"{path} is offline: {log_dirs.offline[path]}")
+        if path in log_dirs.owned.offline:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{path} is offline: {log_dirs.owned.offline[path]}")
         if path not in log_dirs.directories:
             raise KafkaError(ErrorCode.log_dir_not_found, f"{path} is none of this broker's log.dirs")
         under_way = self.moves.get(topic_partition)

@@ -120,9 +120,9 @@ class Node:
                 self._refuse_to_found_anew()
             store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
             self.controller = Controller(store, config, now_ms=now_ms)
-            await self.controller.start(self.log_dirs.cluster_id, self.adoption)
+            await self.controller.start(self.log_dirs.owned.cluster_id, self.adoption)
             self.replicas.set_strays_aside(self._topic_id_of)
-            self.cluster_id = self.log_dirs.cluster_id
+            self.cluster_id = self.log_dirs.owned.cluster_id
             await self.controller.register(self._broker_image())
         except BaseException as error:
             if self.http is not None:
@@ -134,7 +134,7 @@ class Node:
             raise
         self._lead(self.controller.partitions_of(config.node_id))
         if not self.replicas.misses_logs:
-            self.log_dirs.trust_new_directories()
+            self.log_dirs.owned.trust_new()
         if self.adoption is not None:
             await self._finish_adoption()
         # before groups are read, which then find the markers in the log
@@ -174,7 +174,7 @@ class Node:
 
     def _refuse_to_found_anew(self) -> None:
         """Raises KafkaError where the metadata is not there, and may be in a log directory that is not there either."""
-        why = self.log_dirs.why_metadata_may_be_elsewhere()
+        why = self.log_dirs.owned.why_metadata_may_be_elsewhere()
         if why is not None:
             raise KafkaError(
                 ErrorCode.kafka_storage_error,
@@ -323,7 +323,7 @@ class Node:
         """
         last = max((partition.last_producer_id for partition in self.replicas.partitions()), default=-1)
         await self.controller.skip_producer_ids(last)
-        self.log_dirs.note_adopted()
+        self.log_dirs.owned.note_adopted()
 
     def _on_directory_failure(self, directory: Path, why: str) -> None:
         """Called in any thread."""

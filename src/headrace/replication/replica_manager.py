@@ -82,7 +82,7 @@ class ReplicaManager:
         """
         for topic_partition in tuple(self.log_dirs.partitions()):
             wanted = topic_id_of(topic_partition)
-            found = self.log_dirs.topic_id(topic_partition)
+            found = self.log_dirs.found.topic_id(topic_partition)
             if wanted is None or (found is not None and found != wanted):
                 path = self.log_dirs.set_aside(topic_partition)
                 log.warning(
@@ -150,14 +150,14 @@ class ReplicaManager:
     def _open_log(self, topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> Log:
         config = self._config_of(topic_partition.topic)
         if topic_partition not in self.log_dirs.partitions():
-            why = None if is_new else self.log_dirs.why_a_log_may_be_elsewhere()
+            why = None if is_new else self.log_dirs.owned.why_a_log_may_be_elsewhere()
             if why is not None:
                 self.misses_logs = True
                 raise KafkaError(ErrorCode.kafka_storage_error, f"its log is in no log directory that works, and {why}")
             return self.log_dirs.create(topic_partition, topic_id, config, now_ms=now_ms())
-        found_id = self.log_dirs.topic_id(topic_partition)
+        found_id = self.log_dirs.found.topic_id(topic_partition)
         if found_id is None:
-            self.log_dirs.note_topic_id(topic_partition, topic_id)
+            self.log_dirs.found.note_topic_id(topic_partition, topic_id)
         elif found_id != topic_id:
             raise KafkaError(
                 ErrorCode.inconsistent_topic_id,
@@ -272,7 +272,7 @@ class ReplicaManager:
 
     def space(self) -> list[tuple[str, int, int]]:
         """`(log directory, total bytes, usable bytes)` of each."""
-        return [(str(directory), *self.log_dirs.space(directory)) for directory in self.log_dirs.directories]
+        return [(str(directory), *self.log_dirs.owned.space(directory)) for directory in self.log_dirs.directories]
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         return {partition.topic_partition: partition.high_watermark for partition in self.partitions()}

@@ -1,21 +1,30 @@
-"""What lies in log directories: partitions, what waits for its removal, and copies that were not finished."""
+"""What lies in log directories: partitions, what waits for its removal, and copies that were not finished.
+
+And what the files beside its log say about a partition, before that is opened.
+"""
 
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import sync_directory
+from headrace.storage.checkpoint import CorruptCheckpointError
+from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
+from headrace.storage.leader_epochs import UNDEFINED, read_entries
 from headrace.storage.log_dir import LogDir
 from headrace.storage.partition_dir import (
     DELETE_SUFFIX,
     KRAFT_METADATA,
+    check_partition,
     parse_future_name,
     parse_name,
     replaced_name,
 )
+from headrace.storage.partition_metadata import read_topic_id, write_topic_id
 from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -30,11 +39,21 @@ class Place(NamedTuple):
 
 @dataclass
 class FoundPartitions:
-    """`promoted` are those in `partitions` that have a copy's name still; `doomed` are directories to remove."""
+    """`partitions` is what is found and, once logs are open, what there is.
+
+    `promoted` are those in it that have a copy's name still; `doomed` are directories to remove.
+    """
 
     partitions: dict[TopicPartition, Place] = field(default_factory=dict)
     promoted: list[TopicPartition] = field(default_factory=list)
     doomed: list[Path] = field(default_factory=list)
+    _topic_ids: dict[TopicPartition, UUID | None] = field(default_factory=dict)
+
+    def leave_out(self, directory: LogDir) -> None:
+        """Pass over what is in a log directory that cannot be used."""
+        for each in [each for each, place in self.partitions.items() if place.parent is directory]:
+            del self.partitions[each]
+            self.promoted = [other for other in self.promoted if other != each]
 
     def promote(self) -> None:
         """Give copies that take the place of their originals the names of those. Raises OSError."""
@@ -45,6 +64,51 @@ class FoundPartitions:
             sync_directory(parent.path)
             self.partitions[topic_partition] = Place(parent, target)
             log.warning("%s was being moved: its copy in %s takes its place", topic_partition, parent.path)
+
+    def check_readable(self) -> None:
+        """See whether every partition is of a kind that can be served, for directories that somebody else wrote.
+
+        Raises KafkaError for the first that is not: kafka_storage_error, unsupported_for_message_format.
+        """
+        for _, path in self.partitions.values():
+            try:
+                check_partition(path)
+            except OSError as error:
+                raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
+
+    def topic_id(self, topic_partition: TopicPartition) -> UUID | None:
+        """The id of the topic whose records are in the partition's directory; None where it is not written down.
+
+        Raises KafkaError(inconsistent_topic_id) for a malformed `partition.metadata`.
+        """
+        if topic_partition not in self._topic_ids:
+            self._topic_ids[topic_partition] = read_topic_id(self.partitions[topic_partition][1])
+        return self._topic_ids[topic_partition]
+
+    def note_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        """Write down whose records are in a partition's directory, where a crash or an old Kafka left that out.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        path = self.partitions[topic_partition][1]
+        try:
+            write_topic_id(path, topic_id)
+            self._topic_ids[topic_partition] = topic_id
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot write the topic id in {path}: {error}") from error
+
+    def leader_epoch(self, topic_partition: TopicPartition) -> int:
+        """The newest leader epoch that the partition's directory knows, before its log is loaded; -1 for none."""
+        try:
+            entries = read_entries(self.partitions[topic_partition][1] / LEADER_EPOCHS_FILE)
+        except (CorruptCheckpointError, OSError):
+            return UNDEFINED  # opening the log tells what is wrong
+        return entries[-1].epoch if entries else UNDEFINED
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The partition has no directory any more."""
+        del self.partitions[topic_partition]
+        self._topic_ids.pop(topic_partition, None)
 
 
 def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:

@@ -193,8 +193,8 @@ class LogCleaner:
     def _lack_of_room(self, cleanable: Log, segments: Iterable[Segment]) -> str | None:
         """Why the next segment cannot be written now, or None. The old ones go only some time after it is there."""
         directory = cleanable.directory.parent
-        space = self._log_dirs.disk_space.get(directory)
-        _, free = self._log_dirs.space(directory)
+        space = self._log_dirs.owned.disk_space.get(directory)
+        _, free = self._log_dirs.owned.space(directory)
         if space is None or free < 0:
             return None
         needed = min(sum(each.size for each in segments), cleanable.config.segment_bytes) + space.hard // 2

@@ -27,7 +27,7 @@ def prepare(log_dirs: LogDirs, move: LogMove, high_watermark: int) -> None:
             target.cleaner_offsets[topic_partition] = cleaned_upto
 
     try:
-        log_dirs.update_checkpoints(log_dirs.directory(move.target), note)
+        log_dirs.update_checkpoints(log_dirs.owned.at(move.target), note)
     except OSError as error:
         raise MoveFailedError(move.target, error) from error
 
@@ -64,7 +64,7 @@ def finish(log_dirs: LogDirs, move: LogMove, now_ms: int) -> None:
     """
     moved = move.log
     log_dirs.doom(move.replaced, now_ms + moved.config.file_delete_delay_ms)
-    log_dirs.directory(move.replaced.parent).forget(moved.topic_partition)
+    log_dirs.owned.at(move.replaced.parent).forget(moved.topic_partition)
     if not log_dirs.is_here(moved):
         return  # deleted meanwhile, under the name that it had
     path = move.target / str(moved.topic_partition)

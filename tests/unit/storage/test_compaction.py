@@ -313,7 +313,7 @@ def test_a_log_waits_for_room_and_is_said_to_fail_meanwhile(table: Table, monkey
     table.put(("a", "2"))
     table.log.roll(NOW)
     free = 10
-    monkeypatch.setattr(table.dirs, "space", lambda _: (1000, free))
+    monkeypatch.setattr(table.dirs.owned, "space", lambda _: (1000, free))
     assert not table.compact()
     assert "make room there" in table.cleaner.failing[TP]
     free = 1_000_000
@@ -329,10 +329,10 @@ def test_what_is_kept_for_the_broker_itself_is_not_taken_by_compaction(
     table.put(("a", "1"))
     table.put(("a", "2"))
     table.log.roll(NOW)
-    space = table.dirs.disk_space[table.log.directory.parent]
+    space = table.dirs.owned.disk_space[table.log.directory.parent]
     space.observe(1_000_000, 500_000, Marks(hard_bytes=900_000))
-    monkeypatch.setattr(table.dirs, "space", lambda _: (1_000_000, 440_000))
+    monkeypatch.setattr(table.dirs.owned, "space", lambda _: (1_000_000, 440_000))
     assert not table.compact()
-    monkeypatch.setattr(table.dirs, "space", lambda _: (1_000_000, 460_000))
+    monkeypatch.setattr(table.dirs.owned, "space", lambda _: (1_000_000, 460_000))
     table.now += RETRY_MS
     assert table.compact()

@@ -45,25 +45,25 @@ def reopen(*paths: Path) -> LogDirs:
 def crash(dirs: LogDirs) -> None:
     """Give the locks up as the death of a process does."""
     dirs.logs.clear()
-    for directory in dirs._directories:
+    for directory in dirs.owned.working:
         directory.unlock()
 
 
 class TestOwnership:
     def test_a_new_directory_gets_an_identity(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path / "one", tmp_path / "two", broker_id=4)
-        assert len(dirs.cluster_id) == 22
+        assert len(dirs.owned.cluster_id) == 22
         assert dirs.directories == (tmp_path / "one", tmp_path / "two")
         properties = (tmp_path / "two" / "meta.properties").read_text().splitlines()
-        assert {"version=1", "node.id=4", f"cluster.id={dirs.cluster_id}"} <= set(properties)
+        assert {"version=1", "node.id=4", f"cluster.id={dirs.owned.cluster_id}"} <= set(properties)
         dirs.close({})
 
     def test_the_identity_stays(self, tmp_path: Path) -> None:
         first = open_dirs(tmp_path)
         first.close({})
         second = open_dirs(tmp_path, tmp_path / "new")
-        assert second.cluster_id == first.cluster_id
-        assert f"cluster.id={first.cluster_id}" in (tmp_path / "new" / "meta.properties").read_text()
+        assert second.owned.cluster_id == first.owned.cluster_id
+        assert f"cluster.id={first.owned.cluster_id}" in (tmp_path / "new" / "meta.properties").read_text()
         second.close({})
 
     def test_another_broker_in_this_process_is_refused(self, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ class TestOwnership:
         blocked.write_text("")
         dirs = open_dirs(tmp_path / "good", blocked / "bad")
         assert dirs.directories == (tmp_path / "good",)
-        assert list(dirs.offline) == [blocked / "bad"]
+        assert list(dirs.owned.offline) == [blocked / "bad"]
         dirs.close({})
         with pytest.raises(KafkaError, match="no log directory can be used"):
             open_dirs(blocked / "bad")
@@ -131,7 +131,7 @@ class TestPlacing:
         dirs = open_dirs(tmp_path)
         create(dirs, DASHES)
         assert set(dirs.partitions()) == {DASHES}
-        assert dirs.topic_id(DASHES) == TOPIC_ID
+        assert dirs.found.topic_id(DASHES) == TOPIC_ID
         dirs.close({})
 
     def test_it_is_not_made_twice(self, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ class TestPlacing:
 
     def test_space_is_that_of_the_file_system(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
-        total, usable = dirs.space(tmp_path)
+        total, usable = dirs.owned.space(tmp_path)
         assert total >= usable > 0
         dirs.close({})
 
@@ -268,11 +268,11 @@ def test_the_restart_of_the_machine_is_noticed(tmp_path: Path, monkeypatch: pyte
     for life in ("first", "first", "second"):
         boot.write_text(life)
         dirs = open_dirs(tmp_path / "data")
-        seen.append(dirs._directories[0].kernel_survived)
+        seen.append(dirs.owned.working[0].kernel_survived)
         dirs.close({})
     boot.unlink()
     dirs = open_dirs(tmp_path / "data")
-    seen.append(dirs._directories[0].kernel_survived)
+    seen.append(dirs.owned.working[0].kernel_survived)
     dirs.close({})
     assert seen == [False, True, False, False]
 

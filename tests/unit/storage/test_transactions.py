@@ -131,7 +131,7 @@ def test_segments_that_others_wrote_are_surveyed_without_a_change(tmp_path: Path
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
     surveyed = LogDirs.survey([tmp_path], broker_id=3)
-    surveyed.check_readable()
+    surveyed.found.check_readable()
     assert list(surveyed.partitions()) == [TopicPartition("t", 0)]
     surveyed.close({})
 

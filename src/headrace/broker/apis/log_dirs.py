@@ -72,7 +72,7 @@ class LogDirsApi:
                 "total_bytes": -1,
                 "usable_bytes": -1,
             }
-            for directory in self._replicas.log_dirs.offline
+            for directory in self._replicas.log_dirs.owned.offline
         ]
         return {"results": results}
 
