@@ -63,7 +63,10 @@ def write(bootstrap: str) -> Producer:
 
 def write_plain(bootstrap: str) -> None:
     """What needs no transactions."""
-    plain = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+    # Batches are small beside a segment, so that what DeleteRecords takes away of `long` ends within the first one:
+    # Kafka looks for a timestamp in vain in a segment wholly below the log's start, until that is deleted.
+    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "batch.size": 100_000}
+    plain = Producer(settings)
     for number in range(300):
         plain.produce("orders", b"order %d" % number, b"key %d" % (number % 17), headers={"n": str(number)})
     settle(plain)

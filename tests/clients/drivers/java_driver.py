@@ -48,13 +48,19 @@ def java_command(tool: str, *arguments: str) -> list[str]:
         raise MissingClientError("no java: install a Java 17 runtime")
     if not any(JARS.glob("kafka-tools-*.jar")):
         raise MissingClientError(f"no Kafka tools in {JARS}: `make setup` fetches them (or set HEADRACE_KAFKA_JARS)")
-    shared = [f"-XX:SharedArchiveFile={CLASSES}"] if CLASSES.exists() else []
+    shared = [f"-XX:SharedArchiveFile={CLASSES}"] if classes_are_current() else []
     return ["java", *JVM_OPTIONS, *shared, "-cp", f"{JARS}/*", tool, *arguments]
 
 
+def classes_are_current() -> bool:
+    """Whether CLASSES is of these jars and of this Java: a JVM goes without an archive of others, and says nothing."""
+    sources = [*JARS.glob("*.jar"), Path(shutil.which("java") or "java").resolve()]
+    return CLASSES.exists() and CLASSES.stat().st_mtime > max(source.stat().st_ctime for source in sources)
+
+
 def archive_classes(bootstrap: str) -> None:
-    """Make CLASSES in a run of a tool, unless it is there; several processes may do so at once."""
-    if CLASSES.exists():
+    """Make CLASSES in a run of a tool, unless it is current; several processes may do so at once."""
+    if classes_are_current():
         return
     unfinished = CLASSES.with_suffix(f".{os.getpid()}")
     command = java_command(TOPICS, "--bootstrap-server", bootstrap, "--list")
