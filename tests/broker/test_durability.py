@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.storage import log_file
@@ -86,6 +86,18 @@ def test_a_commit_of_offsets_is_on_the_disk_when_it_is_answered(broker: Broker, 
     disk.free.set()
     committed.join(10)
     assert not committed.is_alive()
+    consumer.close()
+
+
+def test_a_commit_of_offsets_that_the_disk_does_not_take_is_answered_with_its_error(broker: Broker, disk: Disk) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "socket.timeout.ms": 2000})
+    offset = [TopicPartition("u", 0, 0)]
+    consumer.commit(offsets=offset, asynchronous=False)
+    disk.error = errno.EIO
+    with pytest.raises(KafkaException) as refused:
+        consumer.commit(offsets=offset, asynchronous=False)
+    assert refused.value.args[0].code() in (KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
+    disk.error = None
     consumer.close()
 
 

@@ -51,6 +51,24 @@ def _named_groups(request: Any, error: Fields) -> Fields:
     return {"results": results, "groups": groups}
 
 
+def _committed(request: Any, error: Fields) -> Fields:
+    return {
+        "topics": [
+            {
+                "name": getattr(topic, "name", ""),
+                "topic_id": getattr(topic, "topic_id", None),
+                "partitions": [{"partition_index": each.partition_index, **error} for each in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _fetched_offsets(request: Any, error: Fields) -> Fields:
+    groups = getattr(request, "groups", ())
+    return {"topics": (), "groups": [{"group_id": each.group_id, "topics": (), **error} for each in groups]}
+
+
 def _new_topics(request: Any, error: Fields) -> Fields:
     none = {"topic_id": None, "num_partitions": -1, "replication_factor": -1, "configs": ()}
     return {"topics": [{"name": topic.name, **none, **error} for topic in request.topics]}
@@ -107,6 +125,8 @@ _ITEMS = {
     int(ApiKey.DELETE_GROUPS): _named_groups,
     int(ApiKey.LEAVE_GROUP): _empty("members"),
     int(ApiKey.LIST_GROUPS): _empty("groups"),
+    int(ApiKey.OFFSET_COMMIT): _committed,
+    int(ApiKey.OFFSET_FETCH): _fetched_offsets,
     int(ApiKey.OFFSET_DELETE): _empty("topics"),
     int(ApiKey.INIT_PRODUCER_ID): lambda _request, _error: {"producer_id": -1, "producer_epoch": -1},
     int(ApiKey.FETCH): _empty("responses"),
