@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.storage import log, recovery
+from headrace.storage import flushed_log, log, recovery
 from headrace.storage.log_dir import LogDir
 from headrace.storage.log_dirs import LogDirs
 from headrace.storage.log_file import LogFile
@@ -29,6 +29,7 @@ def no_sync_of_rolled_indexes(patch: pytest.MonkeyPatch) -> None:
 
 def no_sync_of_a_log_s_directory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log, "sync_directory", _nothing)
+    patch.setattr(flushed_log, "sync_directory", _nothing)
 
 
 def no_sync_after_segments_went(patch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 import logging
 from bisect import bisect_right
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from headrace.storage.atomic_file import sync_directory, sync_file
 from headrace.storage.checkpoint import CorruptCheckpointError, read_lines, write_lines
+from headrace.wire.batch import BatchHeader
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
 UNDEFINED: Final = -1
@@ -81,9 +83,23 @@ class LeaderEpochs:
             log.warning("%s: epoch %d at offset %d replaces %s", self.path, epoch, start_offset, dropped)
         self._replace([*kept, EpochEntry(epoch, start_offset)])
 
-    def prepend(self, found: list[EpochEntry]) -> None:
-        """Put epochs that begin before all known ones in front of them. Raises OSError."""
-        self._replace([*found, *(entry for entry in self._entries if entry.epoch > found[-1].epoch)])
+    def complete(self, headers: Iterable[BatchHeader], log_start_offset: int) -> None:
+        """Find the epochs that are not in their file among `headers`, those of the log from its beginning.
+
+        The file is missing or damaged, or it is ahead: it was cut for a log start offset that a crash took back.
+        Raises OSError.
+        """
+        first = self._entries[0].start_offset if self._entries else self._log.log_end_offset
+        if first <= log_start_offset:
+            return
+        found: list[EpochEntry] = []
+        for header in headers:
+            if header.base_offset >= first:
+                break
+            if header.partition_leader_epoch > (found[-1].epoch if found else UNDEFINED):
+                found.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
+        if found:
+            self._replace([*found, *(entry for entry in self._entries if entry.epoch > found[-1].epoch)])
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that begin at or after `end_offset`."""

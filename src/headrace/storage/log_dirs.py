@@ -20,6 +20,7 @@ from headrace.storage.log_dir import LogDir
 from headrace.storage.owned_dirs import OwnedDirs
 from headrace.storage.partition_dir import DELETE_SUFFIX, STRAY_SUFFIX, retired_name
 from headrace.storage.partition_metadata import write_topic_id
+from headrace.storage.readable_log import ReadableLog
 from headrace.types import TopicPartition
 
 _AT_ONCE: Final = 2**63
@@ -360,7 +361,7 @@ class LogDirs:
 
     # -- directories that fail -----------------------------------------------------------------------------------------
 
-    def _disk_error(self, met_by: Log, error: OSError) -> None:
+    def _disk_error(self, met_by: ReadableLog, error: OSError) -> None:
         if self.logs.get(met_by.topic_partition) is met_by:
             self.note_failure(met_by.directory.parent, error)
 

@@ -443,7 +443,7 @@ class TestFlushing:
     ) -> None:
         append(log, 5)
         append(log, 5)
-        monkeypatch.setattr("headrace.storage.log.sync_directory", lambda _: log.truncate_to(5))
+        monkeypatch.setattr("headrace.storage.flushed_log.sync_directory", lambda _: log.truncate_to(5))
         log.flush()
         assert log.recovery_point == 0
 
