@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -63,6 +65,17 @@ class Java:
     def is_dead(self) -> bool:
         return self._process is None or self._process.poll() is not None
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """While this lasts it is stopped in the middle of whatever it does."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def end(self, how: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(how)
@@ -102,6 +115,10 @@ class Kafka:
 
     def sigkill(self) -> None:
         self._java.end(signal.SIGKILL)
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """While this lasts no file of it changes: its directory is what a kill would leave."""
+        return self._java.frozen()
 
     def log(self) -> str:
         return self._java.log_path.read_text(errors="replace")

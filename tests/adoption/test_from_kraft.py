@@ -74,8 +74,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
         settings = {topic: topic_settings(kafka.bootstrap, topic) for topic in TOPICS}
         with pytest.raises(KafkaError) as refused:
             Broker(data=kafka.data).start()
-        # With nothing on its way, this is what a kill leaves: all that was written is in the page cache.
-        shutil.copytree(kafka.data, base / "crashed")
+        with kafka.frozen():
+            shutil.copytree(kafka.data, base / "crashed")
         kafka.sigterm()
     yield Written(kafka.data, base / "crashed", view, ids, settings, str(refused.value))
     del hanging
