@@ -432,7 +432,8 @@ class Connection:
         if self._is_writing:
             self._loop.remove_writer(self._fd)
         if self._pending is not None:
-            self._pending.cancel()
+            # Not at once: what it would await is never awaited where it has not begun, and Python complains of that.
+            self._loop.call_soon(self._pending.cancel)
         self._drop_buffer()
         self._out.clear()
         self._socket.close()

@@ -275,3 +275,26 @@ async def test_a_client_that_leaves_cancels_what_is_worked_on(peer: Peer) -> Non
     await peer.turns()
 
     assert later.cancelled()
+
+
+async def test_a_client_that_leaves_at_once_leaves_nothing_that_was_never_awaited(peer: Peer) -> None:
+    # A warning of Python's is an error here.
+    began = []
+
+    async def inner() -> Parts:
+        began.append(True)
+        await asyncio.Event().wait()
+        return []
+
+    async def outer(awaited: Awaitable[Parts]) -> Parts:
+        return await awaited
+
+    def answer(_: bytes) -> Awaitable[Parts]:
+        peer.loop.call_soon(peer.connection.close, None)
+        return outer(inner())
+
+    peer.answer = answer
+    await peer.send(frame(b"x"))
+    await peer.closed.wait()
+    await peer.turns()
+    assert began == [True]
