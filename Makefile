@@ -21,7 +21,7 @@ demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
 test: setup ## run all tests (TESTS=tests/unit for a part)
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0 $(TESTS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TESTS)
 
 simulation: setup ## play consumer groups under faults, from many seeds (SEEDS=20000); a failing one is explained
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
