@@ -24,6 +24,12 @@ Headrace = Callable[..., Result]
 
 
 @pytest.fixture(scope="session")
+def headrace_settings() -> dict[str, str]:
+    """Of the one broker that all of these tests share, whichever of them comes first."""
+    return {"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.interval.ms": "100"}
+
+
+@pytest.fixture(scope="session")
 def bootstrap(request: pytest.FixtureRequest) -> str:
     """A broker of this run, or the one that HEADRACE_TEST_BOOTSTRAP names, to compare with Kafka."""
     named = os.environ.get("HEADRACE_TEST_BOOTSTRAP")

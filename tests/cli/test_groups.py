@@ -15,13 +15,6 @@ from tests.cli.conftest import Headrace
 from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
-SETTINGS = {"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.interval.ms": "100"}
-
-
-@pytest.fixture(scope="session")
-def headrace_settings() -> dict[str, str]:
-    return SETTINGS
-
 
 @pytest.fixture
 def http(request: pytest.FixtureRequest, bootstrap: str) -> str:
