@@ -7,12 +7,13 @@ the listener. It knows neither logs nor sockets.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from headrace.cluster import topic_changes, znodes
 from headrace.cluster.elections import elect
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 _MAX_PRODUCER_ID: Final = 2**63 - 1
 
@@ -61,6 +65,16 @@ class PartitionChange(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     is_new: bool
+
+
+def _to_the_end(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+    """Do the whole of `change` even where whoever asked for it goes away: half of it would be durable and unseen."""
+
+    @functools.wraps(change)
+    async def shielded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return await asyncio.shield(change(*args, **kwargs))
+
+    return shielded
 
 
 class ControllerListener(Protocol):
@@ -155,6 +169,7 @@ class Controller:
             if broker_id in change.replicas
         ]
 
+    @_to_the_end
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicImage | KafkaError]:
@@ -178,6 +193,7 @@ class Controller:
                 await self._add_partitions(Change(operations, image), changes)
             return results
 
+    @_to_the_end
     async def create_partitions(
         self, requests: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
@@ -201,6 +217,7 @@ class Controller:
                 await self._add_partitions(Change(operations, image), changes)
             return results
 
+    @_to_the_end
     async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:
         """Delete topics, all that exist in one durable write; for each None or why not."""
         async with self._lock:
@@ -225,6 +242,7 @@ class Controller:
                         listener.on_topic_deleted(topic)
             return results
 
+    @_to_the_end
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> list[KafkaError | None]:

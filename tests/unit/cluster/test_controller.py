@@ -88,6 +88,28 @@ async def test_a_topic_whose_logs_cannot_be_made_is_seen_all_the_same(controller
     assert "t" in controller.image.topics
 
 
+@pytest.mark.parametrize("steps", range(1, 12))
+async def test_a_change_is_made_to_its_end_where_whoever_asked_for_it_goes_away(
+    store: MetadataStore, controller: Controller, recorder: Recorder, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = store.multi
+
+    async def slow(operations: Sequence[Operation]) -> None:
+        await asyncio.sleep(0)
+        await write(operations)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(store, "multi", slow)
+    asked = asyncio.ensure_future(controller.create_topics([NewTopic("t")]))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    await controller.create_topics([NewTopic("u")])
+    assert set(controller.image.topics) == set(await store.children("/brokers/topics")) == {"t", "u"}
+    assert [change.topic for change in recorder.partitions] == ["t", "u"]
+
+
 async def test_of_several_topics_those_that_can_be_are_created(controller: Controller) -> None:
     results = await controller.create_topics([NewTopic("a"), NewTopic("a b"), NewTopic("a"), NewTopic("b")])
     assert [result.code if isinstance(result, KafkaError) else result.name for result in results] == [
