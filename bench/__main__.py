@@ -1,19 +1,24 @@
 """The command: `python -m bench [--quick] [--check] [--json]`."""
 
 import argparse
+import functools
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from bench import durability, report, storage
+from bench import report, storage
 from bench.brokers import SETTINGS
 from bench.clients import Kcat, ToolError
-from bench.groups import Figures
+from bench.durability import DurabilityFigures
+from bench.figures import Figures
+from bench.groups import GroupFigures
 from bench.loads import FULL, QUICK
 from bench.rows import outcomes
 from bench.run import Run
+from bench.storage import StorageFigures
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -30,12 +35,8 @@ def main() -> int:
     if not Kcat.is_installed():
         sys.stderr.write("kcat is not installed (apt-get install kcat): the rows of librdkafka are left out.\n")
     scale = QUICK if options.quick else FULL
-    if options.groups:
-        return _groups(jars, options)
-    if options.storage:
-        return _storage(jars, options)
-    if options.durability:
-        return _durability(jars, options)
+    if options.groups or options.storage or options.durability:
+        return _without_floors(jars, options)
     try:
         with Run(scale, jars, options.dir, with_kafka=not options.headrace_only, only=options.only) as run:
             samples = run.measure()
@@ -60,41 +61,28 @@ def main() -> int:
     return 0
 
 
-def _groups(jars: Path, options: argparse.Namespace) -> int:
+def _without_floors(jars: Path, options: argparse.Namespace) -> int:
+    """The measurement that was asked for instead of the comparison."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
-        figures = Figures(jars, Path(directory), with_kafka=not options.headrace_only)
-        try:
-            figures.measure()
-        except (RuntimeError, OSError) as error:
-            sys.stderr.write(f"\n{error}\n")
-            return 2
-    figures.print_table()
-    return 0
-
-
-def _storage(jars: Path, options: argparse.Namespace) -> int:
-    scale = storage.QUICK if options.quick else storage.FULL
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
-        figures = storage.Figures(scale, jars, Path(directory), with_kafka=not options.headrace_only)
-        try:
-            figures.measure()
-        except (RuntimeError, OSError) as error:
-            sys.stderr.write(f"\n{error}\n")
-            return 2
-    figures.print_table()
-    return 0
-
-
-def _durability(jars: Path, options: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
-        figures = durability.Figures(jars, Path(directory), with_kafka=not options.headrace_only)
+        figures = _figures(options)(jars, Path(directory), with_kafka=not options.headrace_only)
         try:
             figures.measure()
         except (RuntimeError, ToolError, OSError) as error:
             sys.stderr.write(f"\n{error}\n")
             return 2
-    figures.print_table()
+    if options.json:
+        figures.print_json()
+    else:
+        figures.print_table()
     return 0
+
+
+def _figures(options: argparse.Namespace) -> Callable[..., Figures]:
+    if options.groups:
+        return GroupFigures
+    if options.durability:
+        return DurabilityFigures
+    return functools.partial(StorageFigures, storage.QUICK if options.quick else storage.FULL)
 
 
 def _parse() -> argparse.Namespace:

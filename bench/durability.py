@@ -6,19 +6,17 @@ send one record and wait for its answer. Kafka syncs each batch by itself. The d
 
 import selectors
 import socket
-import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import frames, raw_client
-from bench.brokers import Broker, Headrace, Kafka
+from bench.brokers import Broker
 from bench.clients import KafkaTools
+from bench.figures import Figures
 from bench.topics import PARTITIONS
 
 PRODUCERS: Final = (1, 4)
@@ -30,15 +28,12 @@ _WARM_UP: Final = 100_000
 _TIMEOUT_S: Final = 30.0
 
 
-class Figures:
-    """Measures the brokers in turns; `samples` has the figures of each row and broker."""
+class DurabilityFigures(Figures):
+    """Measures the brokers in turns."""
 
     def __init__(self, jars: Path, directory: Path, *, with_kafka: bool) -> None:
+        super().__init__(jars, directory, with_kafka=with_kafka)
         self._tools = KafkaTools(jars)
-        self._makers: list[Callable[[], Broker]] = [lambda: Headrace(directory / "headrace")]
-        if with_kafka:
-            self._makers.append(lambda: Kafka(directory / "kafka", jars))
-        self.samples: dict[str, dict[str, list[float]]] = {}
 
     def measure(self) -> None:
         brokers = [make() for make in self._makers]
@@ -56,24 +51,14 @@ class Figures:
             for broker in brokers:
                 broker.remove()
 
-    def print_table(self) -> None:
-        names = list(next(iter(self.samples.values())))
-        sys.stdout.write(f"{'':66}" + "".join(f"{name:>12}" for name in names) + "\n")
-        for row, figures in self.samples.items():
-            sys.stdout.write(f"{row:66}" + "".join(f"{median(figures[name]):12,.1f}" for name in names) + "\n")
-
-    def _note(self, row: str, broker: Broker, figure: float) -> None:
-        self.samples.setdefault(row, {}).setdefault(broker.name, []).append(figure)
-        sys.stderr.write(f"{broker.name}: {row}: {figure:,.1f}\n")
-
     def _round(self, broker: Broker) -> None:
         for count in PRODUCERS:
-            self._note(f"ProducerPerformance x {count}, 100-byte records a second", broker, self._java(broker, count))
+            self.note(f"ProducerPerformance x {count}, 100-byte records a second", broker, self._java(broker, count))
         for count in CLIENTS:
             answered, p50, p99 = _one_at_a_time(broker.port, count)
-            self._note(f"{count} clients, one record at a time: records a second", broker, answered)
-            self._note(f"{count} clients, one record at a time: p50 ms", broker, p50)
-            self._note(f"{count} clients, one record at a time: p99 ms", broker, p99)
+            self.note(f"{count} clients, one record at a time: records a second", broker, answered)
+            self.note(f"{count} clients, one record at a time: p50 ms", broker, p50)
+            self.note(f"{count} clients, one record at a time: p99 ms", broker, p99)
 
     def _java(self, broker: Broker, count: int) -> float:
         def produce(_: int) -> float:

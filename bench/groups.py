@@ -6,15 +6,14 @@ Loading many committed offsets at a restart, commits of many consumers, and a hu
 import selectors
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, Self
 
 from bench import raw_client
-from bench.brokers import Broker, Headrace, Kafka
+from bench.brokers import Broker
+from bench.figures import Figures
 
 GROUPS: Final = 5000
 PARTITIONS: Final = 20
@@ -27,14 +26,8 @@ _NOT_YET: Final = (_LOADING, 15, 16)
 """Error codes of a coordinator that is not ready."""
 
 
-class Figures:
-    """Measures one broker after the other; `results` has a figure per row and broker."""
-
-    def __init__(self, jars: Path, directory: Path, *, with_kafka: bool) -> None:
-        self._makers: list[Callable[[], Broker]] = [lambda: Headrace(directory / "headrace")]
-        if with_kafka:
-            self._makers.append(lambda: Kafka(directory / "kafka", jars))
-        self.results: dict[str, dict[str, float]] = {}
+class GroupFigures(Figures):
+    """Measures one broker after the other."""
 
     def measure(self) -> None:
         for make in self._makers:
@@ -49,16 +42,6 @@ class Figures:
                     self._joining(broker, protocol)
             finally:
                 broker.remove()
-
-    def print_table(self) -> None:
-        names = list(next(iter(self.results.values())))
-        print(f"{'':58}" + "".join(f"{name:>12}" for name in names))
-        for row, figures in self.results.items():
-            print(f"{row:58}" + "".join(f"{figures[name]:12.2f}" for name in names))
-
-    def _note(self, row: str, broker: Broker, figure: float) -> None:
-        self.results.setdefault(row, {})[broker.name] = figure
-        sys.stderr.write(f"{broker.name}: {row}: {figure:.2f}\n")
 
     def _loading(self, broker: Broker) -> None:
         with _Connection(broker.port) as connection:
@@ -75,9 +58,9 @@ class Figures:
                 if number == GROUPS - 200:
                     break  # 50 partitions of __consumer_offsets are all among these
         what = f"{GROUPS} groups x {PARTITIONS} offsets"
-        self._note(f"{what}: restart to the first group's offsets, s", broker, bare + first)
-        self._note(f"{what}: restart to all loaded, s", broker, bare + time.perf_counter() - begin)
-        self._note(f"{what}: resident memory, MB", broker, broker.resident_bytes() / 1e6)
+        self.note(f"{what}: restart to the first group's offsets, s", broker, bare + first)
+        self.note(f"{what}: restart to all loaded, s", broker, bare + time.perf_counter() - begin)
+        self.note(f"{what}: resident memory, MB", broker, broker.resident_bytes() / 1e6)
 
     def _storm(self, broker: Broker, partitions: int) -> None:
         """A core's share that `CONSUMERS` members take which commit once a second."""
@@ -88,8 +71,8 @@ class Figures:
         took = time.perf_counter() - begin
         share = (broker.cpu_seconds() - before) / took * 100
         storm.close()
-        self._note(f"{CONSUMERS} members commit {partitions} partitions once a second, % of a core", broker, share)
-        self._note(f"  commits answered a second ({partitions} partitions)", broker, answered / took)
+        self.note(f"{CONSUMERS} members commit {partitions} partitions once a second, % of a core", broker, share)
+        self.note(f"  commits answered a second ({partitions} partitions)", broker, answered / took)
 
     def _joining(self, broker: Broker, protocol: str) -> None:
         from confluent_kafka import Consumer
@@ -108,7 +91,7 @@ class Figures:
             for member in members:
                 member.poll(0)
             time.sleep(0.01)
-        self._note(f"{MEMBERS} members (librdkafka, {protocol}) join at once, s", broker, time.perf_counter() - begin)
+        self.note(f"{MEMBERS} members (librdkafka, {protocol}) join at once, s", broker, time.perf_counter() - begin)
         for member in members:
             member.close()
 

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,8 @@ from typing import Final
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from bench import frames, process, raw_client
-from bench.brokers import Broker, Headrace, Kafka
+from bench.brokers import Broker
+from bench.figures import Figures
 
 _TIMEOUT_S: Final = 30.0
 _MB: Final = 1_000_000
@@ -31,6 +32,7 @@ _FETCH_BYTES: Final = 65536
 _READERS: Final = 4
 _VALUE_SIZE: Final = 1000
 _CLEANED_S: Final = 300.0
+_IDLE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +49,12 @@ FULL: Final = Scale(fetched=(10 * _MB, 100 * _MB, _GB, 20 * _GB), reopened=10 * 
 QUICK: Final = Scale(fetched=(10 * _MB, 200 * _MB, 2 * _GB), reopened=2 * _GB, compacted=200 * _MB, latency_s=4.0)
 
 
-class Figures:
-    """Measures one broker after the other; `results` has a figure per row and broker."""
+class StorageFigures(Figures):
+    """Measures one broker after the other."""
 
     def __init__(self, scale: Scale, jars: Path, directory: Path, *, with_kafka: bool) -> None:
+        super().__init__(jars, directory, with_kafka=with_kafka)
         self._scale = scale
-        self._makers: list[Callable[[], Broker]] = [lambda: Headrace(directory / "headrace")]
-        if with_kafka:
-            self._makers.append(lambda: Kafka(directory / "kafka", jars))
-        self.results: dict[str, dict[str, float]] = {}
 
     def measure(self) -> None:
         for make in self._makers:
@@ -67,17 +66,6 @@ class Figures:
                 finally:
                     broker.remove()
 
-    def print_table(self) -> None:
-        names = list(dict.fromkeys(name for figures in self.results.values() for name in figures))
-        sys.stdout.write(f"{'':66}" + "".join(f"{name:>11}" for name in names) + "\n")
-        for row, figures in self.results.items():
-            cells = "".join(f"{figures[name]:11.2f}" if name in figures else f"{'':11}" for name in names)
-            sys.stdout.write(f"{row:66}{cells}\n")
-
-    def _note(self, row: str, broker: Broker, figure: float) -> None:
-        self.results.setdefault(row, {})[broker.name] = figure
-        sys.stderr.write(f"{broker.name}: {row}: {figure:.2f}\n")
-
     # -- reading a log that grows --------------------------------------------------------------------------------------
 
     def _growing(self, broker: Broker) -> None:
@@ -88,13 +76,13 @@ class Figures:
             written = size
             label = f"{size // _MB:,} MB"
             took, cpu = _fetch_at_random(broker, "grown", records)
-            self._note(f"fetch at a random offset of {label}, p50 us", broker, took)
-            self._note(f"fetch at a random offset of {label}, broker CPU us", broker, cpu)
+            self.note(f"fetch at a random offset of {label}, p50 us", broker, took)
+            self.note(f"fetch at a random offset of {label}, broker CPU us", broker, cpu)
         _create(broker, "hot", 1)
-        self._note("one record at a time, p99 ms", broker, self._synchronous(broker).p99)
+        self.note("one record at a time, p99 ms", broker, self._synchronous(broker).p99)
         with _readers(broker, "grown", records):
             beside = self._synchronous(broker)
-        self._note(f"one record at a time beside {_READERS} readers of cold data, p99 ms", broker, beside.p99)
+        self.note(f"one record at a time beside {_READERS} readers of cold data, p99 ms", broker, beside.p99)
 
     def _synchronous(self, broker: Broker) -> raw_client.Latencies:
         raw_client.wait_for_produce(broker.port, "hot", 1, _TIMEOUT_S)
@@ -112,7 +100,7 @@ class Figures:
             begin = time.perf_counter()
             broker.start()
             raw_client.wait_for_produce(broker.port, "reopened", 6, 120.0)
-            self._note(f"{label}, cold, after {how}: to the first record taken, s", broker, time.perf_counter() - begin)
+            self.note(f"{label}, cold, after {how}: to the first record taken, s", broker, time.perf_counter() - begin)
 
     # -- compaction ----------------------------------------------------------------------------------------------------
 
@@ -123,11 +111,11 @@ class Figures:
         alone = self._synchronous(broker)
         cpu, seconds, left, beside = self._compact(broker, "compacted", self._scale.compacted)
         label = f"compacting {self._scale.compacted // _MB:,} MB of 1 KB records, each key ten times"
-        self._note(f"{label}: CPU s", broker, cpu)
-        self._note(f"{label}: s", broker, seconds)
-        self._note(f"{label}: MB left", broker, left / 1e6)
-        self._note("one record at a time before it, p99 ms", broker, alone.p99)
-        self._note("one record at a time beside it, p99 ms", broker, beside.p99)
+        self.note(f"{label}: CPU s", broker, cpu)
+        self.note(f"{label}: s", broker, seconds)
+        self.note(f"{label}: MB left", broker, left / 1e6)
+        self.note("one record at a time before it, p99 ms", broker, alone.p99)
+        self.note("one record at a time beside it, p99 ms", broker, beside.p99)
 
     def _compact(self, broker: Broker, topic: str, size: int) -> tuple[float, float, int, raw_client.Latencies]:
         """CPU seconds, seconds, bytes left, and the latencies of another topic meanwhile."""
@@ -137,9 +125,7 @@ class Figures:
         _write_keyed(broker, topic, size)
         directory = next(broker.directory.rglob(f"{topic}-0"))
         before = _log_bytes(directory)
-        idle = _all_cpu(broker)
-        time.sleep(3.0)
-        idle = (_all_cpu(broker) - idle) / 3.0
+        idle = _idle_cpu(broker)
         cpu, begin = _all_cpu(broker), time.perf_counter()
         _alter(broker, topic, {"min.compaction.lag.ms": "0", "segment.ms": "500"})
         beside: list[raw_client.Latencies] = []
@@ -294,6 +280,13 @@ def _all_cpu(broker: Broker) -> float:
     tasks = Path(f"/proc/{broker.pid}/task").glob("*/children")
     children = [int(pid) for task in tasks for pid in task.read_text().split()]
     return sum(process.cpu_seconds(pid) for pid in (broker.pid, *children))
+
+
+def _idle_cpu(broker: Broker) -> float:
+    """CPU seconds that it takes a second with nothing to do."""
+    before = _all_cpu(broker)
+    time.sleep(_IDLE_S)
+    return (_all_cpu(broker) - before) / _IDLE_S
 
 
 def _forget_page_cache() -> None:

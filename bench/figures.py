@@ -1,0 +1,43 @@
+"""Figures that have no floor: a row of them for each broker, measured one broker after the other or in turns."""
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from bench.brokers import Broker, Headrace, Kafka
+
+
+class Figures(ABC):
+    """`samples` has the figures of each row and broker; the table shows their medians."""
+
+    def __init__(self, jars: Path, directory: Path, *, with_kafka: bool) -> None:
+        self._makers: list[Callable[[], Broker]] = [lambda: Headrace(directory / "headrace")]
+        if with_kafka:
+            self._makers.append(lambda: Kafka(directory / "kafka", jars))
+        self.samples: dict[str, dict[str, list[float]]] = {}
+
+    @abstractmethod
+    def measure(self) -> None:
+        """Fill `samples`. Raises RuntimeError or OSError for a broker that does not do what it should."""
+
+    def note(self, row: str, broker: Broker, figure: float) -> None:
+        """Keep one figure, and say it."""
+        self.samples.setdefault(row, {}).setdefault(broker.name, []).append(figure)
+        sys.stderr.write(f"{broker.name}: {row}: {figure:,.2f}\n")
+
+    def print_table(self) -> None:
+        """Rows of medians, a column for each broker."""
+        names = list(dict.fromkeys(name for figures in self.samples.values() for name in figures))
+        width = max(map(len, self.samples), default=0) + 2
+        sys.stdout.write(" " * width + "".join(f"{name:>12}" for name in names) + "\n")
+        for row, figures in self.samples.items():
+            cells = (f"{median(figures[name]):12,.2f}" if name in figures else " " * 12 for name in names)
+            sys.stdout.write(f"{row:{width}}{''.join(cells)}\n")
+
+    def print_json(self) -> None:
+        """One object: rows, brokers, all samples."""
+        json.dump(self.samples, sys.stdout, indent=2)
+        sys.stdout.write("\n")
