@@ -1,8 +1,12 @@
-"""Long tests begin first, so that no worker sits alone with one of them at the end."""
+"""The order of tests (long ones first, so that no worker ends alone with one) and the fixtures of several rooms."""
 
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
+
+from headrace.storage import log_file
+from tests.support.flush_disk import Disk
 
 _FIRST: Final = (
     "tests/pipeline/test_exactly_once",
@@ -24,3 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place(item: pytest.Item) -> int:
     return next((place for place, prefix in enumerate(_FIRST) if item.nodeid.startswith(prefix)), len(_FIRST))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """The disk under every log of this test, as far as flushes tell; what it holds up goes on at the end."""
+    disk = Disk()
+    monkeypatch.setattr(log_file, "fdatasync", disk.fdatasync)
+    yield disk
+    disk.free.set()

@@ -11,22 +11,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.storage import log_file
 from headrace.testing import Broker
 from tests.support.broker_process import BrokerProcess
 from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.flush_disk import Disk
 from tests.support.waiting import wait_for
-from tests.unit.replication.test_group_commit import Disk
 
 DURABLE = {"log.flush.interval.messages": "1"}
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk = Disk()
-    monkeypatch.setattr(log_file, "fdatasync", disk.fdatasync)
-    yield disk
-    disk.free.set()
 
 
 @pytest.fixture

@@ -10,23 +10,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.broker import slow_disk
-from headrace.storage import log_file
 from headrace.storage.log_file import LogFile
 from headrace.testing import Broker
 from tests.broker.test_durability import Sending, hold
 from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
+from tests.support.flush_disk import Disk
 from tests.support.waiting import wait_for
-from tests.unit.replication.test_group_commit import Disk
 
 STALL_S = slow_disk.STALL_NS / 1e9
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk = Disk()
-    monkeypatch.setattr(log_file, "fdatasync", disk.fdatasync)
-    yield disk
-    disk.free.set()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from headrace.storage.log_config import NO_LIMIT
 from headrace.storage.log_file import FileSlice
 from headrace.storage.open_transactions import OpenTransactions
 from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
-from headrace.types import Buffer, TopicPartition
+from headrace.types import Buffer, TopicPartition, new_tuple
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header, with_log_append_time
 from headrace.wire.compression import Codec, codec_named
 from headrace.wire.records import RecordData, build_batch, recompress, records_of, uncompressed_body
@@ -35,9 +35,6 @@ _PLACED_SIZE: Final = 16
 ALL_REPLICAS: Final = -1
 
 log = logging.getLogger(__name__)
-
-_new_tuple = tuple.__new__
-"""Past a named tuple's own constructor, which takes several times as long to do the same."""
 
 
 class RecordsRefusedError(KafkaError):
@@ -190,7 +187,7 @@ class Partition:
             self.high_watermark = last_offset + 1
             for grown in self._grown:
                 grown()
-        return _new_tuple(AppendResult, (base_offset, last_offset, append_time, log.log_start_offset))
+        return new_tuple(AppendResult, (base_offset, last_offset, append_time, log.log_start_offset))
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool, now_ms: int) -> None:
         """Append the marker that ends an open transaction (KIP-98). Raises KafkaError(kafka_storage_error)."""

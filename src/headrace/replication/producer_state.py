@@ -10,13 +10,12 @@ from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.producer_snapshot import ProducerEntry
+from headrace.types import new_tuple
 from headrace.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
 
 WINDOW: Final = 5
 """Batches remembered of each producer: as many as an idempotent client may have in flight on a connection."""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
-_new_tuple = tuple.__new__
-"""Past a named tuple's own constructor, which takes several times as long to do the same."""
 
 
 class AppendedBatch(NamedTuple):
@@ -93,7 +92,7 @@ class ProducerState:
             producer = self._producers[header.producer_id] = Producer(header.producer_epoch)
         first = header.base_sequence
         last = NO_SEQUENCE if first < 0 else (first + header.last_offset_delta) & _SEQUENCE_MASK
-        producer.batches.append(_new_tuple(AppendedBatch, (first, last, first_offset, last_offset, timestamp)))
+        producer.batches.append(new_tuple(AppendedBatch, (first, last, first_offset, last_offset, timestamp)))
         producer.last_timestamp = timestamp
 
     def replay(self, header: BatchHeader) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -17,46 +14,16 @@ from headrace.replication import group_commit
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage import log_file
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 from headrace.types import TopicPartition
 from headrace.wire.records import RecordData, build_batch
+from tests.support.flush_disk import Disk
 from tests.support.waiting import wait_for
 
 NOW = 1_700_000_000_000
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 0)
-
-
-class Disk:
-    """Stands in for fdatasync: counts, waits while it is told to, and fails with the error it is given."""
-
-    def __init__(self) -> None:
-        self.syncs = 0
-        self.error: int | None = None
-        self.stuck: set[int] = set()
-        self.begun = threading.Event()
-        self.free = threading.Event()
-
-    def fdatasync(self, descriptor: int) -> None:
-        self.syncs += 1
-        self.begun.set()
-        if os.fstat(descriptor).st_ino in self.stuck:
-            assert self.free.wait(10)
-        if self.error is not None:
-            raise OSError(self.error, os.strerror(self.error))
-
-    def hold(self, partition: Partition) -> None:
-        self.stuck.add(partition.log.active_segment.path.stat().st_ino)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk = Disk()
-    monkeypatch.setattr(log_file, "fdatasync", disk.fdatasync)
-    yield disk
-    disk.free.set()
 
 
 class Broker:

@@ -19,6 +19,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import ALL_REPLICAS, NoRoomError, Partition, RecordsRefusedError
 from headrace.replication.replica_manager import OfflineError, ReplicaManager
+from headrace.types import new_tuple
 from headrace.wire.apis import ApiKey
 from headrace.wire.compression import Codec
 from headrace.wire.encoder import put_count, put_string
@@ -37,7 +38,6 @@ _ATTRIBUTES_POSITION: Final = 21
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_FLEXIBLE = struct.Struct(">ihqqqBBB")
-_new_tuple = tuple.__new__
 _PARTITION_V3 = struct.Struct(">ihqq")
 
 
@@ -151,8 +151,7 @@ class ProduceApi:
             base_offset, _, append_time, start = partition.append_as_leader(records, now_ms=now_ms, acks=acks)
         except KafkaError as error:
             return _refused(context, name, index, error, -1 if partition is None else partition.log_start_offset)
-        # past the named tuple's own constructor, which takes several times as long
-        return _new_tuple(_Outcome, (index, 0, base_offset, append_time, start, None, ()))
+        return new_tuple(_Outcome, (index, 0, base_offset, append_time, start, None, ()))
 
     @staticmethod
     def _name_bytes(topic: Any, version: int) -> bytes:
