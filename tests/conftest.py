@@ -1,8 +1,10 @@
 """The order of tests (long ones first, so that no worker ends alone with one) and the fixtures of several rooms."""
 
+import signal
 from collections.abc import Iterator
 from typing import Final
 
+import hypothesis
 import pytest
 
 from headrace.storage import log_file
@@ -18,6 +20,14 @@ _FIRST: Final = (
     "tests/clients",
     "tests/broker",
 )
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run in the background would hand this on to the processes that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says more of the machine than of the code.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 @pytest.hookimpl(trylast=True)

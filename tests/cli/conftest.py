@@ -24,9 +24,10 @@ Headrace = Callable[..., Result]
 
 
 @pytest.fixture(scope="session")
-def headrace_settings() -> dict[str, str]:
-    """Of the one broker that all of these tests share, whichever of them comes first."""
-    return {"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.interval.ms": "100"}
+def cli_broker() -> Iterator[Broker]:
+    """The one broker that all of these tests share."""
+    with Broker({"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.interval.ms": "100"}) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +36,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     named = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
     if named:
         return named
-    broker: Broker = request.getfixturevalue("headrace_session_broker")
+    broker: Broker = request.getfixturevalue("cli_broker")
     return broker.bootstrap
 
 

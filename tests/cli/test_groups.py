@@ -19,7 +19,7 @@ from tests.support.waiting import wait_for
 @pytest.fixture
 def http(request: pytest.FixtureRequest, bootstrap: str) -> str:
     """Address of the HTTP side, whose port the broker's settings do not tell."""
-    broker: Broker = request.getfixturevalue("headrace_session_broker")
+    broker: Broker = request.getfixturevalue("cli_broker")
     if broker.bootstrap != bootstrap:
         pytest.skip("Apache Kafka has no HTTP side")
     assert broker.http is not None

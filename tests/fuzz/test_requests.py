@@ -105,7 +105,6 @@ def check(answer: Parts | None, api_key: int, version: int) -> None:
 
 many = settings(
     max_examples=400,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -20,6 +20,9 @@ _BATCH = 1000
 _WAKE_UP_S = 0.25
 """How long Ctrl-C and the timeouts may go unnoticed in an idle topic."""
 
+_LEAVING_S = 5.0
+_LEAVING_STEP_S = 0.02
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -92,7 +95,19 @@ class _Reader:
     def __exit__(self, *_: object) -> None:
         # A group that cannot be left, its broker being gone, is no reason to fail after the work is done.
         with contextlib.suppress(KafkaException):
+            self._leave()
             self._consumer.close()
+
+    def _leave(self) -> None:
+        """Leave the group before closing: where an assignment arrives in the middle of it, librdkafka's close waits for
+        ever, with the interpreter's lock held (its pull request 4883).
+        """
+        if self._reading.group is None:
+            return
+        self._consumer.unsubscribe()
+        deadline = time.monotonic() + _LEAVING_S
+        while self._consumer.assignment() and time.monotonic() < deadline:
+            self._consumer.poll(_LEAVING_STEP_S)
 
     def batches(self, interruption: Interruption) -> Iterator[list[Message]]:
         """Records as they come, never more than the limit."""

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli import main
@@ -81,7 +81,6 @@ words = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(words, max_size=6))
 def test_the_quick_parser_never_disagrees_with_typer(args: list[str]) -> None:
     quick = parse(args)

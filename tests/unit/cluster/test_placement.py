@@ -2,14 +2,13 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cluster.placement import check_manual, place
 from headrace.errors import ErrorCode, KafkaError
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 1000), min_size=1, max_size=12), st.integers(1, 40), st.data())
 def test_replicas_are_distinct_and_leaders_even(brokers: set[int], partitions: int, data: st.DataObject) -> None:
     factor = data.draw(st.integers(1, len(brokers)))

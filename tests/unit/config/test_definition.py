@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, ConfigError, Setting
@@ -58,7 +58,6 @@ def test_numbers_are_written_as_kafka_writes_them() -> None:
     assert setting.format(setting.default) == "1.7976931348623157E308"
 
 
-@settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_every_long_survives_writing_and_reading(value: int) -> None:
     setting = Setting("a", LONG, None, "")

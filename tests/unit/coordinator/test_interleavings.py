@@ -177,5 +177,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert not any(self.driver.is_parked(token) for token in (*self.joins, *self.syncs))
 
 
-GroupMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestAnyOrder = GroupMachine.TestCase

@@ -389,7 +389,7 @@ class TestTimestamps:
         append(log, 3, timestamp=NOW)
         assert log.max_timestamp() == (NOW + 50, 0)
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(
         st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=40),
         st.lists(st.integers(-5, 80), min_size=1, max_size=10),
@@ -463,7 +463,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(operations)
 def test_a_log_behaves_like_a_list_of_batches(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]

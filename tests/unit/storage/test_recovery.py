@@ -125,7 +125,7 @@ def test_garbage_behind_the_last_batch_is_cut_off(directory: Path, garbage: byte
     assert offsets(read_all(again)) == list(range(26))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(position=st.integers(0, 2000), bit=st.integers(0, 7))
 def test_a_flipped_bit_ends_the_log_before_its_batch(
     tmp_path_factory: pytest.TempPathFactory, position: int, bit: int

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema
 
@@ -19,7 +19,6 @@ EVERY_REQUEST = [
 ]
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_sound_request_is_followed_to_its_end(data: st.DataObject) -> None:
     api, version = data.draw(st.sampled_from(EVERY_REQUEST))

@@ -14,7 +14,6 @@ from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
 from headrace.replication.partition import Partition
 from headrace.types import TopicPartition
-from tests.support.waiting import wait_for
 from tests.unit.coordinator.fake_topics import FakeTopics
 from tests.unit.coordinator.memory_log import MemoryLog
 from tests.unit.storage.logs import NOW, append, open_log
@@ -198,7 +197,11 @@ async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupC
     history = GroupHistory(path, interval_ms=100, retention_ms=10**15, max_bytes=10**7)
     commit(coordinator, "g", 55)
     history.start(coordinator, topics)
-    await asyncio.to_thread(wait_for, lambda: len(history.store.samples("g", "t", 0, 2**60).ticks) >= 2, "two samples")
-    assert len(history.store.samples("g", "t", 0, 2**60).changes) == 1
+    while True:
+        taken = await history.in_thread(lambda: history.store.samples("g", "t", 0, 2**60))
+        if len(taken.ticks) >= 2:
+            break
+        await asyncio.sleep(0.01)
+    assert len(taken.changes) == 1
     await history.stop()
     history.store.close()
