@@ -94,6 +94,8 @@ def python_packages() -> None:
         raise MissingError("This Python cannot make virtual environments: apt-get install python3-venv") from None
     if not PYTHON.exists():
         run(sys.executable, "-m", "venv", VENV, hint="Could not make the virtual environment .venv.")
+    if not any(VENV.glob("lib/*/site-packages/pip")):  # as in one that uv made
+        run(PYTHON, "-m", "ensurepip", hint="Could not put pip into the virtual environment .venv.")
     # uv takes a second where pip takes two minutes, and comes from the lock file like the rest.
     uv_lock = BUILD / "uv.lock.txt"
     uv_lock.write_text(locked("uv"))

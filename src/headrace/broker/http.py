@@ -269,7 +269,8 @@ def _parse(head: bytes) -> _Request:
             raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is given twice")
         query[name] = value
     connection = headers.get("connection", "" if version == "HTTP/1.1" else "close").lower()
-    return _Request(method, path, query, headers.get("accept", ""), connection != "close")
+    goes_on = "close" not in (option.strip() for option in connection.split(","))
+    return _Request(method, path, query, headers.get("accept", ""), goes_on)
 
 
 async def _send(writer: asyncio.StreamWriter, answer: _Answer, *, keep_alive: bool, with_body: bool = True) -> None:

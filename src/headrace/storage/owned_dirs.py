@@ -36,13 +36,15 @@ class OwnedDirs:
     def lock(cls, paths: Iterable[Path], *, broker_id: int, cluster_id: str | None, meta_version: int) -> "OwnedDirs":
         """Lock `paths` and check that they belong to this broker: see `LogDirs.survey`, of which this is a part.
 
-        Raises KafkaError: kafka_storage_error when another broker uses a directory or none works;
+        Raises KafkaError: kafka_storage_error when another broker uses a directory, one is named twice or none works;
         inconsistent_cluster_id for another broker's or cluster's directory.
         """
         directories: list[LogDir] = []
         offline: dict[Path, str] = {}
         try:
             for path in paths:
+                if any(each.path == path.resolve() for each in directories):
+                    raise KafkaError(ErrorCode.kafka_storage_error, f"log.dirs names {path.resolve()} twice")
                 try:
                     directories.append(LogDir(path))
                 except OSError as error:
@@ -159,7 +161,8 @@ class OwnedDirs:
     def distrust(self, directory: LogDir) -> None:
         """The next start is to recover everything in `directory`."""
         try:
-            directory.distrust()
+            with self._failing:  # two flushes may fail at once
+                directory.distrust()
         except OSError as error:
             log.error("%s cannot be marked for a full recovery: %s", directory.path, error)
 

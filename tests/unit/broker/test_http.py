@@ -129,8 +129,9 @@ async def test_only_get_and_head_are_answered(server: HttpServer) -> None:
     assert int(headers["content-length"]) > 0
 
 
-async def test_a_connection_serves_several_requests_until_it_is_told_to_close(server: HttpServer) -> None:
-    answer = await raw(server, b"GET / HTTP/1.1\r\n\r\n" * 2 + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+@pytest.mark.parametrize("how", [b"close", b"TE, Close"])
+async def test_a_connection_serves_several_requests_until_it_is_told_to_close(server: HttpServer, how: bytes) -> None:
+    answer = await raw(server, b"GET / HTTP/1.1\r\n\r\n" * 2 + b"GET / HTTP/1.1\r\nConnection: %b\r\n\r\n" % how)
     assert answer.count(b"HTTP/1.1 200 OK") == 3
 
 

@@ -88,6 +88,11 @@ class TestOwnership:
         assert f"{tmp_path} is in use by another broker" in other.stderr
         dirs.close({})
 
+    def test_a_directory_that_is_named_twice_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(tmp_path / "one")
+        with pytest.raises(KafkaError, match=f"log.dirs names {tmp_path / 'one'} twice"):
+            open_dirs(tmp_path / "one", tmp_path / "link")
+
     def test_a_failed_opening_gives_up_the_locks(self, tmp_path: Path) -> None:
         open_dirs(tmp_path / "one", cluster_id="mine").close({})
         with pytest.raises(KafkaError):

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import Final, NamedTuple
 
 UNKNOWN: Final = -1
+_PARTITION_BYTES: Final = 3 * 8
 _HALF_WINDOW_MS: Final = 30_000
 _SHORTEST_MS: Final = 500
 """Over less time than that a rate says nothing."""
@@ -346,7 +347,9 @@ def _is_known(sought: int, time_ms: int) -> bool:
 
 
 def from_bytes(data: bytes) -> list[tuple[int, int, int, int]]:
-    """`(partition, committed, end, time in ms)` as `as_bytes` wrote them."""
+    """`(partition, committed, end, time in ms)` as `as_bytes` wrote them; none where a disk has shortened it."""
+    if len(data) % _PARTITION_BYTES:
+        return []
     values = array("q")
     values.frombytes(data)
     count = len(values) // 3

@@ -127,6 +127,7 @@ def test_what_is_written_is_read_back() -> None:
     group.update(committed(4, -1, 5), topic)
     group.found(0, 4, NOW - 100)
     assert from_bytes(group.as_bytes(topic)) == [(0, 4, 10, NOW - 100), (2, 5, -1, -1)]
+    assert from_bytes(group.as_bytes(topic)[:-1]) == []
 
 
 @given(
