@@ -1,6 +1,7 @@
 """One plaintext client connection: frames in, answers out, in the order of the requests.
 
-As in Kafka, a connection has one request in hand at a time: while an answer is awaited nothing more is read from that
+As in Kafka, a connection has one request in hand at a time, except that Produce requests which have come together are
+handed on together: while an answer is awaited nothing more is read from that
 client. Reading also stops while answers wait for a client that does not take them. File regions go out with
 `sendfile`, so the bytes of a fetch never enter this process.
 """
@@ -12,7 +13,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from headrace.broker import cold_reads
@@ -32,6 +33,9 @@ MAX_FRAMES_PER_TURN: Final = 256
 """Requests of one client that are answered before the others have their turn."""
 KEPT_BUFFER: Final = 4 * 1024 * 1024
 MAX_BUFFERS_PER_SEND: Final = 64
+MAX_RUN: Final = 64
+"""Produce requests of one client that are appended together."""
+_KEY_SIZE: Final = 2
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 _SIZE = struct.Struct(">i")
 
@@ -42,13 +46,23 @@ _scratch_view = memoryview(_scratch)
 
 
 class InvalidRequestError(Exception):
-    """The bytes are no request that can be answered; the connection ends and the reason is logged."""
+    """The bytes are no request that can be answered; the connection ends and the reason is logged.
+
+    `answers` are to requests before them, which are sent first.
+    """
+
+    def __init__(self, why: str, answers: Parts | None = None) -> None:
+        super().__init__(why)
+        self.answers = answers or []
 
 
 class Dispatch(Protocol):
-    """Turns a frame into the parts of its answer, now or later. Raises InvalidRequestError."""
+    """Turns frames into the parts of their answers, now or later. Raises InvalidRequestError."""
 
-    def __call__(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]: ...
+    def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]: ...
+
+    def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
+        """The answers to several Produce requests."""
 
 
 class Connection:
@@ -171,32 +185,29 @@ class Connection:
         needed = _SIZE.size
         try:
             while end - position >= _SIZE.size:
-                size = _SIZE.unpack_from(view, position)[0]
-                if not 0 <= size <= self._max_frame:
-                    raise InvalidRequestError(
-                        f"a request of {size} bytes; socket.request.max.bytes allows 0 to {self._max_frame}"
-                    )
-                stop = position + _SIZE.size + size
+                stop = self._frame_end(view, position)
                 if stop > end:
-                    needed = _SIZE.size + size
+                    needed = stop - position
                     break
-                answer = self._dispatch(self.client, view[position + _SIZE.size : stop].toreadonly())
-                position = stop
+                frames, position = self._run(view, position, stop, end)
+                taken += len(frames)
+                if len(frames) == 1:
+                    answer = self._dispatch.handle(self.client, frames[0])
+                else:
+                    answer = self._dispatch.handle_run(self.client, frames)
                 if type(answer) is list:
                     self._queue(answer)
-                    taken += 1
                     if len(self._out) >= MAX_BUFFERS_PER_SEND or self._unsent > MAX_UNSENT_BYTES:
                         self._flush()
                         if self._out or self.is_closed:
                             break
-                    if taken == MAX_FRAMES_PER_TURN:
+                    if taken >= MAX_FRAMES_PER_TURN:
                         break
                 else:
                     self._await_answer(answer)  # type: ignore[arg-type]
                     break
         except InvalidRequestError as error:
-            self._flush()
-            self.close(str(error))
+            self._end_after(error)
             return
         if not self.is_closed:
             self._keep_rest(view, position, end, needed)
@@ -210,6 +221,38 @@ class Connection:
             self._waits_for_turn = True
             self._pause_reading()
             self._loop.call_soon(self._take_turn)
+
+    def _frame_end(self, view: memoryview, position: int) -> int:
+        """Where the frame at `position` ends. Raises InvalidRequestError for a length that cannot be."""
+        size: int = _SIZE.unpack_from(view, position)[0]
+        if not 0 <= size <= self._max_frame:
+            raise InvalidRequestError(
+                f"a request of {size} bytes; socket.request.max.bytes allows 0 to {self._max_frame}"
+            )
+        return position + _SIZE.size + size
+
+    def _run(self, view: memoryview, position: int, stop: int, end: int) -> tuple[list[memoryview], int]:
+        """The frame from `position` to `stop` with, if it is a Produce, those that follow; and where they end."""
+        frames = [view[position + _SIZE.size : stop].toreadonly()]
+        if self._is_produce(view, position, stop):
+            while len(frames) < MAX_RUN and self._is_produce(view, stop, end):
+                start = stop + _SIZE.size
+                size = _SIZE.unpack_from(view, stop)[0]
+                if not _KEY_SIZE <= size <= min(self._max_frame, end - start):
+                    break
+                stop = start + size
+                frames.append(view[start:stop].toreadonly())
+        return frames, stop
+
+    @staticmethod
+    def _is_produce(view: memoryview, position: int, end: int) -> bool:
+        """Whether the frame at `position`, as far as it is there before `end`, asks for Produce: its API key is 0."""
+        return position + _SIZE.size + _KEY_SIZE <= end and not view[position + 4] and not view[position + 5]
+
+    def _end_after(self, error: InvalidRequestError) -> None:
+        self._queue(error.answers)
+        self._flush()
+        self.close(str(error))
 
     def _keep_rest(self, view: memoryview, position: int, end: int, needed: int) -> None:
         rest = end - position
@@ -278,8 +321,11 @@ class Connection:
         if self.is_closed or answer.cancelled():
             return
         error = answer.exception()
+        if isinstance(error, InvalidRequestError):
+            self._end_after(error)
+            return
         if error is not None:
-            self.close(str(error) if isinstance(error, InvalidRequestError) else f"{type(error).__name__}: {error}")
+            self.close(f"{type(error).__name__}: {error}")
             return
         self.last_active_at = self._loop.time()
         self._queue(answer.result())

@@ -7,8 +7,8 @@ The APIs offered are exactly those in the table of handlers; ApiVersions is read
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from headrace.broker.connection import InvalidRequestError, Parts
 from headrace.broker.context import ClientInfo, Handler, RawReply, Reply, RequestContext
@@ -31,6 +31,11 @@ _ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
 uncompressed where it does not see Produce 0 (KAFKA-18659)."""
 
 
+Replies: TypeAlias = list[RawReply | InvalidRequestError]
+RunHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Replies | Awaitable[Replies]]
+"""Of several requests together: their replies, in order; an error instead of one ends the connection."""
+
+
 class Dispatcher:
     """The dispatch table and the way through it."""
 
@@ -38,12 +43,18 @@ class Dispatcher:
         self._loop = loop
         self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
         self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
+        self._produce_run: RunHandler | None = None
 
     def add_routes(self, routes: Mapping[Any, Handler]) -> None:
         """Offer the APIs of `routes`, each in every version that its schemas have."""
         for api_key, handler in routes.items():
             self._handlers[int(api_key)] = handler
             self._ranges[int(api_key)] = _range(int(api_key))
+
+    def add_produce(self, handler: Handler, run_handler: RunHandler) -> None:
+        """Offer Produce: one request at a time, and several that a client has sent one behind the other."""
+        self.add_routes({ApiKey.PRODUCE: handler})
+        self._produce_run = run_handler
 
     @property
     def offered(self) -> Mapping[int, VersionRange]:
@@ -55,14 +66,9 @@ class Dispatcher:
 
         Raises InvalidRequestError for bytes that are no answerable request: the connection has to end.
         """
-        context, version_known, position = self._read_header(client, frame)
-        if not version_known:
+        context, api_schema, request = self._read(client, frame)
+        if api_schema is None:
             return self._unsupported_api_versions(context)
-        try:
-            api_schema = schema(context.api_key, context.api_version)
-            request, _ = api_schema.read_request(frame, position)
-        except Exception as error:
-            raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
         try:
             reply = self._handlers[context.api_key](context, request)
         except KafkaError as error:
@@ -74,6 +80,59 @@ class Dispatcher:
         if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
             return self._later(context, api_schema, request, reply)
         return _encode(context, api_schema, reply)
+
+    def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
+        """The answers to Produce frames that a client has sent one behind the other, in order.
+
+        Raises InvalidRequestError, with the answers to the requests before the one that cannot be answered.
+        """
+        requests: list[tuple[RequestContext, Any]] = []
+        schemas: list[Schema] = []
+        invalid: InvalidRequestError | None = None
+        for frame in frames:
+            try:
+                context, api_schema, request = self._read(client, frame)
+            except InvalidRequestError as error:
+                invalid = error
+                break
+            assert api_schema is not None
+            requests.append((context, request))
+            schemas.append(api_schema)
+        try:
+            replies: Any = self._produce_run(requests) if self._produce_run is not None and requests else []
+        except Exception as error:  # noqa: BLE001  a bug in the handler must not end the broker
+            replies = [self._unexpected(context, request, error) for context, request in requests]
+        if isinstance(replies, list):
+            return _encode_run(requests, schemas, replies, invalid)
+        return self._run_later(requests, schemas, replies, invalid)
+
+    async def _run_later(
+        self,
+        requests: list[tuple[RequestContext, Any]],
+        schemas: list[Schema],
+        replies: Awaitable[list[Reply | InvalidRequestError]],
+        invalid: InvalidRequestError | None,
+    ) -> Parts:
+        try:
+            ready = await replies
+        except Exception as error:  # noqa: BLE001  a bug in the handler must not end the broker
+            ready = [self._unexpected(context, request, error) for context, request in requests]
+        return _encode_run(requests, schemas, ready, invalid)
+
+    def _read(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, Schema | None, Any]:
+        """A request's header and body; no schema where the version is unknown, which ApiVersions alone may have.
+
+        Raises InvalidRequestError.
+        """
+        context, version_known, position = self._read_header(client, frame)
+        if not version_known:
+            return context, None, None
+        try:
+            api_schema = schema(context.api_key, context.api_version)
+            request, _ = api_schema.read_request(frame, position)
+        except Exception as error:
+            raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
+        return context, api_schema, request
 
     async def _later(
         self, context: RequestContext, api_schema: Schema, request: Any, answer: Awaitable[Reply]
@@ -157,6 +216,23 @@ class Dispatcher:
             "api_keys": [{"api_key": _API_VERSIONS, "min_version": offered.lowest, "max_version": offered.highest}],
         }
         return _encode(context, schema(_API_VERSIONS, 0), fields)
+
+
+def _encode_run(
+    requests: Sequence[tuple[RequestContext, Any]],
+    schemas: Sequence[Schema],
+    replies: Sequence[Reply | InvalidRequestError],
+    invalid: InvalidRequestError | None,
+) -> Parts:
+    """All answers behind each other. Raises InvalidRequestError with those before the first that is none."""
+    parts: Parts = []
+    for (context, _), api_schema, reply in zip(requests, schemas, replies, strict=True):
+        if isinstance(reply, InvalidRequestError):
+            raise InvalidRequestError(str(reply), parts)
+        parts += _encode(context, api_schema, reply)
+    if invalid is not None:
+        raise InvalidRequestError(str(invalid), parts) from invalid
+    return parts
 
 
 def _encode(context: RequestContext, api_schema: Schema, reply: Reply) -> Parts:

@@ -105,7 +105,7 @@ class Node:
         self._group_commit = GroupCommit(self._loop, self._disk_failed)
         self.replicas = ReplicaManager(self.log_dirs, self._log_config, self._group_commit)
         self._dispatcher = Dispatcher(self._loop)
-        self._server = Server(config, self._dispatcher.handle, self._loop)
+        self._server = Server(config, self._dispatcher, self._loop)
         try:
             # Everything that can go wrong comes before the first change to a directory that is perhaps somebody else's.
             if founded is None:
@@ -227,7 +227,6 @@ class Node:
         )
         producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         for apis in (
-            ProduceApi(self.replicas, self.topic_name, self._group_commit),
             FetchApi(
                 self.replicas,
                 self.topic_name,
@@ -244,6 +243,8 @@ class Node:
             ConfigApis(self.controller, config),
         ):
             self._dispatcher.add_routes(apis.routes())
+        produce = ProduceApi(self.replicas, self.topic_name, self._group_commit)
+        self._dispatcher.add_produce(produce.produce, produce.produce_run)
         self._dispatcher.add_routes(self.groups.routes())
         self.groups.start()
         self.controller.attach(self)

@@ -6,13 +6,14 @@ the callback only schedules work, so that an append never runs a consumer's answ
 
 import logging
 import struct
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.batch_rules import check_keys, check_timestamps, with_codec
 from headrace.replication.group_commit import GroupCommit
-from headrace.replication.producer_state import ProducerState
+from headrace.replication.producer_state import Producer, ProducerState
 from headrace.storage.log import Log
 from headrace.storage.log_config import NO_LIMIT
 from headrace.storage.log_file import FileSlice
@@ -20,8 +21,7 @@ from headrace.storage.open_transactions import OpenTransactions
 from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header, with_log_append_time
-from headrace.wire.compression import Codec, codec_named
-from headrace.wire.records import RecordData, build_batch, recompress, records_of, uncompressed_body
+from headrace.wire.records import RecordData, build_batch
 from headrace.wire.validation import validate_produced
 
 _PLACED = struct.Struct(">qii")
@@ -37,17 +37,6 @@ ALL_REPLICAS: Final = -1
 log = logging.getLogger(__name__)
 
 
-class RecordsRefusedError(KafkaError):
-    """Some records of a batch break a rule of the topic, so the whole batch is refused (KIP-467).
-
-    `records` has the place in the batch and the reason of each.
-    """
-
-    def __init__(self, code: ErrorCode, message: str, records: list[tuple[int, str]]) -> None:
-        super().__init__(code, message)
-        self.records = records
-
-
 class NoRoomError(KafkaError):
     """The disk is nearly full, and the broker has said so: not worth a line in the log for every batch."""
 
@@ -59,6 +48,14 @@ class AppendResult(NamedTuple):
     last_offset: int
     log_append_time: int
     log_start_offset: int
+
+
+Batch: TypeAlias = tuple[bytes, int, Any, Any, Any, Any]
+"""The records and the acks of a batch, then what their sender keeps with them."""
+Appended: TypeAlias = AppendResult | KafkaError
+"""What became of a batch."""
+_Placed: TypeAlias = tuple[BatchHeader, Buffer, int, int]
+"""A batch with its header, and its first and last offset."""
 
 
 class Partition:
@@ -133,24 +130,113 @@ class Partition:
         compacted topic), not_enough_replicas (acks=all), out_of_order_sequence_number, invalid_producer_epoch;
         kafka_storage_error when the disk does not take it, with the log as it was, or is kept for the broker itself.
         """
+        checked = self._checked(records, now_ms, acks, internal)
+        if isinstance(checked, AppendResult):
+            return checked
+        header, batch, append_time = checked
+        base_offset = self.log.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        self._append(header, batch, base_offset, last_offset, now_ms)
+        self._show(now_ms)
+        return new_tuple(AppendResult, (base_offset, last_offset, append_time, self.log.log_start_offset))
+
+    def append_all(self, batches: Sequence[Batch], *, now_ms: int) -> list[Appended]:
+        """Append several batches, each on its own: where it stands, or the error that `append_as_leader` would raise.
+
+        One write takes them all where they go to one segment: it costs little more than for a single one.
+        """
         log = self.log
-        config = log.config
+        base_offset = end_offset = log.log_end_offset
+        placed: list[_Placed] = []
+        buffers: list[Buffer] = []
+        size = 0
+        max_timestamp = offset_of_max_timestamp = -1
+        before: dict[int, Producer | None] = {}
+        results: list[Appended] = []
+        for records, acks, *_ in batches:
+            try:
+                checked = self._checked(records, now_ms, acks, False)
+            except KafkaError as error:
+                results.append(error)
+                continue
+            if isinstance(checked, AppendResult):
+                results.append(checked)
+                continue
+            header, batch, append_time = checked
+            first_offset = end_offset
+            last_offset = first_offset + header.last_offset_delta
+            end_offset = last_offset + 1
+            placed.append((header, batch, first_offset, last_offset))
+            results.append(new_tuple(AppendResult, (first_offset, last_offset, append_time, log.log_start_offset)))
+            buffers.append(_PLACED.pack(first_offset, header.batch_length, self.leader_epoch))
+            buffers.append(memoryview(batch)[_PLACED_SIZE:])
+            size += len(batch)
+            timestamp = header.max_timestamp
+            if timestamp > max_timestamp:
+                max_timestamp, offset_of_max_timestamp = timestamp, last_offset
+            producer_id = header.producer_id
+            if producer_id >= 0:
+                # The next batch may be of the same producer, and is checked against this one.
+                if producer_id not in before:
+                    before[producer_id] = self.producers.copy_of(producer_id)
+                self.producers.update(header, first_offset, last_offset, timestamp)
+        if not placed:
+            return results
+        together = log.stays_in_segment(size, end_offset - 1, max_timestamp, now_ms)
+        try:
+            if together:
+                log.append(
+                    buffers,
+                    size,
+                    base_offset=base_offset,
+                    first_last_offset=placed[0][3],
+                    last_offset=end_offset - 1,
+                    max_timestamp=max_timestamp,
+                    offset_of_max_timestamp=offset_of_max_timestamp,
+                    leader_epoch=self.leader_epoch,
+                    now_ms=now_ms,
+                )
+            else:
+                self.producers.put_back(before)
+                for each in placed:
+                    self._append(*each, now_ms)
+        except KafkaError as failure:
+            if together:
+                self.producers.put_back(before)
+            end_offset = log.log_end_offset
+            results = [
+                failure if isinstance(result, AppendResult) and result.base_offset >= end_offset else result
+                for result in results
+            ]
+        if log.log_end_offset > base_offset:
+            self._show(now_ms)
+        return results
+
+    def _checked(
+        self, records: bytes, now_ms: int, acks: int, internal: bool
+    ) -> AppendResult | tuple[BatchHeader, Buffer, int]:
+        """The header, the batch as it goes to the log and its append time; or where it stands already.
+
+        Raises KafkaError.
+        """
+        config = self.log.config
         if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
             self._check_in_sync()
         header = validate_produced(records, config.max_message_bytes)
-        producer_id = header.producer_id
         if not internal:
             if self.refusal is not None or header.attributes & TRANSACTIONAL_FLAG:
                 raise self._refused()
             if "compact" in config.cleanup_policy:
-                self._check_keys(header, records)
-        if producer_id >= 0:
+                check_keys(self.topic_partition, header, records)
+        if header.producer_id >= 0:
             earlier = self.producers.check(header)
             if earlier is not None:
-                return AppendResult(earlier.first_offset, earlier.last_offset, earlier.timestamp, log.log_start_offset)
+                return AppendResult(
+                    earlier.first_offset, earlier.last_offset, earlier.timestamp, self.log.log_start_offset
+                )
         batch: Buffer = records
         if config.compression_type != "producer":
-            batch, header = self._with_codec(header, records)
+            batch, header = with_codec(config, header, records)
         append_time = -1
         if config.message_timestamp_type == "LogAppendTime":
             append_time = now_ms
@@ -161,17 +247,18 @@ class Partition:
             # the header tells the largest timestamp, not the smallest
             or config.message_timestamp_before_max_ms < NO_LIMIT
         ):
-            self._check_timestamps(header, batch, now_ms)
-        max_timestamp = header.max_timestamp
-        base_offset = log.log_end_offset
-        last_offset = base_offset + header.last_offset_delta
-        placed = _PLACED.pack(base_offset, header.batch_length, self.leader_epoch)
-        rolled = log.append(
-            (placed, memoryview(batch)[_PLACED_SIZE:]),
+            check_timestamps(config, header, batch, now_ms)
+        return header, batch, append_time
+
+    def _append(self, header: BatchHeader, batch: Buffer, base_offset: int, last_offset: int, now_ms: int) -> None:
+        """Write one batch. Raises KafkaError(kafka_storage_error), with everything as it was."""
+        rolled = self.log.append(
+            (_PLACED.pack(base_offset, header.batch_length, self.leader_epoch), memoryview(batch)[_PLACED_SIZE:]),
             len(batch),
             base_offset=base_offset,
+            first_last_offset=last_offset,
             last_offset=last_offset,
-            max_timestamp=max_timestamp,
+            max_timestamp=header.max_timestamp,
             offset_of_max_timestamp=last_offset,
             leader_epoch=self.leader_epoch,
             now_ms=now_ms,
@@ -179,15 +266,19 @@ class Partition:
         if rolled:
             # The state as of the new segment's beginning, so that recovery need not read what is before it.
             self.write_producer_snapshot(base_offset)
-        if producer_id >= 0:
-            self.producers.update(header, base_offset, last_offset, max_timestamp)
-        if self.awaits_flush or last_offset - log.recovery_point + 1 >= config.flush_messages:
+        if header.producer_id >= 0:
+            self.producers.update(header, base_offset, last_offset, header.max_timestamp)
+
+    def _show(self, now_ms: int) -> None:
+        """Let consumers see what was appended, once it is on the disk where that is asked for."""
+        log = self.log
+        end_offset = log.log_end_offset
+        if self.awaits_flush or end_offset - log.recovery_point >= log.config.flush_messages:
             self._flush_first(now_ms)
         else:
-            self.high_watermark = last_offset + 1
+            self.high_watermark = end_offset
             for grown in self._grown:
                 grown()
-        return new_tuple(AppendResult, (base_offset, last_offset, append_time, log.log_start_offset))
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool, now_ms: int) -> None:
         """Append the marker that ends an open transaction (KIP-98). Raises KafkaError(kafka_storage_error)."""
@@ -207,6 +298,7 @@ class Partition:
             (batch,),
             len(batch),
             base_offset=offset,
+            first_last_offset=offset,
             last_offset=offset,
             max_timestamp=now_ms,
             offset_of_max_timestamp=offset,
@@ -343,41 +435,3 @@ class Partition:
         if leader_epoch == self.leader_epoch:
             return leader_epoch, self.log_end_offset
         return self.log.leader_epochs.end_offset_for(leader_epoch)
-
-    def _with_codec(self, header: BatchHeader, records: bytes) -> tuple[bytes, BatchHeader]:
-        config = self.log.config
-        codec = codec_named(config.compression_type)
-        if header.codec == codec:
-            return records, header
-        level = {
-            Codec.GZIP: config.compression_gzip_level,
-            Codec.LZ4: config.compression_lz4_level,
-            Codec.ZSTD: config.compression_zstd_level,
-        }.get(codec)
-        batch = recompress(header, records, 0, codec, level)
-        return batch, parse_header(batch)
-
-    def _check_keys(self, header: BatchHeader, records: bytes) -> None:
-        body = uncompressed_body(header, records, 0)
-        keyless = [place for place, record in enumerate(records_of(header, body)) if record.key is None]
-        if keyless:
-            why = f"{self.topic_partition.topic} is compacted and keeps records by key: every record needs one"
-            raise RecordsRefusedError(
-                ErrorCode.invalid_record, why, [(place, "the record has no key") for place in keyless]
-            )
-
-    def _check_timestamps(self, header: BatchHeader, records: Buffer, now_ms: int) -> None:
-        config = self.log.config
-        earliest = now_ms - config.message_timestamp_before_max_ms
-        latest = now_ms + config.message_timestamp_after_max_ms
-        rule = (
-            f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} and"
-            f" message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} allow {earliest} to {latest}"
-        )
-        wrong = [
-            (place, f"the timestamp is {record.timestamp}; {rule}")
-            for place, record in enumerate(records_of(header, uncompressed_body(header, records, 0)))
-            if record.timestamp >= 0 and not earliest <= record.timestamp <= latest
-        ]
-        if wrong or header.max_timestamp > latest:
-            raise RecordsRefusedError(ErrorCode.invalid_timestamp, f"timestamps are out of range; {rule}", wrong)

@@ -5,7 +5,7 @@ The rules are those of KIP-98: for each producer id its epoch and its last five 
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
@@ -94,6 +94,24 @@ class ProducerState:
         last = NO_SEQUENCE if first < 0 else (first + header.last_offset_delta) & _SEQUENCE_MASK
         producer.batches.append(new_tuple(AppendedBatch, (first, last, first_offset, last_offset, timestamp)))
         producer.last_timestamp = timestamp
+
+    def copy_of(self, producer_id: int) -> Producer | None:
+        """The state of one producer, for `put_back`; None for one that is not known."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return None
+        copy = Producer(producer.epoch)
+        copy.batches = producer.batches.copy()
+        copy.last_timestamp = producer.last_timestamp
+        return copy
+
+    def put_back(self, before: Mapping[int, Producer | None]) -> None:
+        """Forget what these producers have done since `copy_of` told their state."""
+        for producer_id, producer in before.items():
+            if producer is not None:
+                self._producers[producer_id] = producer
+            else:
+                self._producers.pop(producer_id, None)
 
     def replay(self, header: BatchHeader) -> None:
         """Take a batch met in the log during recovery into account."""

@@ -111,6 +111,7 @@ class Log(FlushedLog):
         size: int,
         *,
         base_offset: int,
+        first_last_offset: int,
         last_offset: int,
         max_timestamp: int,
         offset_of_max_timestamp: int,
@@ -121,8 +122,9 @@ class Log(FlushedLog):
 
         Returns whether a new segment begins with them.
 
-        `offset_of_max_timestamp` is the last offset of the first batch that has `max_timestamp`: that of a batch, not
-        of the record inside it. All or nothing: raises KafkaError(kafka_storage_error) with the log as it was.
+        `first_last_offset` is the last offset of the first batch, `offset_of_max_timestamp` that of the first one that
+        has `max_timestamp`: of a batch, not of the record inside it. All or nothing: raises
+        KafkaError(kafka_storage_error) with the log as it was.
         """
         segment = self._segments.ordered[-1]
         config = self.config
@@ -134,13 +136,18 @@ class Log(FlushedLog):
                 self.leader_epochs.assign(leader_epoch, base_offset)
             position = segment.size
             segment.append(
-                buffers, size, last_offset, max_timestamp, offset_of_max_timestamp, config.index_interval_bytes
+                buffers, size, first_last_offset, max_timestamp, offset_of_max_timestamp, config.index_interval_bytes
             )
         except OSError as error:
             raise self._storage_error(f"append {size} bytes to", error) from error
         self._segments.appended(base_offset, segment, position)
         self.log_end_offset = last_offset + 1
         return rolls
+
+    def stays_in_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether the active segment, which has a batch already, takes `size` bytes of batches up to `last_offset`."""
+        segment = self._segments.ordered[-1]
+        return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.config, now_ms)
 
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment at the log end offset; an empty active one serves as it is."""

@@ -166,12 +166,15 @@ class Segment:
         self,
         buffers: Sequence[Buffer],
         size: int,
-        last_offset: int,
+        first_last_offset: int,
         max_timestamp: int,
         offset_of_max_timestamp: int,
         index_interval: int,
     ) -> None:
-        """Write `size` bytes of whole batches; constant work. Raises OSError, with the segment as it was."""
+        """Write `size` bytes of whole batches, the first up to `first_last_offset`; constant work.
+
+        Raises OSError, with the segment as it was.
+        """
         position = self.size
         if self._bytes_since_index > index_interval and self.index.tail_is_long:
             self.write_indexes()
@@ -179,23 +182,23 @@ class Segment:
         self.size = position + size
         if position == 0:
             self._first_timestamp = max_timestamp
-        self.index_append(size, position, last_offset, max_timestamp, offset_of_max_timestamp, index_interval)
+        self.index_append(size, position, first_last_offset, max_timestamp, offset_of_max_timestamp, index_interval)
 
     def index_append(
         self,
         size: int,
         position: int,
-        last_offset: int,
+        first_last_offset: int,
         max_timestamp: int,
         offset_of_max_timestamp: int,
         index_interval: int,
     ) -> None:
-        """Note what was written at `position`: an index entry when the interval is over."""
+        """Note what was written at `position`: an index entry, of its first batch, when the interval is over."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = offset_of_max_timestamp
         if self._bytes_since_index > index_interval:
-            self.index.append(last_offset, position)
+            self.index.append(first_last_offset, position)
             self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
             self._bytes_since_index = 0
         self._bytes_since_index += size

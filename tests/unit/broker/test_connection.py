@@ -4,18 +4,26 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from headrace.broker import connection as connection_module
-from headrace.broker.connection import MAX_FRAMES_PER_TURN, MAX_UNSENT_BYTES, Connection, InvalidRequestError, Parts
+from headrace.broker.connection import (
+    MAX_FRAMES_PER_TURN,
+    MAX_RUN,
+    MAX_UNSENT_BYTES,
+    Connection,
+    InvalidRequestError,
+    Parts,
+)
 from headrace.broker.context import ClientInfo
 from headrace.broker.request_memory import RequestMemory
 from headrace.storage.log_file import FileSlice, LogFile
 
 MAX_FRAME = 8 * 1024 * 1024
+PRODUCE = b"\0\0"
 
 
 def frame(body: bytes) -> bytes:
@@ -27,6 +35,7 @@ class Peer:
 
     def __init__(self, memory_limit: int = 1 << 30) -> None:
         self.requests: list[bytes] = []
+        self.runs: list[int] = []
         self.answer: Callable[[bytes], Parts | Awaitable[Parts]] = lambda body: [frame(body)]
         self.closed = asyncio.Event()
         server, client = socket.socketpair()
@@ -39,17 +48,26 @@ class Peer:
             server,
             ClientInfo(listener="PLAINTEXT", host="192.0.2.1", port=7, local_address=("192.0.2.2", 9092)),
             loop=self.loop,
-            dispatch=self._dispatch,
+            dispatch=self,
             memory=self.memory,
             max_frame=MAX_FRAME,
             on_closed=lambda _: self.closed.set(),
         )
         self.connection.start()
 
-    def _dispatch(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]:
+    def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]:
         assert client.port == 7
         self.requests.append(bytes(frame))
         return self.answer(bytes(frame))
+
+    def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
+        self.runs.append(len(frames))
+        return [part for frame in frames for part in self._parts(client, frame)]
+
+    def _parts(self, client: ClientInfo, frame: memoryview) -> Parts:
+        answer = self.handle(client, frame)
+        assert isinstance(answer, list)
+        return answer
 
     async def send(self, data: bytes) -> None:
         await self.loop.sock_sendall(self.socket, data)
@@ -199,6 +217,39 @@ async def test_what_came_before_a_bad_request_is_answered(peer: Peer) -> None:
 
     assert await peer.receive(100) == frame(b"good")
     assert peer.requests == [b"good", b"bad"]
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 4))
+async def test_produce_requests_that_come_together_are_handed_on_together(peer: Peer, cut: int) -> None:
+    bodies = [PRODUCE + b"1", PRODUCE + b"22", b"\0\1 a fetch", PRODUCE, b"", b"\0", PRODUCE + b"3", PRODUCE + b"4"]
+    data = b"".join(map(frame, bodies))
+    await peer.send(data[:cut])
+    await peer.turns()
+    await peer.send(data[cut:])
+
+    assert await peer.receive(len(data)) == data
+    assert peer.requests == bodies
+    assert peer.runs[-1] == 2
+    assert all(length > 1 for length in peer.runs)
+
+
+async def test_a_run_ends_where_many_have_come_or_one_cannot_be(peer: Peer) -> None:
+    data = frame(PRODUCE) * (MAX_RUN + 3)
+    await peer.send(data + struct.pack(">i", MAX_FRAME + 1) + PRODUCE)
+
+    assert await peer.receive(len(data) + 1) == data
+    assert peer.runs == [MAX_RUN, 3]
+    assert peer.connection.is_closed
+
+
+async def test_what_a_run_answered_before_it_failed_is_sent(peer: Peer) -> None:
+    def handle_run(client: ClientInfo, frames: Sequence[memoryview]) -> Parts:
+        raise InvalidRequestError("the second is none", [frame(b"first")])
+
+    peer.handle_run = handle_run  # type: ignore[method-assign]
+    await peer.send(frame(PRODUCE) * 2)
+
+    assert await peer.receive(100) == frame(b"first")
 
 
 async def test_the_end_inside_a_request_is_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:

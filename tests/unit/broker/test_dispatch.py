@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
 
 from headrace.broker.connection import InvalidRequestError
 from headrace.broker.context import NO_REPLY, ClientInfo, RawReply, Reply, RequestContext
-from headrace.broker.dispatch import Dispatcher
+from headrace.broker.dispatch import Dispatcher, Replies
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, versions
 
@@ -203,6 +203,46 @@ def test_encoded_answers_are_framed_and_no_answer_is_none(dispatcher: Dispatcher
     assert isinstance(parts, list)
     assert b"".join(bytes(part) for part in parts) == struct.pack(">ii", 10, 77) + bytes(6)  # type: ignore[arg-type]
     assert dispatcher.handle(client, heartbeat(0)) == []
+
+
+def produce(acks: int = 1) -> memoryview:
+    return request(0, 3, body_of(0, 3, {"transactional_id": None, "acks": acks, "timeout": 0, "topic_data": []}))
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("end", ["whole", "no request", "no answer", "a bug"])
+async def test_produce_requests_together_are_answered_up_to_the_one_that_cannot_be(
+    dispatcher: Dispatcher, client: ClientInfo, end: str, later: bool
+) -> None:
+    def reply(_: RequestContext, body: Any) -> RawReply | InvalidRequestError:
+        return RawReply((b"%d" % body.acks,)) if body.acks else InvalidRequestError("it failed")
+
+    def reply_all(requests: Sequence[tuple[RequestContext, Any]]) -> Replies:
+        if end == "a bug":
+            raise ZeroDivisionError
+        return [reply(*each) for each in requests]
+
+    async def reply_later(requests: Sequence[tuple[RequestContext, Any]]) -> Replies:
+        await asyncio.sleep(0)
+        return reply_all(requests)
+
+    async def answer() -> bytes:
+        parts = dispatcher.handle_run(client, frames)
+        return b"".join(map(bytes, await parts if isinstance(parts, Awaitable) else parts))  # type: ignore[arg-type]
+
+    dispatcher.add_produce(reply, reply_later if later else reply_all)  # type: ignore[arg-type]
+    frames = [produce(1), produce(2), produce(0 if end == "no answer" else 3)]
+    if end == "no request":
+        frames[2] = frames[2][:-1]
+    answers = [struct.pack(">ii", 5, 77) + b"%d" % acks for acks in (1, 2, 3)]
+    if end == "whole":
+        assert await answer() == b"".join(answers)
+        return
+    why = {"no request": "cannot be read", "no answer": "it failed", "a bug": "failed: unknown_server_error"}[end]
+    with pytest.raises(InvalidRequestError, match=why) as caught:
+        await answer()
+    told = [] if end == "a bug" else answers[:2]
+    assert b"".join(map(bytes, caught.value.answers)) == b"".join(told)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", [key for key in ApiKey if versions(key) is not None], ids=lambda key: key.name)

@@ -1,6 +1,7 @@
 """A partition over a real log: what is appended, refused, read and remembered."""
 
-from collections.abc import Callable, Iterator
+import errno
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -8,11 +9,13 @@ from uuid import UUID
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.partition import Partition, RecordsRefusedError
+from headrace.replication.batch_rules import RecordsRefusedError
+from headrace.replication.partition import ALL_REPLICAS, AppendResult, Batch, Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
-from headrace.types import TopicPartition
+from headrace.storage.log_file import LogFile
+from headrace.types import Buffer, TopicPartition
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch, iter_records
@@ -193,6 +196,88 @@ def test_producers_are_remembered_across_a_roll_and_a_crash(setup: Setup, tmp_pa
     assert recovered.append_as_leader(sent, now_ms=NOW).base_offset == 19
     assert recovered.log_end_offset == 20
     replicas.close()
+
+
+def numbered(sequence: int, size: int = 50, timestamp: int = NOW) -> bytes:
+    return batch(bytes(size), timestamp=timestamp, producer_id=4, producer_epoch=0, base_sequence=sequence)
+
+
+def outcomes(results: Sequence[AppendResult | KafkaError]) -> list[int | ErrorCode]:
+    return [result.code if isinstance(result, KafkaError) else result.base_offset for result in results]
+
+
+def all_of(*batches: bytes) -> list[Batch]:
+    return [(records, ALL_REPLICAS, None, None, None, None) for records in batches]
+
+
+def test_several_batches_are_judged_each_on_its_own(setup: Setup) -> None:
+    partition = setup.configure(max_message_bytes=1000)
+    torn = bytearray(numbered(1))
+    torn[-1] ^= 1
+    sent = all_of(numbered(0), bytes(torn), numbered(1), numbered(1), numbered(5), numbered(2, 5000), numbered(2))
+    out_of_order = ErrorCode.out_of_order_sequence_number
+
+    results = partition.append_all(sent, now_ms=NOW)
+
+    too_large, corrupt = ErrorCode.message_too_large, ErrorCode.corrupt_message
+    assert outcomes(results) == [0, corrupt, 1, 1, out_of_order, too_large, 2]
+    assert partition.high_watermark == partition.log_end_offset == 3
+    assert len(read_values(partition, 0)) == 3
+
+
+@pytest.mark.parametrize("changes", [{}, {"segment_bytes": 600}, {"segment_ms": 40}])
+def test_several_batches_at_once_leave_what_single_ones_leave(
+    setup: Setup, tmp_path: Path, changes: dict[str, int]
+) -> None:
+    sent = [numbered(sequence, timestamp=NOW + sequence % 7 * 10) for sequence in range(60)]
+    other = Setup(tmp_path / "other")
+    for each in (setup, other):
+        each.configure(index_interval_bytes=200, **changes)
+    for start in range(0, 60, 5):
+        results = setup.partition.append_all(all_of(*sent[start : start + 5]), now_ms=NOW)
+        assert outcomes(results) == list(range(start, start + 5))
+    for records in sent:
+        other.partition.append_as_leader(records, now_ms=NOW)
+    setup.replicas.close()
+    other.replicas.close()
+
+    def files(parent: Path) -> dict[str, bytes]:
+        kinds = (".log", ".snapshot")
+        return {path.name: path.read_bytes() for path in (parent / "t-0").iterdir() if path.suffix in kinds}
+
+    assert files(tmp_path) == files(tmp_path / "other")
+    assert len(files(tmp_path)) > 3 or not changes
+    for each in (setup, other):
+        each.open()
+    places = [[each.partition.log.offset_for_timestamp(NOW + ahead) for ahead in range(70)] for each in (setup, other)]
+    assert places[0] == places[1]
+    other.replicas.close()
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+def test_batches_that_the_disk_does_not_take_are_as_if_never_sent(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, rolls: bool
+) -> None:
+    partition = setup.configure(segment_bytes=500 if rolls else 10**6)
+    assert outcomes(partition.append_all(all_of(numbered(0), numbered(1)), now_ms=NOW)) == [0, 1]
+    append, room = LogFile.append, [2 if rolls else 0]
+
+    def full(file: LogFile, buffers: Sequence[Buffer], size: int, position: int) -> None:
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(file, buffers, size, position)
+
+    monkeypatch.setattr(LogFile, "append", full)
+    sent = all_of(*map(numbered, range(2, 6)), numbered(1), numbered(3))
+    there = partition.append_all(sent, now_ms=NOW)
+
+    failed = ErrorCode.kafka_storage_error
+    assert outcomes(there) == ([2, 3, failed, failed, 1, 3] if rolls else [failed] * 4 + [1, failed])
+    assert partition.high_watermark == partition.log_end_offset == (4 if rolls else 2)
+    monkeypatch.undo()
+    assert outcomes(partition.append_all(sent, now_ms=NOW)) == [2, 3, 4, 5, 1, 3]
+    assert len(read_values(partition, 4)) == 2
 
 
 def test_deleted_records_cannot_be_read_and_stay_deleted(setup: Setup) -> None:

@@ -114,6 +114,7 @@ class Table:
             (data,),
             len(data),
             base_offset=header.base_offset,
+            first_last_offset=header.last_offset,
             last_offset=header.last_offset,
             max_timestamp=header.max_timestamp,
             offset_of_max_timestamp=header.last_offset,

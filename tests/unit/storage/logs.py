@@ -42,6 +42,7 @@ def append(log: Log, count: int = 1, *, now_ms: int = NOW, **options: Any) -> Ba
         (data[:16], memoryview(data)[16:]),
         len(data),
         base_offset=header.base_offset,
+        first_last_offset=header.last_offset,
         last_offset=header.last_offset,
         max_timestamp=header.max_timestamp,
         offset_of_max_timestamp=header.last_offset,

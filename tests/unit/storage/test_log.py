@@ -163,6 +163,7 @@ class TestRolling:
             [data],
             len(data),
             base_offset=far,
+            first_last_offset=far,
             last_offset=far,
             max_timestamp=NOW,
             offset_of_max_timestamp=far,

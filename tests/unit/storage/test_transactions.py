@@ -40,6 +40,7 @@ def put(log: Log, producer_id: int, *, marker: int | None = None, count: int = 1
         (data,),
         len(data),
         base_offset=header.base_offset,
+        first_last_offset=header.last_offset,
         last_offset=header.last_offset,
         max_timestamp=NOW,
         offset_of_max_timestamp=header.last_offset,

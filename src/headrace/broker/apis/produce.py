@@ -8,19 +8,20 @@ import logging
 import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from headrace.broker.connection import InvalidRequestError
-from headrace.broker.context import NO_REPLY, Handler, RawReply, Reply, RequestContext
+from headrace.broker.context import NO_REPLY, RawReply, Reply, RequestContext
+from headrace.broker.dispatch import Replies
 from headrace.broker.slow_disk import STALL_NS, SlowDisk
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.batch_rules import RecordsRefusedError
 from headrace.replication.group_commit import GroupCommit
-from headrace.replication.partition import ALL_REPLICAS, NoRoomError, Partition, RecordsRefusedError
+from headrace.replication.partition import ALL_REPLICAS, NoRoomError, Partition
 from headrace.replication.replica_manager import OfflineError, ReplicaManager
 from headrace.types import new_tuple
-from headrace.wire.apis import ApiKey
 from headrace.wire.compression import Codec
 from headrace.wire.encoder import put_count, put_string
 
@@ -53,8 +54,18 @@ class _Outcome(NamedTuple):
     record_errors: Sequence[tuple[int, str]] = ()
 
 
+_Results: TypeAlias = list[tuple[bytes, list[_Outcome]]]
+"""Of one request: each topic as the answer names it, and what became of its batches."""
+
+
+_Waiting: TypeAlias = tuple[bytes, int, list[_Outcome], int, int, RequestContext]
+"""A batch that waits for its partition: records, acks, where and at which place what becomes of it is to be noted,
+partition, and the request it is of."""
+_PENDING: Final = _Outcome(-1, 0)
+
+
 class ProduceApi:
-    """Handler of Produce."""
+    """Handler of Produce, of one request and of several that have come together."""
 
     def __init__(
         self, replicas: ReplicaManager, topic_name: Callable[[UUID | None], str | None], group_commit: GroupCommit
@@ -64,70 +75,116 @@ class ProduceApi:
         self._slow_disk = SlowDisk()
         self._topic_name = topic_name
 
-    def routes(self) -> dict[ApiKey, Handler]:
-        return {ApiKey.PRODUCE: self.produce}
-
     def produce(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
         """Append what the request brings. acks=1 and acks=all are the same while a partition has one replica."""
-        version = context.api_version
-        acks = request.acks
+        replies = self.produce_run([(context, request)])
+        return _only(replies) if isinstance(replies, list) else _only_later(replies)
+
+    def produce_run(self, requests: Sequence[tuple[RequestContext, Any]]) -> Replies | Awaitable[Replies]:
+        """Append what requests bring that a client has sent one behind the other, with one write for each partition.
+
+        Their replies, in order; an error instead of one ends the connection.
+        """
         began_ns = time.time_ns()
         now_ms = began_ns // 1_000_000
-        if acks not in (0, 1, ALL_REPLICAS):
-            results = [
-                (self._name_bytes(topic, version), [_failed(p.index, _INVALID_ACKS) for p in topic.partition_data])
-                for topic in request.topic_data
-            ]
-            return RawReply((_encode(results, version),))
-        if request.transactional_id is not None:
-            results = [
-                (self._name_bytes(topic, version), [_failed(p.index, _NO_TRANSACTIONS) for p in topic.partition_data])
-                for topic in request.topic_data
-            ]
-            return RawReply((_encode(results, version),))
-        results = []
-        for topic in request.topic_data:
-            name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
-            if name is None:
-                outcomes = [_refused(context, name, data.index, _UNKNOWN_TOPIC_ID) for data in topic.partition_data]
-            elif is_internal(name) and context.client_id != ADMIN_CLIENT_ID:
-                outcomes = [_refused(context, name, data.index, _INTERNAL_TOPIC) for data in topic.partition_data]
-            else:
-                outcomes = [self._append(context, name, data, acks, now_ms) for data in topic.partition_data]
-            results.append((self._name_bytes(topic, version), outcomes))
+        results: list[_Results] = []
+        waiting: dict[Partition, list[_Waiting]] = {}
+        for context, request in requests:
+            results.append(self._sort(context, request, waiting))
+        for partition, batches in waiting.items():
+            if len(batches) == 1:
+                [(records, acks, outcomes, place, index, context)] = batches
+                try:
+                    base_offset, _, append_time, start = partition.append_as_leader(records, now_ms=now_ms, acks=acks)
+                except KafkaError as error:
+                    outcomes[place] = _refused_by(partition, context, error)
+                else:
+                    outcomes[place] = new_tuple(_Outcome, (index, 0, base_offset, append_time, start, None, ()))
+                continue
+            for (_, _, outcomes, place, index, context), result in zip(
+                batches, partition.append_all(batches, now_ms=now_ms), strict=True
+            ):
+                if isinstance(result, KafkaError):
+                    outcomes[place] = _refused_by(partition, context, result)
+                else:
+                    base_offset, _, append_time, start = result
+                    outcomes[place] = new_tuple(_Outcome, (index, 0, base_offset, append_time, start, None, ()))
         ended_ns = time.time_ns()
         if ended_ns - began_ns > STALL_NS:
             self._slow_disk.stalled(ended_ns, ended_ns - began_ns)
         is_slow = ended_ns < self._slow_disk.until_ns
-        if is_slow or (self._group_commit.partitions and acks != 0):
-            return self._once_flushed(request, results, version, is_slow=is_slow)
-        return _reply(results, acks, version)
+        if is_slow or (self._group_commit.partitions and any(request.acks for _, request in requests)):
+            return self._once_flushed(requests, results, is_slow=is_slow)
+        return _replies(requests, results)
+
+    def _sort(self, context: RequestContext, request: Any, waiting: dict[Partition, list[_Waiting]]) -> _Results:
+        """Put the request's batches to those that wait for their partitions; the places of what becomes of them."""
+        version = context.api_version
+        acks = request.acks
+        refusal = None
+        if acks not in (0, 1, ALL_REPLICAS):
+            refusal = _INVALID_ACKS
+        elif request.transactional_id is not None:
+            refusal = _NO_TRANSACTIONS
+        results: _Results = []
+        for topic in request.topic_data:
+            outcomes: list[_Outcome] = []
+            results.append((self._name_bytes(topic, version), outcomes))
+            if refusal is not None:
+                outcomes += [_failed(data.index, refusal) for data in topic.partition_data]
+                continue
+            name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+            if name is None:
+                outcomes += [_refused(context, name, data.index, _UNKNOWN_TOPIC_ID) for data in topic.partition_data]
+                continue
+            if is_internal(name) and context.client_id != ADMIN_CLIENT_ID:
+                outcomes += [_refused(context, name, data.index, _INTERNAL_TOPIC) for data in topic.partition_data]
+                continue
+            for data in topic.partition_data:
+                index = data.index
+                records = data.records or b""
+                try:
+                    if version < _ZSTD:
+                        _refuse_zstd(records)
+                    partition = self._replicas.get(name, index)
+                except KafkaError as error:
+                    outcomes.append(_refused(context, name, index, error))
+                    continue
+                each = (records, acks, outcomes, len(outcomes), index, context)
+                outcomes.append(_PENDING)
+                batches = waiting.get(partition)
+                if batches is None:
+                    waiting[partition] = [each]
+                else:
+                    batches.append(each)
+        return results
 
     async def _once_flushed(
-        self, request: Any, results: "list[tuple[bytes, list[_Outcome]]]", version: int, *, is_slow: bool
-    ) -> Reply:
-        """The answer, when what the request brought is on the disk where `flush.messages` or a slow disk ask for that.
+        self, requests: Sequence[tuple[RequestContext, Any]], results: list[_Results], *, is_slow: bool
+    ) -> Replies:
+        """The replies, once what the requests brought is on the disk, where `flush.messages` or a slow disk ask for it.
 
         A batch that was there already, sent again, waits as well: its first answer may still be waiting.
         """
         began_ns = time.time_ns()
         places: list[tuple[list[_Outcome], int]] = []
         flushes: list[Awaitable[None]] = []
-        for topic, (_, outcomes) in zip(request.topic_data, results, strict=True):
-            name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
-            for place, outcome in enumerate(outcomes):
-                if outcome.error or name is None:
-                    continue
-                try:
-                    partition = self._replicas.get(name, outcome.partition)
-                except KafkaError as error:
-                    outcomes[place] = _failed(outcome.partition, error)
-                    continue
-                if is_slow:
-                    self._group_commit.request(partition)
-                if is_slow or partition.awaits_flush:
-                    places.append((outcomes, place))
-                    flushes.append(self._group_commit.committed(partition, partition.log_end_offset))
+        for (context, request), topics in zip(requests, results, strict=True):
+            for topic, (_, outcomes) in zip(request.topic_data, topics, strict=True):
+                name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+                for place, outcome in enumerate(outcomes):
+                    if outcome.error or name is None:
+                        continue
+                    try:
+                        partition = self._replicas.get(name, outcome.partition)
+                    except KafkaError as error:
+                        outcomes[place] = _failed(outcome.partition, error)
+                        continue
+                    if is_slow:
+                        self._group_commit.request(partition)
+                    if is_slow or partition.awaits_flush:
+                        places.append((outcomes, place))
+                        flushes.append(self._group_commit.committed(partition, partition.log_end_offset))
         for (outcomes, place), done in zip(places, await asyncio.gather(*flushes, return_exceptions=True), strict=True):
             if isinstance(done, KafkaError):
                 outcomes[place] = _failed(outcomes[place].partition, done)
@@ -138,20 +195,7 @@ class ProduceApi:
             self._slow_disk.clock_is(ended_ns)
             if ended_ns - began_ns > STALL_NS:
                 self._slow_disk.stalled(ended_ns, ended_ns - began_ns)
-        return _reply(results, request.acks, version)
-
-    def _append(self, context: RequestContext, name: str, data: Any, acks: int, now_ms: int) -> _Outcome:
-        index = data.index
-        records = data.records or b""
-        partition: Partition | None = None
-        try:
-            if context.api_version < _ZSTD:
-                _refuse_zstd(records)
-            partition = self._replicas.get(name, index)
-            base_offset, _, append_time, start = partition.append_as_leader(records, now_ms=now_ms, acks=acks)
-        except KafkaError as error:
-            return _refused(context, name, index, error, -1 if partition is None else partition.log_start_offset)
-        return new_tuple(_Outcome, (index, 0, base_offset, append_time, start, None, ()))
+        return _replies(requests, results)
 
     @staticmethod
     def _name_bytes(topic: Any, version: int) -> bytes:
@@ -161,6 +205,11 @@ class ProduceApi:
         name = bytearray()
         put_string(name, topic.name, flexible=version >= _FLEXIBLE)
         return bytes(name)
+
+
+def _refused_by(partition: Partition, context: RequestContext, error: KafkaError) -> _Outcome:
+    topic, index = partition.topic_partition
+    return _refused(context, topic, index, error, partition.log_start_offset)
 
 
 def _refused(
@@ -178,15 +227,33 @@ def _refused(
     return _failed(index, error, log_start_offset)
 
 
-def _reply(results: list[tuple[bytes, list[_Outcome]]], acks: int, version: int) -> RawReply:
+def _replies(requests: Sequence[tuple[RequestContext, Any]], results: Sequence[_Results]) -> Replies:
+    return [
+        _reply(topics, request.acks, context.api_version)
+        for (context, request), topics in zip(requests, results, strict=True)
+    ]
+
+
+def _reply(results: _Results, acks: int, version: int) -> RawReply | InvalidRequestError:
     if acks != 0:
         return RawReply((_encode(results, version),))
     for _, partitions in results:
         for partition in partitions:
             if partition.error:
                 # As Kafka: without an answer, the end of the connection is the only sign of failure.
-                raise InvalidRequestError(f"a Produce with acks=0 failed: {partition.message}")
+                return InvalidRequestError(f"a Produce with acks=0 failed: {partition.message}")
     return NO_REPLY
+
+
+def _only(replies: Replies) -> RawReply:
+    [reply] = replies
+    if isinstance(reply, InvalidRequestError):
+        raise reply
+    return reply
+
+
+async def _only_later(replies: Awaitable[Replies]) -> RawReply:
+    return _only(await replies)
 
 
 def _refuse_zstd(records: bytes) -> None:
@@ -210,7 +277,7 @@ def _failed(index: int, error: KafkaError, log_start_offset: int = -1) -> _Outco
     return _Outcome(index, error.code.value, -1, -1, log_start_offset, str(error), records)
 
 
-def _encode(results: list[tuple[bytes, list[_Outcome]]], version: int) -> bytearray:
+def _encode(results: _Results, version: int) -> bytearray:
     flexible = version >= _FLEXIBLE
     out = bytearray()
     put_count(out, len(results), flexible=flexible)
