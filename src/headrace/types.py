@@ -1,19 +1,9 @@
-"""Nominal types shared by every room, so that a swapped offset and epoch does not type-check.
+"""Types shared by every room.
 
 Knows nothing of any other module.
 """
 
-from typing import Any, NamedTuple, NewType, TypeAlias
-
-Offset = NewType("Offset", int)
-"""Position of a record in its partition."""
-LeaderEpoch = NewType("LeaderEpoch", int)
-"""Number of the leadership under which a batch was written; -1 where unknown."""
-BrokerId = NewType("BrokerId", int)
-ProducerId = NewType("ProducerId", int)
-ProducerEpoch = NewType("ProducerEpoch", int)
-TimestampMs = NewType("TimestampMs", int)
-"""Milliseconds since the Unix epoch; -1 where unknown."""
+from typing import Any, NamedTuple, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes that can be sliced and written without a copy."""

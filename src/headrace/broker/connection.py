@@ -1,9 +1,8 @@
 """One plaintext client connection: frames in, answers out, in the order of the requests.
 
-As in Kafka, a connection has one request in hand at a time, except that Produce requests which have come together are
-handed on together: while an answer is awaited nothing more is read from that
-client. Reading also stops while answers wait for a client that does not take them. File regions go out with
-`sendfile`, so the bytes of a fetch never enter this process.
+As in Kafka, a connection has one request in hand at a time (Produce requests that have come together count as one):
+while an answer is awaited nothing more is read from that client. Reading also stops while answers wait for a client
+that does not take them. File regions go out with `sendfile`, so the bytes of a fetch never enter this process.
 """
 
 import asyncio

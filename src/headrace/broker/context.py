@@ -36,8 +36,6 @@ class RequestContext:
     correlation_id: int
     client_id: str | None
     client: ClientInfo
-    received_at: float
-    """Clock of the event loop, in seconds, when the request was whole."""
 
     @property
     def principal(self) -> str:

@@ -4,7 +4,6 @@ The one place through which every answer passes on its way out, so that here it 
 The APIs offered are exactly those in the table of handlers; ApiVersions is read off the same table.
 """
 
-import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -39,8 +38,7 @@ RunHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Replies
 class Dispatcher:
     """The dispatch table and the way through it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
         self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
         self._produce_run: RunHandler | None = None
@@ -166,7 +164,7 @@ class Dispatcher:
             if position > len(frame):
                 raise InvalidRequestError("the client id is longer than the request")
         client.client_id = client_id
-        context = RequestContext(api_key, api_version, correlation_id, client_id, client, self._loop.time())
+        context = RequestContext(api_key, api_version, correlation_id, client_id, client)
         offered = self._ranges.get(api_key)
         if offered is None:
             raise InvalidRequestError(f"API {api_key} was asked for, which is not offered here")

@@ -104,7 +104,7 @@ class Node:
         self.log_dirs = LogDirs.survey(self._data_directories, broker_id=config.node_id, cluster_id=founded)
         self._group_commit = GroupCommit(self._loop, self._disk_failed)
         self.replicas = ReplicaManager(self.log_dirs, self._log_config, self._group_commit)
-        self._dispatcher = Dispatcher(self._loop)
+        self._dispatcher = Dispatcher()
         self._server = Server(config, self._dispatcher, self._loop)
         try:
             # Everything that can go wrong comes before the first change to a directory that is perhaps somebody else's.

@@ -63,10 +63,6 @@ class Server:
         # Kafka's 50 overflow under a rush of clients, each of which then waits a second for its next attempt.
         return self._config.socket_listen_backlog_size if self._config.is_set(_BACKLOG) else socket.SOMAXCONN
 
-    @property
-    def connection_count(self) -> int:
-        return len(self._connections)
-
     def close(self) -> None:
         """Stop listening and end every connection."""
         if self._sweep is not None:

@@ -14,7 +14,6 @@ HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
 """Bytes of base offset and batch length, which the batch length itself does not count."""
 CRC_START: Final = 21
-MAGIC_POSITION: Final = 16
 MAGIC_V2: Final = 2
 
 NO_PRODUCER_ID: Final = -1
@@ -31,8 +30,6 @@ _OFFSET_LENGTH_EPOCH_MAGIC = struct.Struct(">qiib")
 _CRC = struct.Struct(">I")
 _CRC_POSITION: Final = 17
 BASE_OFFSET: Final = struct.Struct(">q")
-LEADER_EPOCH: Final = struct.Struct(">i")
-LEADER_EPOCH_POSITION: Final = 12
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_POSITION: Final = 21
 _MAX_TIMESTAMP = struct.Struct(">q")

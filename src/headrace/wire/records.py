@@ -223,18 +223,6 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
         )
 
 
-def check_body(header: rb.BatchHeader, body: Buffer) -> None:
-    """Walk the records of `body` without keeping them.
-
-    Raises KafkaError(invalid_record) when offsets are not 0, 1, 2, …, as a producer must number them.
-    """
-    for expected, record in enumerate(records_of(header, body)):
-        if record.offset != header.base_offset + expected:
-            raise KafkaError(
-                ErrorCode.invalid_record, f"record {expected} of the batch has offset delta {record.offset}"
-            )
-
-
 def _append_record(out: bytearray, offset_delta: int, timestamp_delta: int, record: RecordData) -> None:
     key, value, _, headers = record
     fields = [b"\x00", _varint(timestamp_delta), _varint(offset_delta)]

@@ -24,7 +24,7 @@ async def ask(
     request_encoder(api_key, version)(out, fields)
     request, _ = schema(api_key, version).read_request(bytes(out), 0)
     client = ClientInfo(listener=listener, host="192.0.2.9", port=7, local_address=("192.0.2.1", 19092))
-    reply = routes[api_key](RequestContext(int(api_key), version, 1, "me", client, 0.0), request)
+    reply = routes[api_key](RequestContext(int(api_key), version, 1, "me", client), request)
     if isinstance(reply, Awaitable):
         reply = await reply
     assert not isinstance(reply, RawReply)

@@ -22,8 +22,8 @@ def client() -> ClientInfo:
 
 
 @pytest.fixture
-async def dispatcher() -> Dispatcher:
-    return Dispatcher(asyncio.get_running_loop())
+def dispatcher() -> Dispatcher:
+    return Dispatcher()
 
 
 def request(
@@ -254,7 +254,7 @@ def test_every_api_answers_an_error_or_ends_the_connection(
     known = versions(key)
     assert known is not None
     for version in range(known.lowest, known.highest + 1):
-        context = RequestContext(key, version, 77, "me", client, 0.0)
+        context = RequestContext(key, version, 77, "me", client)
         with contextlib.suppress(InvalidRequestError):
             assert error_reply(context, _AnyRequest(), KafkaError(ErrorCode.unknown_server_error, "why"))
 
