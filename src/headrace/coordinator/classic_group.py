@@ -197,15 +197,16 @@ class ClassicGroup(Rebalance):
         Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, rebalance_in_progress,
         coordinator_not_available.
         """
-        self._check_alive()
         if generation < 0 and self.state is GroupState.EMPTY:
             return None
         member = None
         if generation >= 0 or member_id != UNKNOWN_MEMBER_ID or instance_id is not None:
             member = self._check_member(member_id, instance_id, generation)
-        elif not transactional:
-            raise KafkaError(ErrorCode.unknown_member_id, "the group has members: only they may commit its offsets")
-        if not transactional and self.state is GroupState.COMPLETING_REBALANCE:
+        else:
+            self._check_alive()
+            if not transactional:
+                raise KafkaError(ErrorCode.unknown_member_id, "the group has members: only they may commit its offsets")
+        if self.state is GroupState.COMPLETING_REBALANCE and not transactional:
             raise KafkaError(ErrorCode.rebalance_in_progress)
         return member
 

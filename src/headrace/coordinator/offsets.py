@@ -65,9 +65,10 @@ class Offsets:
             self._pending.setdefault(producer_id, {})[key] = value
         else:
             self._put(key, value)
-            for pending in self._pending.values():
-                if key in pending:
-                    pending[key] = None
+            if self._pending:
+                for pending in self._pending.values():
+                    if key in pending:
+                        pending[key] = None
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Apply a transaction marker. The commit that stands last in the log wins, whenever its transaction ends."""
@@ -84,7 +85,11 @@ class Offsets:
                     other[key] = None
 
     def _put(self, key: OffsetKey, value: CommittedOffset) -> None:
-        self._groups.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
+        group_id, topic, partition = key
+        try:
+            self._groups[group_id][topic][partition] = value
+        except KeyError:  # its group's or its topic's first
+            self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = value
 
     def _remove(self, key: OffsetKey) -> None:
         by_topic = self._groups.get(key.group_id)

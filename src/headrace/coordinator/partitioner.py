@@ -5,7 +5,6 @@ from functools import lru_cache
 _JAVA_MIN_INT = -(2**31)
 
 
-@lru_cache(maxsize=65_536)
 def java_hash(text: str) -> int:
     """`String.hashCode()`: over UTF-16 code units, as a signed 32-bit number."""
     units = text.encode("utf-16-be", "surrogatepass")
@@ -15,6 +14,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+@lru_cache(maxsize=65_536)
 def partition_for(key: str, partition_count: int) -> int:
     value = java_hash(key)
     return (0 if value == _JAVA_MIN_INT else abs(value)) % partition_count

@@ -5,6 +5,8 @@ are validated. Initial rebalances wait `group.initial.rebalance.delay.ms` for mo
 when all have rejoined or the largest rebalance timeout of the members is over.
 """
 
+from functools import lru_cache
+
 from headrace.coordinator.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.coordinator.effects import (
     AppendMetadata,
@@ -28,6 +30,12 @@ from headrace.errors import ErrorCode
 
 _JOIN_TIMER = Timer(TimerKind.JOIN)
 _SYNC_TIMER = Timer(TimerKind.SYNC)
+
+
+@lru_cache(maxsize=16_384)
+def _session_timer(member_id: str, timeout_ms: int) -> ScheduleTimer:
+    # With every heartbeat and every commit the same again.
+    return ScheduleTimer(Timer(TimerKind.HEARTBEAT, member_id), timeout_ms)
 
 
 class Rebalance:
@@ -282,7 +290,7 @@ class Rebalance:
         )
 
     def session_timer(self, member: ClassicMember) -> ScheduleTimer:
-        return ScheduleTimer(Timer(TimerKind.HEARTBEAT, member.member_id), member.session_timeout_ms)
+        return _session_timer(member.member_id, member.session_timeout_ms)
 
     def note(self, out: list[Effect], what: Happening, member: ClassicMember, reason: str) -> None:
         out.append(

@@ -110,12 +110,13 @@ def encode(key: WrittenKey, value: Value | None) -> tuple[bytes, bytes | None]:
     """Key and value of a record; a value of None is a tombstone."""
     if isinstance(key, OffsetKey):
         encoded_key = encode_offset_key(*key)
+        if isinstance(value, CommittedOffset):
+            return encoded_key, encode_offset(value)
     else:
         encoded_key = encode_group_key(key.group_id) if isinstance(key, GroupKey) else encode_key(key)
     if value is None:
         return encoded_key, None
-    if isinstance(value, CommittedOffset):
-        return encoded_key, encode_offset(value)
+    assert not isinstance(value, CommittedOffset)
     return encoded_key, encode_group(value) if isinstance(value, GroupMetadata) else encode_value(value)
 
 

@@ -402,7 +402,7 @@ class GroupCoordinator:
     def _append_metadata(self, shard: LedShard, group: ClassicGroup, effect: AppendMetadata) -> list[Effect]:
         error = ErrorCode.none
         try:
-            self._shards.append(shard, [(GroupKey(group.group_id), effect.metadata)])
+            self._shards.append(shard, [(GroupKey(group.group_id), effect.metadata)], wall_ms())
         except KafkaError as failure:
             log.warning("Group %s: its metadata could not be stored: %s", group.group_id, failure)
             error = failure.code
@@ -412,8 +412,9 @@ class GroupCoordinator:
 
     def _schedule(self, group: Group, effect: ScheduleTimer) -> None:
         key = group.group_id, effect.timer
-        if not effect.may_run_already or key not in self._timers:
-            self._timers.schedule(key, self._loop.time() + effect.delay_ms / 1000)
+        if effect.may_run_already and key in self._timers:
+            return
+        if self._timers.schedule(key, self._loop.time() + effect.delay_ms / 1000):
             self._arm()
 
     def _arm(self) -> None:

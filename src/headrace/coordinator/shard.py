@@ -34,6 +34,7 @@ from headrace.coordinator.records import (
 from headrace.coordinator.settings import GroupSettings
 from headrace.coordinator.subscriptions import Topics
 from headrace.errors import ErrorCode, KafkaError
+from headrace.types import new_tuple
 
 Change: TypeAlias = tuple[WrittenKey, Value | None]
 Decision: TypeAlias = list[Change]
@@ -112,7 +113,7 @@ class GroupShard:
                 errors.append(ErrorCode.offset_metadata_too_large)
             else:
                 errors.append(ErrorCode.none)
-                decision.append((OffsetKey(group_id, topic, partition), value))
+                decision.append((new_tuple(OffsetKey, (group_id, topic, partition)), value))
         return errors, decision
 
     def decide_delete(self, group_id: str) -> Decision:
@@ -195,14 +196,7 @@ class GroupShard:
 
     # Replay
 
-    def replay(
-        self,
-        key: WrittenKey,
-        value: Value | None,
-        *,
-        now_ms: int,
-        producer_id: int = -1,
-    ) -> None:
+    def replay(self, key: WrittenKey, value: Value | None, now_ms: int, producer_id: int = -1) -> None:
         """Apply one record of the log."""
         if isinstance(key, OffsetKey):
             assert value is None or isinstance(value, CommittedOffset)

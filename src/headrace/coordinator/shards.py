@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import starmap
 from typing import Protocol
 
 from headrace.coordinator.loading import load
@@ -128,9 +129,9 @@ class Shards:
         if shard is not None:
             shard.state.offsets.end_transaction(producer_id, committed=committed)
 
-    def append(self, shard: LedShard, decision: Sequence[Change]) -> int:
+    def append(self, shard: LedShard, decision: Sequence[Change], now_ms: int) -> int:
         """Write the decision as one batch; its base offset. Raises KafkaError as group members understand it."""
-        batch = plain_batch([encode(key, value) for key, value in decision], wall_ms(), self._codec)
+        batch = plain_batch(starmap(encode, decision), now_ms, self._codec)
         try:
             return shard.log.append(batch)
         except KafkaError as error:
@@ -139,11 +140,12 @@ class Shards:
     def append_and_replay(self, shard: LedShard, decision: Sequence[Change]) -> None:
         """Write the decision, then make it true. Raises KafkaError, with nothing of that batch changed."""
         now_ms = wall_ms()
+        replay = shard.state.replay
         for start in range(0, len(decision), _RECORDS_PER_BATCH):
             batch = decision[start : start + _RECORDS_PER_BATCH]
-            self.append(shard, batch)
+            self.append(shard, batch, now_ms)
             for key, value in batch:
-                shard.state.replay(key, value, now_ms=now_ms)
+                replay(key, value, now_ms)
 
     def _load_slice(self) -> None:
         deadline = time.monotonic() + _LOAD_SLICE_S

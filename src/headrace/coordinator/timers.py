@@ -26,13 +26,14 @@ class Timers(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._deadlines
 
-    def schedule(self, key: K, deadline: float) -> None:
-        """Set or move the deadline of `key`."""
+    def schedule(self, key: K, deadline: float) -> bool:
+        """Set or move the deadline of `key`; whether `next_look` may be another now."""
         entry = self._deadlines.get(key)
         if entry is not None and entry[1] <= deadline:
             self._deadlines[key] = (deadline, entry[1])
-        else:
-            self._push(key, deadline)
+            return False
+        self._push(key, deadline)
+        return True
 
     def cancel(self, key: K) -> None:
         self._deadlines.pop(key, None)

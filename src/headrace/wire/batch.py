@@ -16,7 +16,9 @@ LOG_OVERHEAD: Final = 12
 CRC_START: Final = 21
 MAGIC_V2: Final = 2
 
+NO_LEADER_EPOCH: Final = -1
 NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 
 CODEC_MASK: Final = 0x07
@@ -27,6 +29,8 @@ DELETE_HORIZON_FLAG: Final = 0x40
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_LENGTH_EPOCH_MAGIC = struct.Struct(">qiib")
+_UNCHECKED = struct.Struct(">qiibI")
+_CHECKED = struct.Struct(">hiqqqhii")
 _CRC = struct.Struct(">I")
 _CRC_POSITION: Final = 17
 BASE_OFFSET: Final = struct.Struct(">q")
@@ -131,6 +135,23 @@ def with_log_append_time(header: BatchHeader, data: Buffer, position: int, times
 def pack_header(header: BatchHeader) -> bytes:
     """The 61 bytes of `header`, its `crc` as given."""
     return _HEADER.pack(*header)
+
+
+def plain(body: bytes, record_count: int, timestamp: int, attributes: int) -> bytes:
+    """A whole batch, of no producer, round `body`: records in order, all of them written at `timestamp` (ms)."""
+    checked = _CHECKED.pack(
+        attributes,
+        record_count - 1,
+        timestamp,
+        timestamp,
+        NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH,
+        NO_SEQUENCE,
+        record_count,
+    )
+    checked += body
+    length = CRC_START + len(checked) - LOG_OVERHEAD
+    return _UNCHECKED.pack(0, length, NO_LEADER_EPOCH, MAGIC_V2, crc32c(checked)) + checked
 
 
 def seal(batch: bytearray) -> None:

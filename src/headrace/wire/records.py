@@ -3,7 +3,7 @@
 Layout: https://kafka.apache.org/documentation/#record
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -71,7 +71,7 @@ def build_batch(
     )
 
 
-def plain_batch(records: Sequence[tuple[bytes, bytes | None]], timestamp: int, codec: Codec) -> bytes:
+def plain_batch(records: Iterable[tuple[bytes, bytes | None]], timestamp: int, codec: Codec) -> bytes:
     """One batch of keys and values, all written at `timestamp` (ms); what `build_batch` makes of them, and faster."""
     parts: list[bytes] = []
     delta = 0
@@ -80,21 +80,8 @@ def plain_batch(records: Sequence[tuple[bytes, bytes | None]], timestamp: int, c
         record = b"".join((b"\x00\x00", _varint(delta), _varint(len(key)), key, content, b"\x00"))
         parts += (_varint(len(record)), record)
         delta += 1
-    return assemble(
-        b"".join(parts),
-        record_count=delta,
-        last_offset_delta=delta - 1,
-        base_timestamp=timestamp,
-        max_timestamp=timestamp,
-        base_offset=0,
-        codec=codec,
-        level=None,
-        leader_epoch=-1,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        attributes=0,
-    )
+    body = b"".join(parts)
+    return rb.plain(body if codec is Codec.NONE else compress(codec, body), delta, timestamp, codec)
 
 
 def assemble(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.context import ClientInfo, Handler, RawReply, RequestContext
+from headrace.storage.log_file import FileSlice
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema, versions
 
 
@@ -27,8 +28,13 @@ async def ask(
     reply = routes[api_key](RequestContext(int(api_key), version, 1, "me", client), request)
     if isinstance(reply, Awaitable):
         reply = await reply
-    assert not isinstance(reply, RawReply)
     answer = bytearray()
-    schema(api_key, version).encode_response(answer, reply)
-    entity, _ = response_reader(api_key, version)(bytes(answer), 0)
+    if isinstance(reply, RawReply):
+        for part in reply.parts:
+            assert not isinstance(part, FileSlice)
+            answer += part
+    else:
+        schema(api_key, version).encode_response(answer, reply)
+    entity, end = response_reader(api_key, version)(bytes(answer), 0)
+    assert end == len(answer), "the answer is longer than its schema"
     return entity

@@ -1,22 +1,33 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: names, topic ids and existence here, the offsets in the coordinator."""
 
+import struct
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from headrace.broker.context import Handler, RequestContext
-from headrace.coordinator.records import CommittedOffset
+from headrace.broker.context import Handler, RawReply, RequestContext
+from headrace.coordinator.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.shard import OffsetToCommit
 from headrace.errors import ErrorCode, KafkaError
-from headrace.types import Request
+from headrace.types import Request, new_tuple
 from headrace.wire.apis import ApiKey
-from headrace.wire.encoder import Fields
+from headrace.wire.encoder import Fields, put_count, put_string
 
 _TOPIC_IDS_SINCE = 10
 _EPOCHS_SINCE = 9
+_LAST_RETENTION = 4
+_THROTTLE_SINCE = 3
+_LEADER_EPOCHS_SINCE = 6
+_FLEXIBLE_COMMIT = 8
+_NOT_THROTTLED = bytes(4)
+_NO_ID = bytes(16)
+_COMMITTED = struct.Struct(">ih")
+_COMMITTED_FLEXIBLE = struct.Struct(">ihx")
+"""A partition and its error code, and that it has no tags."""
+_ZERO = timedelta(0)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -45,40 +56,41 @@ class OffsetApis:
             ApiKey.OFFSET_DELETE: self.delete,
         }
 
-    def commit(self, context: RequestContext, request: Request) -> Fields:
+    def commit(self, context: RequestContext, request: Request) -> RawReply:
         """Commits what names an existing partition; the answer has an error code per partition."""
-        by_id = context.api_version >= _TOPIC_IDS_SINCE
+        version = context.api_version
         now_ms = time.time_ns() // 1_000_000
-        expire_timestamp = _expire_timestamp(request, now_ms)
-        answers: list[dict[str, Any]] = []
+        expire_timestamp = _expire_timestamp(request, now_ms) if version <= _LAST_RETENTION else NO_TIMESTAMP
+        answers: list[tuple[Any, list[ErrorCode]]] = []
         to_commit: list[OffsetToCommit] = []
-        accepted: list[dict[str, Any]] = []
+        places: list[tuple[list[ErrorCode], int]] = []
         for topic in request.topics:
-            if not topic.partitions:
+            partitions = topic.partitions
+            if not partitions:
                 continue  # as Kafka: what was not said is not answered
-            name, unknown, partition_count = self._resolve(topic, by_id=by_id)
+            name, unknown, partition_count = self._resolve(topic, by_id=version >= _TOPIC_IDS_SINCE)
             topic_id = self._topics.topic_id(name) if partition_count else None
-            partitions = []
-            for partition in topic.partitions:
+            id_bytes = b"" if topic_id is None else topic_id.bytes
+            errors = [unknown] * len(partitions)
+            answers.append((topic, errors))
+            for place, partition in enumerate(partitions):
                 index = partition.partition_index
-                answer = {"partition_index": index, "error_code": unknown}
-                partitions.append(answer)
                 if 0 <= index < partition_count:
-                    accepted.append(answer)
-                    offset = CommittedOffset(
+                    places.append((errors, place))
+                    offset = (
                         partition.committed_offset,
-                        getattr(partition, "committed_leader_epoch", -1),
+                        partition.committed_leader_epoch if version >= _LEADER_EPOCHS_SINCE else NO_LEADER_EPOCH,
                         partition.committed_metadata or "",
                         now_ms,
                         expire_timestamp,
-                        b"" if topic_id is None else topic_id.bytes,
+                        id_bytes,
+                        -1,
                     )
-                    to_commit.append((name, index, offset))
-            answers.append({**_name_of(topic, by_id=by_id), "partitions": partitions})
+                    to_commit.append((name, index, new_tuple(CommittedOffset, offset)))
         if to_commit:
-            for answer, error in zip(accepted, self._commit(context, request, to_commit), strict=True):
-                answer["error_code"] = error
-        return {"topics": answers}
+            for (errors, place), error in zip(places, self._commit(context, request, to_commit), strict=True):
+                errors[place] = error
+        return RawReply((_commit_answer(answers, version),))
 
     def _commit(self, context: RequestContext, request: Request, to_commit: list[OffsetToCommit]) -> list[ErrorCode]:
         try:
@@ -201,16 +213,37 @@ class OffsetApis:
         return name, ErrorCode.unknown_topic_or_partition, self._topics.partition_count(name) or 0
 
 
+def _commit_answer(topics: list[tuple[Any, list[ErrorCode]]], version: int) -> bytearray:
+    """Topics of the request, each with the error codes of its partitions, encoded by hand: consumers commit all the
+    time (layout: https://kafka.apache.org/protocol#The_Messages_OffsetCommit).
+    """
+    flexible = version >= _FLEXIBLE_COMMIT
+    out = bytearray(_NOT_THROTTLED if version >= _THROTTLE_SINCE else b"")
+    put_count(out, len(topics), flexible=flexible)
+    pack = (_COMMITTED_FLEXIBLE if flexible else _COMMITTED).pack
+    for topic, errors in topics:
+        if version >= _TOPIC_IDS_SINCE:
+            out += _NO_ID if topic.topic_id is None else topic.topic_id.bytes
+        else:
+            put_string(out, topic.name, flexible=flexible)
+        put_count(out, len(errors), flexible=flexible)
+        for partition, error in zip(topic.partitions, errors, strict=True):
+            out += pack(partition.partition_index, error)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    return out
+
+
 def _name_of(topic: Any, *, by_id: bool) -> dict[str, Any]:
     return {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
 
 
 def _expire_timestamp(request: Request, now_ms: int) -> int:
-    """When the offsets expire, in ms: only versions 2 to 4 can say so; -1 for the broker's retention."""
-    retention = getattr(request, "retention_time", None)
-    if retention is None or retention < timedelta(0):
-        return -1
-    return now_ms + int(retention // _MILLISECOND)
+    """When the offsets of versions 2 to 4 expire, in ms; -1 for the broker's retention."""
+    retention: timedelta = request.retention_time
+    return now_ms + retention // _MILLISECOND if retention >= _ZERO else NO_TIMESTAMP
 
 
 def _offset(index: int, committed: CommittedOffset) -> Fields:
