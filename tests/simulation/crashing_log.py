@@ -22,7 +22,7 @@ class CrashingLog:
         self.committed: dict[OffsetKey, int] = {}
         """What a reader of the log takes for the committed offsets: the model that the coordinator is held against."""
 
-    def append(self, batch: bytes) -> int:
+    def append(self, batch: bytes, now_ms: int) -> int:
         if self.refusal is not None:
             raise KafkaError(self.refusal)
         base = self.end

@@ -287,6 +287,11 @@ class Node:
         found = self.controller.image.topics.get(topic)
         return None if found is None else len(found.partitions)
 
+    def describe(self, topic: str) -> tuple[bytes, int] | None:
+        """Id (16 bytes) and number of partitions of the topic; None where there is no such topic."""
+        found = self.controller.image.topics.get(topic)
+        return None if found is None else (found.topic_id.bytes, len(found.partitions))
+
     def partition(self, topic: str, index: int) -> Partition | None:
         """The partition, where this broker leads it and it is not offline."""
         try:

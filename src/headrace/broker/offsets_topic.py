@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from headrace.replication.partition import Partition
-from headrace.replication.replica_manager import now_ms
 from headrace.types import Buffer
 from headrace.wire.records import batch_headers
 
@@ -18,9 +17,9 @@ class OffsetsTopicLog:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
 
-    def append(self, batch: bytes) -> int:
+    def append(self, batch: bytes, now_ms: int) -> int:
         """The base offset that the batch got. Raises KafkaError."""
-        return self._partition.append_as_leader(batch, now_ms=now_ms(), internal=True).base_offset
+        return self._partition.append_as_leader(batch, now_ms=now_ms, internal=True).base_offset
 
     def batches(self) -> Iterator[Buffer]:
         """Everything in the log, in buffers of whole batches of about a megabyte."""

@@ -64,7 +64,11 @@ class Offsets:
         elif producer_id >= 0:
             self._pending.setdefault(producer_id, {})[key] = value
         else:
-            self._put(key, value)
+            group_id, topic, partition = key
+            try:
+                self._groups[group_id][topic][partition] = value
+            except KeyError:
+                self._put(key, value)
             if self._pending:
                 for pending in self._pending.values():
                     if key in pending:
@@ -85,11 +89,7 @@ class Offsets:
                     other[key] = None
 
     def _put(self, key: OffsetKey, value: CommittedOffset) -> None:
-        group_id, topic, partition = key
-        try:
-            self._groups[group_id][topic][partition] = value
-        except KeyError:  # its group's or its topic's first
-            self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = value
+        self._groups.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
 
     def _remove(self, key: OffsetKey) -> None:
         by_topic = self._groups.get(key.group_id)

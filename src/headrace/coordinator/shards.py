@@ -47,7 +47,7 @@ _AS_COORDINATOR_ERROR = {
 class CoordinatorLog(Protocol):
     """The one partition of `__consumer_offsets` that a shard lives in."""
 
-    def append(self, batch: bytes) -> int:
+    def append(self, batch: bytes, now_ms: int) -> int:
         """Write one batch, whose offsets begin at 0; the base offset it got. Raises KafkaError."""
 
     def batches(self) -> Iterator[Buffer]:
@@ -133,18 +133,20 @@ class Shards:
         """Write the decision as one batch; its base offset. Raises KafkaError as group members understand it."""
         batch = plain_batch(starmap(encode, decision), now_ms, self._codec)
         try:
-            return shard.log.append(batch)
+            return shard.log.append(batch, now_ms)
         except KafkaError as error:
             raise KafkaError(_AS_COORDINATOR_ERROR.get(error.code, error.code), error.message) from error
 
     def append_and_replay(self, shard: LedShard, decision: Sequence[Change]) -> None:
         """Write the decision, then make it true. Raises KafkaError, with nothing of that batch changed."""
-        now_ms = wall_ms()
-        replay = shard.state.replay
-        for start in range(0, len(decision), _RECORDS_PER_BATCH):
-            batch = decision[start : start + _RECORDS_PER_BATCH]
-            self.append(shard, batch, now_ms)
-            for key, value in batch:
+        if len(decision) > _RECORDS_PER_BATCH:
+            for start in range(0, len(decision), _RECORDS_PER_BATCH):
+                self.append_and_replay(shard, decision[start : start + _RECORDS_PER_BATCH])
+        elif decision:
+            now_ms = wall_ms()
+            self.append(shard, decision, now_ms)
+            replay = shard.state.replay
+            for key, value in decision:
                 replay(key, value, now_ms)
 
     def _load_slice(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -36,13 +36,14 @@ class GroupCommit:
         self._failed = failed
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
-        self._in_flight: set[Partition] = set()
+        self.partitions: set[Partition] = set()
+        """Those that have a flush coming; to be read only."""
         self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     def request(self, partition: "Partition") -> None:
         """Flush the partition's log, with all that is appended to it before the loop turns."""
-        if partition not in self._in_flight:
-            self._in_flight.add(partition)
+        if partition not in self.partitions:
+            self.partitions.add(partition)
             self._loop.call_soon(self._flush, partition)
 
     def committed(self, partition: "Partition", end_offset: int) -> "asyncio.Future[None]":
@@ -50,11 +51,6 @@ class GroupCommit:
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.setdefault(partition, deque()).append((end_offset, future))
         return future
-
-    @property
-    def partitions(self) -> "Collection[Partition]":
-        """Those that have a flush coming."""
-        return self._in_flight
 
     def _flush(self, partition: "Partition") -> None:
         if self._is_closed:
@@ -71,7 +67,7 @@ class GroupCommit:
             log.error("Whoever waits for the disk waits on, as the flush is tried again: %s", error)
             self._loop.call_later(_RETRY_S, self._flush, partition)
             return
-        self._in_flight.discard(partition)
+        self.partitions.discard(partition)
         if error is not None:
             self._give_up(partition, error)
         if error is not None or done.cancelled():

@@ -15,6 +15,7 @@ from headrace.types import Buffer
 from headrace.wire.encoder import unwrap
 
 _Step: TypeAlias = Callable[[Buffer, int], int]
+_StepMaker: TypeAlias = Callable[[int], _Step]
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _SIZES: Final = {
@@ -36,14 +37,14 @@ _SIZES: Final = {
 class _Layout(NamedTuple):
     """How to pass over a value of `size` bytes, or of at least `least` where it has no one size.
 
-    `step` goes to its end. `tail` goes only as far as there are arrays to check, for what comes last in a message; None
-    where it holds no array.
+    `after` makes a step over so many bytes and then to the value's end. `tail_after` makes one that goes only as far as
+    there are arrays to check, for what comes last in a message; None where it holds no array.
     """
 
     size: int | None
     least: int
-    step: _Step
-    tail: _Step | None = None
+    after: _StepMaker
+    tail_after: _StepMaker | None = None
 
 
 def compile_bounds(cls: Any) -> Callable[[Buffer, int], None]:
@@ -53,7 +54,8 @@ def compile_bounds(cls: Any) -> Callable[[Buffer, int], None]:
     none, which kio would hand on as None. A message that ends early is left to the
     reader, which finds it at the same place.
     """
-    tail = _structure(cls).tail
+    tail_after = _structure(cls).tail_after
+    tail = None if tail_after is None else tail_after(0)
 
     def check(data: Buffer, position: int) -> None:
         try:
@@ -73,47 +75,59 @@ def _structure(cls: Any) -> _Layout:
         layout = _field(field.type, field.metadata.get("kafka_type"), flexible)
         if "tag" not in field.metadata:
             layouts.append(layout)
-        elif layout.tail is not None:
-            tagged[field.metadata["tag"]] = layout.tail
+        elif layout.tail_after is not None:
+            tagged[field.metadata["tag"]] = layout.tail_after(0)
     if flexible:
-        step = _tags_with(tagged) if tagged else _tags
-        layouts.append(_Layout(None, 1, step, step if tagged else None))
+        after = _tags_with(tagged) if tagged else _tags
+        layouts.append(_Layout(None, 1, after, after if tagged else None))
     return _sequence(layouts)
 
 
 def _sequence(layouts: list[_Layout]) -> _Layout:
-    merged: list[_Layout] = []
+    least = sum(layout.least for layout in layouts)
+    parts: list[tuple[int, _Layout]] = []
+    fixed = 0
     for layout in layouts:
-        if layout.size is not None and merged and merged[-1].size is not None:
-            merged[-1] = _fixed(merged[-1].size + layout.size)
+        if layout.size is None:
+            parts.append((fixed, layout))
+            fixed = 0
         else:
-            merged.append(layout)
-    if len(merged) == 1:
-        return merged[0]
-    with_arrays = [index for index, layout in enumerate(merged) if layout.tail is not None]
-    tail = None
-    if with_arrays:
-        last = with_arrays[-1]
-        tail = _chain([*(layout.step for layout in merged[:last]), merged[last].tail])
-    least = sum(layout.least for layout in merged)
-    return _Layout(None, least, _chain([layout.step for layout in merged]), tail)
+            fixed += layout.size
+    if not parts:
+        return _fixed(fixed)
+    behind = fixed
+    last = max((place for place, (_, layout) in enumerate(parts) if layout.tail_after is not None), default=-1)
+
+    def after(before: int) -> _Step:
+        return _chain(before, [(skipped, layout.after) for skipped, layout in parts], behind)
+
+    def tail_after(before: int) -> _Step:
+        skipped, layout = parts[last]
+        assert layout.tail_after is not None
+        return _chain(before, [*((size, part.after) for size, part in parts[:last]), (skipped, layout.tail_after)], 0)
+
+    return _Layout(None, least, after, tail_after if last >= 0 else None)
 
 
-def _chain(steps: Sequence[_Step | None]) -> _Step:
-    taken = tuple(step for step in steps if step is not None)
-    if len(taken) == 1:
-        return taken[0]
+def _chain(before: int, parts: Sequence[tuple[int, _StepMaker]], behind: int) -> _Step:
+    """The parts one after the other, each behind so many bytes of its own."""
+    (skipped, make), *others = parts
+    first = make(before + skipped)
+    rest = tuple(make(skipped) for skipped, make in others)
+    if not rest and not behind:
+        return first
 
     def follow(data: Buffer, position: int) -> int:
-        for step in taken:
+        position = first(data, position)
+        for step in rest:
             position = step(data, position)
-        return position
+        return position + behind
 
     return follow
 
 
 def _fixed(size: int) -> _Layout:
-    return _Layout(size, size, lambda _, position: position + size)
+    return _Layout(size, size, lambda before: lambda _, position: position + before + size)
 
 
 def _field(annotation: Any, kafka_type: str | None, flexible: bool) -> _Layout:
@@ -121,8 +135,8 @@ def _field(annotation: Any, kafka_type: str | None, flexible: bool) -> _Layout:
     if kafka_type is None:
         layout = _structure(inner)
         if nullable and not is_array:
-            tail = None if layout.tail is None else _nullable(layout.tail)
-            return _Layout(None, 1, _nullable(layout.step), tail)
+            tail_after = None if layout.tail_after is None else _nullable(layout.tail_after(0))
+            return _Layout(None, 1, _nullable(layout.after(0)), tail_after)
     elif kafka_type in _SIZES:
         layout = _fixed(_SIZES[kafka_type])
     elif flexible:
@@ -135,30 +149,30 @@ def _field(annotation: Any, kafka_type: str | None, flexible: bool) -> _Layout:
 
 
 def _array(item: _Layout, flexible: bool, nullable: bool) -> _Layout:
-    size, step, tail = item.size, item.step, item.tail
-    count_of = _checked_count(flexible, nullable, max(1, item.least))
+    least = max(1, item.least)
+    step = item.after(0)
+    last_step = None if item.tail_after is None else item.tail_after(0)
+
+    def after(before: int) -> _Step:
+        return _items(before, flexible, nullable, least, item.size, step, step)
+
+    def tail_after(before: int) -> _Step:
+        # Where the items have no arrays, how many there are is all that matters.
+        return _items(before, flexible, nullable, least, 0 if last_step is None else None, step, last_step or step)
+
+    return _Layout(None, 1 if flexible else 4, after, tail_after)
+
+
+def _items(
+    before: int, flexible: bool, nullable: bool, least: int, size: int | None, step: _Step, last_step: _Step
+) -> _Step:
+    """Over `before` bytes and an array: of items of `size` bytes, or by `step` over each and `last_step` over the last.
+
+    One function, as every call of another takes its time.
+    """
 
     def follow(data: Buffer, position: int) -> int:
-        count, position = count_of(data, position)
-        if size is not None:
-            return position + count * size
-        for _ in range(count):
-            position = step(data, position)
-        return position
-
-    def follow_to_last_array(data: Buffer, position: int) -> int:
-        count, position = count_of(data, position)
-        if tail is None or count == 0:
-            return position
-        for _ in range(count - 1):
-            position = step(data, position)
-        return tail(data, position)
-
-    return _Layout(None, 1 if flexible else 4, follow, follow_to_last_array)
-
-
-def _checked_count(flexible: bool, nullable: bool, least: int) -> Callable[[Buffer, int], tuple[int, int]]:
-    def count_of(data: Buffer, position: int) -> tuple[int, int]:
+        position += before
         if flexible:
             count = data[position]
             position += 1
@@ -171,44 +185,70 @@ def _checked_count(flexible: bool, nullable: bool, least: int) -> Callable[[Buff
         if count <= 0:
             if count < 0 and not nullable:
                 raise ValueError("a null array where the message may have none")
-            return 0, position
+            return position
         if count * least > len(data) - position:
             raise ValueError(f"an array of {count} items in the {max(0, len(data) - position)} bytes that are left")
-        return count, position
+        if size is not None:
+            return position + count * size
+        if count > 1:
+            for _ in range(count - 1):
+                position = step(data, position)
+        return last_step(data, position)
 
-    return count_of
-
-
-def _nullable(step: _Step) -> _Step:
-    return lambda data, position: step(data, position + 1) if data[position] < 0x80 else position + 1
-
-
-def _compact(data: Buffer, position: int) -> int:
-    length = data[position]
-    position += 1
-    if length > 0x7F:
-        length, position = unsigned_varint(data, position - 1)
-    return position + length - 1 if length else position
+    return follow
 
 
-def _string(data: Buffer, position: int) -> int:
-    length: int = _INT16.unpack_from(data, position)[0]
-    return position + 2 + max(0, length)
+def _nullable(step: _Step) -> _StepMaker:
+    def after(before: int) -> _Step:
+        def follow(data: Buffer, position: int) -> int:
+            position += before
+            return step(data, position + 1) if data[position] < 0x80 else position + 1
+
+        return follow
+
+    return after
 
 
-def _bytes(data: Buffer, position: int) -> int:
-    length: int = _INT32.unpack_from(data, position)[0]
-    return position + 4 + max(0, length)
+def _compact(before: int) -> _Step:
+    def follow(data: Buffer, position: int) -> int:
+        position += before
+        length = data[position]
+        position += 1
+        if length > 0x7F:
+            length, position = unsigned_varint(data, position - 1)
+        return position + length - 1 if length else position
+
+    return follow
 
 
-def _tags(data: Buffer, position: int) -> int:
-    if data[position] == 0:
-        return position + 1
-    return _follow_tags(data, position, {})
+def _string(before: int) -> _Step:
+    def follow(data: Buffer, position: int) -> int:
+        position += before
+        length: int = _INT16.unpack_from(data, position)[0]
+        return position + 2 + length if length > 0 else position + 2
+
+    return follow
 
 
-def _tags_with(known: Mapping[int, _Step]) -> _Step:
-    return lambda data, position: _follow_tags(data, position, known)
+def _bytes(before: int) -> _Step:
+    def follow(data: Buffer, position: int) -> int:
+        position += before
+        length: int = _INT32.unpack_from(data, position)[0]
+        return position + 4 + length if length > 0 else position + 4
+
+    return follow
+
+
+def _tags(before: int) -> _Step:
+    def follow(data: Buffer, position: int) -> int:
+        position += before
+        return position + 1 if data[position] == 0 else _follow_tags(data, position, {})
+
+    return follow
+
+
+def _tags_with(known: Mapping[int, _Step]) -> _StepMaker:
+    return lambda before: lambda data, position: _follow_tags(data, position + before, known)
 
 
 def _follow_tags(data: Buffer, position: int, known: Mapping[int, _Step]) -> int:

@@ -44,6 +44,9 @@ class GroupWorld:
     def topic_id(self, topic: str) -> UUID | None:
         return self.topics[topic][0] if topic in self.topics else None
 
+    def describe(self, topic: str) -> tuple[bytes, int] | None:
+        return (self.topics[topic][0].bytes, self.topics[topic][1]) if topic in self.topics else None
+
     def topic_name(self, topic_id: UUID) -> str | None:
         return next((name for name, (known, _) in self.topics.items() if known == topic_id), None)
 

@@ -27,7 +27,7 @@ class MemoryLog:
         self.error: KafkaError | None = None
         self._end = 0
 
-    def append(self, batch: bytes) -> int:
+    def append(self, batch: bytes, now_ms: int) -> int:
         if self.error is not None:
             raise self.error
         placed = bytearray(batch)

@@ -4,6 +4,7 @@ import struct
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -18,12 +19,15 @@ from headrace.wire.encoder import Fields, put_count, put_string
 
 _TOPIC_IDS_SINCE = 10
 _EPOCHS_SINCE = 9
+_INSTANCES_SINCE = 7
 _LAST_RETENTION = 4
 _THROTTLE_SINCE = 3
 _LEADER_EPOCHS_SINCE = 6
 _FLEXIBLE_COMMIT = 8
 _NOT_THROTTLED = bytes(4)
-_NO_ID = bytes(16)
+_UNKNOWN = ErrorCode.unknown_topic_or_partition
+_UNKNOWN_ID = ErrorCode.unknown_topic_id
+_NO_TOPIC = (b"", 0)
 _COMMITTED = struct.Struct(">ih")
 _COMMITTED_FLEXIBLE = struct.Struct(">ihx")
 """A partition and its error code, and that it has no tags."""
@@ -40,6 +44,9 @@ class Topics(Protocol):
     def topic_id(self, topic: str) -> UUID | None: ...
 
     def topic_name(self, topic_id: UUID) -> str | None: ...
+
+    def describe(self, topic: str) -> tuple[bytes, int] | None:
+        """Id (16 bytes) and partitions of the topic; None where it does not exist."""
 
 
 class OffsetApis:
@@ -68,9 +75,12 @@ class OffsetApis:
             partitions = topic.partitions
             if not partitions:
                 continue  # as Kafka: what was not said is not answered
-            name, unknown, partition_count = self._resolve(topic, by_id=version >= _TOPIC_IDS_SINCE)
-            topic_id = self._topics.topic_id(name) if partition_count else None
-            id_bytes = b"" if topic_id is None else topic_id.bytes
+            if version >= _TOPIC_IDS_SINCE:
+                name = (topic.topic_id and self._topics.topic_name(topic.topic_id)) or ""
+                unknown = _UNKNOWN if name else _UNKNOWN_ID
+            else:
+                name, unknown = topic.name, _UNKNOWN
+            topic_id, partition_count = self._topics.describe(name) or _NO_TOPIC
             errors = [unknown] * len(partitions)
             answers.append((topic, errors))
             for place, partition in enumerate(partitions):
@@ -83,30 +93,29 @@ class OffsetApis:
                         partition.committed_metadata or "",
                         now_ms,
                         expire_timestamp,
-                        id_bytes,
+                        topic_id,
                         -1,
                     )
                     to_commit.append((name, index, new_tuple(CommittedOffset, offset)))
-        if to_commit:
-            for (errors, place), error in zip(places, self._commit(context, request, to_commit), strict=True):
-                errors[place] = error
-        return RawReply((_commit_answer(answers, version),))
-
-    def _commit(self, context: RequestContext, request: Request, to_commit: list[OffsetToCommit]) -> list[ErrorCode]:
+        if not to_commit:
+            return RawReply((_commit_answer(answers, version),))
         try:
-            return self._coordinator.commit_offsets(
+            committed = self._coordinator.commit_offsets(
                 request.group_id,
                 request.member_id,
-                getattr(request, "group_instance_id", None),
+                request.group_instance_id if version >= _INSTANCES_SINCE else None,
                 request.generation_id_or_member_epoch,
                 to_commit,
-                knows_epochs=context.api_version >= _EPOCHS_SINCE,
+                knows_epochs=version >= _EPOCHS_SINCE,
             )
         except KafkaError as error:
             code = error.code
-            if code is ErrorCode.group_id_not_found and context.api_version < _EPOCHS_SINCE:
+            if code is ErrorCode.group_id_not_found and version < _EPOCHS_SINCE:
                 code = ErrorCode.illegal_generation
-            return [code] * len(to_commit)
+            committed = [code] * len(to_commit)
+        for (errors, place), code in zip(places, committed, strict=True):
+            errors[place] = code
+        return RawReply((_commit_answer(answers, version),))
 
     def fetch(self, context: RequestContext, request: Request) -> Fields:
         """Committed offsets of one group, or since version 8 of several (KIP-709); no topics means all."""
@@ -218,15 +227,10 @@ def _commit_answer(topics: list[tuple[Any, list[ErrorCode]]], version: int) -> b
     time (layout: https://kafka.apache.org/protocol#The_Messages_OffsetCommit).
     """
     flexible = version >= _FLEXIBLE_COMMIT
-    out = bytearray(_NOT_THROTTLED if version >= _THROTTLE_SINCE else b"")
-    put_count(out, len(topics), flexible=flexible)
     pack = (_COMMITTED_FLEXIBLE if flexible else _COMMITTED).pack
+    out = bytearray(_answer_head(len(topics), version))
     for topic, errors in topics:
-        if version >= _TOPIC_IDS_SINCE:
-            out += _NO_ID if topic.topic_id is None else topic.topic_id.bytes
-        else:
-            put_string(out, topic.name, flexible=flexible)
-        put_count(out, len(errors), flexible=flexible)
+        out += _topic_head(topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.name, len(errors), version)
         for partition, error in zip(topic.partitions, errors, strict=True):
             out += pack(partition.partition_index, error)
         if flexible:
@@ -234,6 +238,24 @@ def _commit_answer(topics: list[tuple[Any, list[ErrorCode]]], version: int) -> b
     if flexible:
         out.append(0)
     return out
+
+
+@lru_cache(maxsize=256)
+def _answer_head(topics: int, version: int) -> bytes:
+    out = bytearray(_NOT_THROTTLED if version >= _THROTTLE_SINCE else b"")
+    put_count(out, topics, flexible=version >= _FLEXIBLE_COMMIT)
+    return bytes(out)
+
+
+@lru_cache(maxsize=256)
+def _topic_head(topic: UUID | str | None, partitions: int, version: int) -> bytes:
+    out = bytearray()
+    if isinstance(topic, str):
+        put_string(out, topic, flexible=version >= _FLEXIBLE_COMMIT)
+    else:
+        out += bytes(16) if topic is None else topic.bytes
+    put_count(out, partitions, flexible=version >= _FLEXIBLE_COMMIT)
+    return bytes(out)
 
 
 def _name_of(topic: Any, *, by_id: bool) -> dict[str, Any]:
