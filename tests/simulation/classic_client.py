@@ -99,9 +99,6 @@ class ClassicClient(Client):
             new_member_id = f"{self.name}-{self.world.next_id()}"
             self._counts = dict(self.world.topics.counts)
             sent_at = self.world.loop.now
-            if len(self.world.clients) > self.world.settings.group_max_size:
-                # As with Kafka, newcomers may take the place of whoever joins again last.
-                self.deadline = 0.0
             join = yield Call(lambda reply, made=new_member_id: self._ask_join(reply, made), REBALANCE_S + 5)  # type: ignore[misc]
             error = join if isinstance(join, ErrorCode) else join.error
             self.world.note(f"{self.name} joins: {error.name} {getattr(join, 'generation', '')}")
@@ -124,6 +121,9 @@ class ClassicClient(Client):
                 raise Fatal(error)
 
     def _ask_join(self, reply: Reply, new_member_id: str) -> None:
+        if len(self.world.clients) > self.world.settings.group_max_size:
+            # As with Kafka, newcomers may take the place of whoever joins again last.
+            self.deadline = 0.0
         metadata = subscription(self.topics, tuple(self.owned), self.epoch)
         self.world.coordinator.join(
             "g",
@@ -149,7 +149,10 @@ class ClassicClient(Client):
         assignments = {}
         claims = [_claim(member_id, metadata) for member_id, _, metadata in join.members]
         self._watched = tuple(sorted({*self.topics, *(topic for claim in claims for topic in claim.topics)}))
-        if claims and not join.skip_assignment:
+        if join.skip_assignment:
+            self.world.overlook(self._counts)
+        elif claims:
+            self.world.assigned(self._counts)
             assigned = sticky(claims, self._counts, is_cooperative=join.protocol_name == "cooperative-sticky")
             assignments = {member_id: encode_assignment(_by_topic(each), 3) for member_id, each in assigned.items()}
         request = Sync(

@@ -30,6 +30,7 @@ class ConsumerClient(Client):
         self._is_full_due = True
         self._owned_told: set[TopicPartition] | None = None
         self._deadline_of_revocation = float("inf")
+        self._unanswered_since = float("inf")
         super().__init__(*arguments)
 
     def may_commit(self, partition: TopicPartition) -> bool:
@@ -125,7 +126,8 @@ class ConsumerClient(Client):
             brings_member_id=True,
         )
         sent_at = self.world.loop.now
-        answer = yield Call(lambda _: self.world.coordinator.consumer_heartbeat("g", request))
+        self._unanswered_since = min(self._unanswered_since, sent_at)
+        answer = yield Call(lambda _: self._ask_heartbeat(request))
         if not isinstance(answer, ConsumerHeartbeatResult):
             self._is_full_due = True
             if answer is not ErrorCode.unreleased_instance_id:
@@ -136,8 +138,8 @@ class ConsumerClient(Client):
             self.world.note(f"{self.name} waits for its instance id")
             yield HEARTBEAT_S
             return ErrorCode.network_exception
-        if self.epoch == 0:
-            self.world.displace_others(self)
+        # A heartbeat whose answer was lost may have been the one that began to take something away.
+        asked_at, self._unanswered_since = self._unanswered_since, float("inf")
         self._is_full_due, self.told = False, None
         self._owned_told = owned if says_owned else self._owned_told
         self.confirmed_at = sent_at
@@ -145,12 +147,19 @@ class ConsumerClient(Client):
             self._assigned = self.world.with_names(answer.assignment)
             self.sees_log()
             if not self._assigned >= self.owned.keys():
-                self._deadline_of_revocation = min(self._deadline_of_revocation, sent_at + REBALANCE_S)
+                self._deadline_of_revocation = min(self._deadline_of_revocation, asked_at + REBALANCE_S)
         if answer.epoch != self.epoch or answer.assignment is not None:
             self.world.note(f"{self.name} is told epoch {answer.epoch}, {sorted(self._assigned)}")
         self.epoch = answer.epoch
         self.deadline = self._deadline_of_revocation
         return None
+
+    def _ask_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
+        result = self.world.coordinator.consumer_heartbeat("g", request)
+        if request.epoch == 0:
+            # Whoever had its instance id is no member from now on, even if this answer is lost.
+            self.world.displace_others(self)
+        return result
 
     def _leave(self) -> Script:
         try:

@@ -17,6 +17,8 @@ class CrashingLog:
 
     def __init__(self) -> None:
         self._batches: list[tuple[int, bytes]] = []
+        self._safe = 0
+        """How many of the batches are on disk, whatever happens."""
         self.end = 0
         self.refusal: ErrorCode | None = None
         self.committed: dict[OffsetKey, int] = {}
@@ -37,14 +39,15 @@ class CrashingLog:
             yield batch
 
     def lose_tail(self, batches: int) -> None:
-        """The machine lost power: the last `batches` were not on disk yet."""
-        if batches and self._batches:
-            kept = self._batches[:-batches]
-            self.end = self._batches[-min(batches, len(self._batches))][0]
-            self._reset(kept)
+        """The machine lost power: the last `batches` were not on disk yet, but for what was compacted."""
+        count = max(len(self._batches) - batches, self._safe)
+        if count < len(self._batches):
+            self.end = self._batches[count][0]
+            self._reset(self._batches[:count])
 
     def compact(self) -> None:
-        """Keep the latest record of each key, and no tombstones."""
+        """Keep the latest record of each key, and no tombstones. What is compacted has been flushed: a batch that came
+        whole, and is now in parts, is not lost in part."""
         latest: dict[bytes, tuple[int, RecordData]] = {}
         for base, batch in self._batches:
             for index, record in enumerate(iter_records(batch)):
@@ -56,6 +59,7 @@ class CrashingLog:
         for offset, data in latest.values():
             kept.append((offset, build_batch([data], base_offset=offset, codec=Codec.NONE)))
         self._reset(kept)
+        self._safe = len(kept)
 
     def _reset(self, batches: list[tuple[int, bytes]]) -> None:
         self._batches = batches

@@ -39,6 +39,23 @@ def test_groups_keep_their_promises(first: int) -> None:
             pytest.fail(explain(history, violation), pytrace=False)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        101234,  # a log that was compacted, and then cut in the middle of what had been one batch
+        103025,  # a topic that grew while its static leader was away
+        104687,  # a member whose place was taken by one that was not told so yet
+        112822,  # partitions to give up since a heartbeat whose answer was lost
+        115674,  # a join that was on its way while others filled the group
+    ],
+)
+def test_what_once_failed(seed: int) -> None:
+    history = history_of(seed)
+    violation = play(history)
+    if violation is not None:
+        pytest.fail(explain(history, violation), pytrace=False)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str) -> None:
     with FAULTS[fault]():

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -94,6 +94,10 @@ class World:
         self.is_up = False
         self.losses: list[int] = []
         """Where the log ended after each loss of its tail."""
+        self._assigned_counts = dict(self.topics.counts)
+        """How many partitions each topic had when a leader last assigned them."""
+        self._overlooked: set[TopicPartition] = set()
+        """Partitions that nobody reads before the next rebalance."""
         self._doubtful: set[TopicPartition] = set()
         """Partitions that somebody reads of whom the log does not know any more."""
         self._trace = trace
@@ -153,6 +157,18 @@ class World:
         self.log.refusal = None
         if not self.is_up:
             self._start()
+
+    def assigned(self, counts: Mapping[str, int]) -> None:
+        """A leader has assigned that many partitions of each topic."""
+        self._assigned_counts = dict(counts)
+        self._overlooked.clear()
+
+    def overlook(self, counts: Mapping[str, int]) -> None:
+        """A static leader is back, keeps the assignment, and takes the topics for what they were when it was made: what
+        they have grown by meanwhile waits for a rebalance, as it does with Kafka and its Java client (KIP-814).
+        """
+        for topic, count in counts.items():
+            self._overlooked.update((topic, index) for index in range(self._assigned_counts[topic], count))
 
     # What clients ask
 
@@ -362,7 +378,8 @@ class World:
         for topic in sorted(wanted):
             for index in range(self.topics.counts[topic]):
                 owners = [client.name for client in living if (topic, index) in client.owned]
-                if len(owners) != 1:
+                is_overlooked = found is not None and found.is_classic and (topic, index) in self._overlooked
+                if len(owners) != 1 and not (is_overlooked and not owners):
                     names = " and ".join(owners) or "nobody"
                     raise Violation("not settled", f"{topic}-{index} is read by {names}; {self._state()}")
         if not living:
