@@ -79,6 +79,13 @@ ACCEPTED: Final[tuple[Accepted, ...]] = (
         headrace="corrupt_message",
     ),
     _accepted(
+        _INTERNAL_ERROR,
+        ApiKey.OFFSET_FETCH,
+        r"\.groups\[.*\]\.error_code",
+        kafka="unknown_server_error",
+        headrace="unknown_member_id",
+    ),
+    _accepted(
         "every refusal gets a message that says why",
         {ApiKey.PRODUCE, ApiKey.DESCRIBE_PRODUCERS, ApiKey.FIND_COORDINATOR},
         r".*\.error_message",

@@ -108,6 +108,27 @@ def test_committing_as_a_member(version: int, both: Both, topic: str, name: Name
     both.ask(ApiKey.OFFSET_COMMIT, version, late, what="after leaving")
 
 
+@every_version(ApiKey.OFFSET_COMMIT, since=7)
+def test_committing_as_a_static_member(version: int, both: Both, topic: str, name: Names) -> None:
+    group = name()
+    old = of(both, joined(both, group, instance="i"))
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, old, 1, group_instance_id="i"))
+    new = of(both, joined(both, group, instance="i"))
+    for what, who in (
+        ("the new one", {"member": new, "instance": "i"}),
+        ("the fenced one", {"member": old, "instance": "i"}),
+        ("the fenced one, without its instance", {"member": old}),
+        ("the new one, without its instance", {"member": new}),
+        ("another instance", {"member": new, "instance": "j"}),
+        ("a stranger", {"member": "stranger", "instance": "i"}),
+        ("nobody", {"instance": "i"}),
+    ):
+        for generation in (1, 0, 9, -1):
+            asked = commit(group, topic, (0, 7, ""), generation=generation, **who)
+            both.ask(ApiKey.OFFSET_COMMIT, version, asked, what=f"{what}, generation {generation}")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, ("", "i")))
+
+
 @every_version(ApiKey.OFFSET_FETCH)
 def test_fetching(version: int, both: Both, topic: str, name: Names) -> None:
     one, two = name(), name()

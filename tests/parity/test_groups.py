@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.wire.apis import ApiKey
 from tests.parity.both import Answers, Asked, Both, Side, every_version
+from tests.support.waiting import wait_for
 
 Names = Callable[[], str]
 SUBSCRIPTION = b"\x00\x01\x00\x00\x00\x01\x00\x05topic\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -23,11 +24,12 @@ def join(
     protocols: tuple[str, ...] = ("range", "roundrobin"),
     protocol_type: str = "consumer",
     session_timeout: int = 10_000,
+    rebalance_timeout: int = 10_000,
 ) -> Asked:
     return lambda side: {
         "group_id": group,
         "session_timeout": session_timeout,
-        "rebalance_timeout": 10_000,
+        "rebalance_timeout": rebalance_timeout,
         "member_id": member(side) if callable(member) else member,
         "group_instance_id": instance,
         "protocol_type": protocol_type,
@@ -230,6 +232,7 @@ def test_static_members(version: int, both: Both, name: Names) -> None:
         ("old heartbeat", ApiKey.HEARTBEAT, 4, heartbeat(group, old, 1, "i")),
         ("old sync", ApiKey.SYNC_GROUP, 5, sync(group, old, 1, group_instance_id="i")),
         ("old join", ApiKey.JOIN_GROUP, version, join(group, old, instance="i")),
+        ("old leave among others", ApiKey.LEAVE_GROUP, 3, leave(group, (old, "i"), ("stranger", "i"), ("", "j"))),
         ("new sync", ApiKey.SYNC_GROUP, 5, sync(group, new, 1, group_instance_id="i", assignments=[])),
         ("new heartbeat", ApiKey.HEARTBEAT, 4, heartbeat(group, new, 1, "i")),
         ("without the instance", ApiKey.HEARTBEAT, 4, heartbeat(group, new, 1)),
@@ -240,6 +243,55 @@ def test_static_members(version: int, both: Both, name: Names) -> None:
         ("empty", ApiKey.DESCRIBE_GROUPS, 6, describe(group)),
     ):
         both.ask(api, top, asked, what=what)
+
+
+@every_version(ApiKey.JOIN_GROUP)
+def test_a_full_group(version: int, both: Both, name: Names) -> None:
+    group = name()
+    # Before version 4 a member is in with its first request.
+    one = of(both, both.ask(ApiKey.JOIN_GROUP, 3, join(group), what="the first", on="one"))
+    for number, connection in enumerate(("two", "three"), 2):
+        both.send(ApiKey.JOIN_GROUP, 3, join(group), on=connection)
+        wait_for_members(both, group, number)
+    both.send(ApiKey.JOIN_GROUP, 3, join(group, one), on="one")
+    two, three = (of(both, both.receive(ApiKey.JOIN_GROUP, 3, what="another", on=each)) for each in ("two", "three"))
+    both.receive(ApiKey.JOIN_GROUP, 3, what="the first again", on="one")
+
+    def one_too_many(when: str) -> None:
+        answers = both.ask(ApiKey.JOIN_GROUP, version, join(group), what=f"one too many, {when}", on="four")
+        if answers.kafka["error_code"] == "member_id_required":
+            asked = join(group, of(both, answers))
+            both.ask(ApiKey.JOIN_GROUP, version, asked, what=f"one too many with its id, {when}", on="four")
+        both.ask(ApiKey.JOIN_GROUP, version, join(group, "stranger"), what=f"a stranger, {when}", on="four")
+
+    one_too_many("before the assignment")
+    both.ask(ApiKey.SYNC_GROUP, 3, sync(group, one, 2), on="one")
+    one_too_many("stable")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 6, describe(group), what="full")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (two, None), (three, None)), what="two leave")
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, one), what="has room")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (one, None)), what="the last leaves")
+
+
+def test_whoever_joins_again_last_has_no_place(both: Both, name: Names) -> None:
+    group = name()
+    asked = join(group, rebalance_timeout=500)
+    one = of(both, both.ask(ApiKey.JOIN_GROUP, 3, asked, what="the first", on="one"))
+    for number, connection in enumerate(("two", "three", "four"), 2):
+        both.send(ApiKey.JOIN_GROUP, 3, asked, on=connection)
+        wait_for_members(both, group, number)
+    both.ask(ApiKey.JOIN_GROUP, 9, join(group, one), what="the first again", on="one")
+    for connection in ("two", "three", "four"):
+        # Kafka finds the new leader in a hash map.
+        both.receive(ApiKey.JOIN_GROUP, 3, what="the rest", on=connection, only=lambda answer: answer["generation_id"])
+
+
+def wait_for_members(both: Both, group: str, count: int) -> None:
+    def are_there() -> bool:
+        described = [side.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), "parity")["groups"][0] for side in both.sides]
+        return all(len(each["members"]) == count for each in described)
+
+    wait_for(are_there, f"{count} members of {group}")
 
 
 @every_version(ApiKey.FIND_COORDINATOR)

@@ -75,6 +75,7 @@ def beat(
     owned: tuple[str, tuple[int, ...]] | None = None,
     instance: str | None = None,
     member: str = CONSUMER,
+    **fields: Any,
 ) -> Asked:
     """A heartbeat of the consumer protocol; a full one where it says its topics."""
 
@@ -96,6 +97,7 @@ def beat(
             "subscribed_topic_regex": None,
             "server_assignor": None,
             "topic_partitions": partitions,
+            **fields,
         }
 
     return message

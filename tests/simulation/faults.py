@@ -60,9 +60,9 @@ def _stale_commit_is_accepted() -> AbstractContextManager[None]:
 
 def _stale_commit_of_a_consumer_is_accepted() -> AbstractContextManager[None]:
     def make(check: Any) -> Any:
-        def lenient(group: Any, member_id: str, epoch: int, partitions: Any) -> Any:
+        def lenient(group: Any, *arguments: Any, **options: Any) -> Any:
             try:
-                return check(group, member_id, epoch, partitions)
+                return check(group, *arguments, **options)
             except KafkaError:
                 return None
 

@@ -29,6 +29,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "num.partitions": "4",
     "offsets.topic.replication.factor": "1",
     "offsets.retention.check.interval.ms": "600000",
+    # Few enough for a test to fill a group.
+    "group.max.size": "3",
+    "group.consumer.max.size": "3",
     # Compaction, which would change what is compared while it is compared.
     "log.cleaner.enable": "false",
 }

@@ -118,16 +118,22 @@ class ConsumerState:
         """From when (ms) the retention of an offset counts."""
         return commit_timestamp
 
-    def check_offset_commit(self, member_id: str, epoch: int, partitions: Partitions) -> ConsumerMember | None:
+    def check_offset_commit(
+        self, member_id: str, epoch: int, partitions: Partitions, *, knows_epochs: bool = True
+    ) -> ConsumerMember | None:
         """The member that commits offsets of `partitions`, or None for an administrator while the group is empty.
 
-        A member that has not heard of its new epoch yet may commit what it had in the old one (KIP-1251).
+        A member that has not heard of its new epoch yet may commit what it had in the old one (KIP-1251). One that
+        asks in a version of OffsetCommit which does not know of epochs may not commit, whatever its epoch.
 
-        Raises KafkaError: unknown_member_id, stale_member_epoch, illegal_generation (a classic member).
+        Raises KafkaError: unknown_member_id, unsupported_version, stale_member_epoch, illegal_generation (a classic
+        member).
         """
         if epoch < 0 and not self.members:
             return None
         member = self.member(member_id)
+        if member.classic is None and not knows_epochs:
+            raise KafkaError(ErrorCode.unsupported_version, "members of the group commit with version 9 or newer")
         if epoch == member.epoch:
             return member
         since = [member.assigned.get(one, member.revoking.get(one)) for one in partitions]

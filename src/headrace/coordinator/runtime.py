@@ -270,9 +270,7 @@ class GroupCoordinator:
                 raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         elif isinstance(group, ConsumerGroup):
             partitions = frozenset(TopicIdPartition(value.topic_id, index) for _, index, value in offsets)
-            modern = group.check_offset_commit(member_id, generation, partitions)
-            if modern is not None and modern.classic is None and not knows_epochs:
-                raise KafkaError(ErrorCode.unsupported_version, "members of the group commit with version 9 or newer")
+            group.check_offset_commit(member_id, generation, partitions, knows_epochs=knows_epochs)
         else:
             try:
                 member = group.check_offset_commit(member_id, instance_id, generation)

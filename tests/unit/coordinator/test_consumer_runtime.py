@@ -149,9 +149,10 @@ def test_members_commit_with_their_epoch_and_a_version_that_has_one() -> None:
         with pytest.raises(KafkaError) as raised:
             offset(world, *arguments)
         assert raised.value.code is code
-    with pytest.raises(KafkaError) as raised:
-        offset(world, "a", epoch, knows_epochs=False)
-    assert raised.value.code is ErrorCode.unsupported_version
+    for each in (epoch, epoch + 1):
+        with pytest.raises(KafkaError) as raised:
+            offset(world, "a", each, knows_epochs=False)
+        assert raised.value.code is ErrorCode.unsupported_version
 
 
 def test_members_fetch_with_their_epoch() -> None:
