@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -36,6 +37,10 @@ CLASSIC = {
 CONSUMER = {"group.protocol": "consumer"}
 
 
+def _ignore(*_: object) -> None:
+    """Whatever was assigned."""
+
+
 class Members:
     """Consumers of one group; `poll` keeps all of them going."""
 
@@ -47,7 +52,7 @@ class Members:
         self.values: list[bytes] = []
         self.errors: list[KafkaError] = []
 
-    def join(self, topic: str, **settings: Any) -> Consumer:
+    def join(self, topic: str, on_assign: Callable[..., None] = _ignore, /, **settings: Any) -> Consumer:
         consumer = Consumer(
             {
                 "bootstrap.servers": self._broker.bootstrap,
@@ -61,7 +66,7 @@ class Members:
                 **settings,
             }
         )
-        consumer.subscribe([topic])
+        consumer.subscribe([topic], on_assign=on_assign)
         self.consumers.append(consumer)
         return consumer
 

@@ -172,8 +172,6 @@ def test_a_hundred_members_join_at_once_and_no_more(
     for _ in range(100):
         members.join(topic)
     wait_for(lambda: members.share() == [1] * 100, "each has a partition", timeout_s=60)
-    if protocol is CLASSIC:
-        # librdkafka tells its application of it in this protocol alone.
-        members.join(topic)
-        members.wait_for_error(KafkaError.GROUP_MAX_SIZE_REACHED)
+    members.join(topic)
+    members.wait_for_error(KafkaError.GROUP_MAX_SIZE_REACHED if protocol is CLASSIC else KafkaError._FATAL)
     members.close()

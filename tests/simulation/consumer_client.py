@@ -94,7 +94,9 @@ class ConsumerClient(Client):
         surplus = [one for one in self.owned if one not in self._assigned]
         if surplus:
             yield from self.committing(surplus)
-            done_at = self.world.loop.now + self.world.slowness(self, may_hang=True)
+            # Of what the log has lost the coordinator does not know that it is given up, and sets no time for it.
+            is_timed = self.world.doubtful.isdisjoint(surplus)
+            done_at = self.world.loop.now + self.world.slowness(self, may_hang=is_timed)
             while self.world.loop.now < done_at:
                 yield min(HEARTBEAT_S, done_at - self.world.loop.now)
                 if self.world.loop.now < done_at and (yield from self._heartbeat()) in RETRIABLE:

@@ -98,7 +98,7 @@ class World:
         """How many partitions each topic had when a leader last assigned them."""
         self._overlooked: set[TopicPartition] = set()
         """Partitions that nobody reads before the next rebalance."""
-        self._doubtful: set[TopicPartition] = set()
+        self.doubtful: set[TopicPartition] = set()
         """Partitions that somebody reads of whom the log does not know any more."""
         self._trace = trace
         self._ids = 0
@@ -183,7 +183,7 @@ class World:
             if error is not ErrorCode.none:
                 continue
             was, now = before.get(OffsetKey("g", topic, index), 0), offsets[topic, index]
-            if now < was and not client.is_tainted and (topic, index) not in self._doubtful:
+            if now < was and not client.is_tainted and (topic, index) not in self.doubtful:
                 raise Violation("committed offset went back", f"{topic}-{index} from {was} to {now} by {client.name}")
         return next((error for error in errors if error is not ErrorCode.none), ErrorCode.none)
 
@@ -277,7 +277,7 @@ class World:
             self.losses.append(self.log.end)
             for client in self.clients.values():
                 if client.is_tainted:
-                    self._doubtful.update(client.owned)
+                    self.doubtful.update(client.owned)
         if is_compacted:
             self.log.compact()
         self.loop.call_later(down_s, self._start)

@@ -56,8 +56,8 @@ def families(history: GroupHistory) -> Iterable[Family]:
     )
     yield Family(
         "headrace_group_history_events_lost",
-        "Events of groups that came faster than they could be written.",
-        [({}, history.events_lost)],
+        "Events of groups that came faster than they could be written, or not at all: the disk was full.",
+        [({}, history.events_lost + history.store.events_lost)],
         "counter",
     )
 

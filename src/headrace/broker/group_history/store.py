@@ -69,6 +69,8 @@ class HistoryStore:
         self._connection: sqlite3.Connection | None = None
         self._ids: dict[tuple[str, str], int] = {}
         self._complained_at = 0.0
+        self.events_lost = 0
+        """Events that could not be written."""
         self.resets = 0
         """How often a new file was begun in the place of a damaged one."""
 
@@ -82,7 +84,10 @@ class HistoryStore:
             columns = "group_id, at_ms, what, generation, member_id, instance_id, client_id, client_host, reason"
             database.executemany(f"INSERT INTO event ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-        return self._change(insert)
+        if self._change(insert):
+            return True
+        self.events_lost += len(rows)
+        return False
 
     def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> bool:
         """Add one sample, of which `changes` has group, topic and data of what is not as in the last one."""

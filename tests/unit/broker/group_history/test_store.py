@@ -153,6 +153,8 @@ def test_a_full_disk_leaves_a_gap_and_is_told_once(path: Path, caplog: pytest.Lo
     assert results[0]
     assert not results[-1]
     assert caplog.text.count("cannot be kept") == 1
+    assert not store.write_events([event()] * 10_000)
+    assert store.events_lost == 10_000
     store.prune(NOW)
     assert store.write_sample(NOW + 100, [("g", "t", b"again")])
     store.close()

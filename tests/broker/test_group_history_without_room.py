@@ -1,0 +1,99 @@
+"""The history of groups on a disk that is full to its last byte: a gap in it, and nothing else."""
+
+import contextlib
+import os
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.broker.test_group_history import SETTINGS, get, member, produce
+from tests.support.broker_process import BrokerProcess
+from tests.support.ports import free_port
+from tests.support.small_disk import small_disk
+from tests.support.waiting import wait_for
+
+LOST = "headrace_group_history_events_lost_total"
+
+
+class Scene:
+    """A broker with its metadata and the history on a small disk, and what groups read and commit on another."""
+
+    def __init__(self, small: Path, roomy: Path) -> None:
+        self.small, self.roomy = small, roomy
+        address = f"127.0.0.1:{free_port()}"
+        self.http = f"http://{address}"
+        settings = {**SETTINGS, "headrace.http.listener": address, "offsets.topic.num.partitions": 1}
+        self.broker = BrokerProcess(Path(f"{small / 'data'},{roomy}"), settings=settings)
+        self.broker.log_path = roomy.with_name("broker.log")
+
+    def fill(self) -> None:
+        with (self.small / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+        assert not os.statvfs(self.small).f_bavail
+
+    def make_room(self) -> None:
+        (self.small / "ballast").unlink()
+
+    def last_point(self) -> list[Any]:
+        """Time, committed offset, end and lag of the latest sample."""
+        series = get(self.http, "/groups/history?group=g")["series"]
+        return list(series[0]["points"][-1]) if series else [None, None]
+
+    def events_lost(self) -> float:
+        with urllib.request.urlopen(f"{self.http}/metrics", timeout=10) as answer:
+            found = re.search(rf"^{LOST} (\S+)$", answer.read().decode(), re.MULTILINE)
+        assert found
+        return float(found[1])
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with small_disk(tmp_path / "small", 8) as disk:
+        scene = Scene(disk, tmp_path / "roomy")
+        with scene.broker:
+            admin = AdminClient({"bootstrap.servers": scene.broker.bootstrap})
+            # A partition goes where there are fewest: the second and the fourth, that of offsets, to the other disk.
+            for topic in ("first", "orders", "third"):
+                admin.create_topics([NewTopic(topic, 1)])[topic].result(10)
+            yield scene
+
+
+def commit(consumer: Consumer, offset: int) -> None:
+    consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+
+
+def last_offset(messages: list[Message]) -> int | None:
+    return messages[-1].offset() if messages else None
+
+
+def test_groups_work_on_and_their_history_goes_on_where_there_is_room_again(scene: Scene) -> None:
+    bootstrap = scene.broker.bootstrap
+    produce(bootstrap, 100)
+    with member(bootstrap, "g") as consumer:
+        commit(consumer, 10)
+        wait_for(lambda: scene.last_point()[1] == 10, "a sample")
+        assert {"orders-0", "__consumer_offsets-0"} <= {each.name for each in scene.roomy.iterdir()}
+
+        scene.fill()
+        for offset in range(11, 61):
+            commit(consumer, offset)
+        produce(bootstrap, 10)
+        with member(bootstrap, "late") as late:
+            wait_for(lambda: last_offset(late.consume(200, 0.1)) == 109, "the last record")
+            commit(late, 110)
+        wait_for(scene.events_lost, "events that cannot be kept")
+        [now] = get(scene.http, "/groups/describe?group=g")["partitions"]
+        assert (now["committed"], now["end"]) == (60, 110), "what is known without the disk is shown"
+
+        scene.make_room()
+        commit(consumer, 77)
+        wait_for(lambda: scene.last_point()[1:4] == [77, 110, 33], "a sample after the gap")
+    wait_for(lambda: get(scene.http, "/groups/timeline?group=g")["events"][-1]["event"] == "empty", "later events")
+    assert scene.broker.log().count("The history of groups cannot be kept") == 1
