@@ -39,6 +39,8 @@ SETTLE_S: Final = 2 * REBALANCE_S + 2 * SESSION_S
 """A member that is gone is noticed, the rebalance that this starts ends, and so does one after it."""
 
 
+COUNTS: Final = {"t": 4, "u": 3}
+"""Partitions of each topic in the beginning."""
 NEVER_S: Final = 1e6
 """How long somebody takes who hangs."""
 
@@ -55,7 +57,7 @@ class Topics:
     """The topics of the cluster; ids are made of the names."""
 
     def __init__(self) -> None:
-        self.counts = {"t": 4, "u": 3}
+        self.counts = dict(COUNTS)
         self.version = 0
 
     def grow(self, topic: str) -> None:
@@ -275,6 +277,7 @@ class World:
             self.log.lose_tail(lost_batches)
             self.note(f"the log ends at {self.log.end} instead of {before}")
             self.losses.append(self.log.end)
+            self._assigned_counts = dict(COUNTS)
             for client in self.clients.values():
                 if client.is_tainted:
                     self.doubtful.update(client.owned)

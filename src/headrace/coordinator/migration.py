@@ -1,6 +1,6 @@
 """How a classic group becomes one of the consumer protocol while it has members (KIP-848): the records that say so."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -47,9 +47,9 @@ def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> Con
     group_id = group.group_id
     names = {topic for member in members for topic in member.topics}
     decision: ConsumerDecision = [(MemberKey(group_id, each.member_id), subscription_of(each)) for each in members]
-    # In the middle of a rebalance somebody may be without an assignment, and a member that joins in place of a static
-    # one does not ask for another.
-    is_settled = group.state is GroupState.STABLE
+    # In the middle of a rebalance somebody may be without an assignment, or partitions without somebody, and a member
+    # that joins in place of a static one does not ask for another. Nor does it where a topic has grown unseen.
+    is_settled = group.state is GroupState.STABLE and _are_all_assigned(names, members, topics)
     group_epoch = GroupEpoch(epoch if is_settled else epoch + 1, metadata_hash(names, topics))
     decision.append((ConsumerGroupKey(group_id), group_epoch))
     for each in members:
@@ -57,6 +57,17 @@ def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> Con
     decision.append((TargetAssignmentKey(group_id), AssignmentEpoch(epoch, 0)))
     decision += ((CurrentAssignmentKey(group_id, each.member_id), current_assignment(each)) for each in members)
     return decision
+
+
+def _are_all_assigned(names: Iterable[str], members: Iterable[ConsumerMember], topics: Topics) -> bool:
+    """Whether each partition of the topics has a reader."""
+    assigned = {one for member in members for one in member.assigned}
+    described = (topics.describe(topic) for topic in names)
+    return all(
+        TopicIdPartition(topic_id, index) in assigned
+        for topic_id, count in filter(None, described)
+        for index in range(count)
+    )
 
 
 def _unrevoked(members: list[tuple[ConsumerMember, Partitions]]) -> list[ConsumerMember]:

@@ -45,7 +45,7 @@ def test_what_a_cooperative_member_is_giving_up_is_still_its_own_after_an_upgrad
     assert group.members[member_id].state is MemberState.UNREVOKED_PARTITIONS
     assert {one.partition for one in group.members[member_id].revoking} == {2, 3}
     world.join(member_id, **cooperative(ALL[:2], 2))
-    assert {one.partition for one in beat(world, "modern", epoch=3).assignment or ()} == {2, 3}
+    assert {one.partition for one in beat(world, "modern", epoch=4).assignment or ()} == {2, 3}
 
 
 def test_a_removed_member_that_still_reads_partitions_is_told_so() -> None:
@@ -109,3 +109,14 @@ def test_a_member_that_takes_a_static_place_in_the_middle_of_a_rebalance_is_assi
     assert waiting.result.error is ErrorCode.rebalance_in_progress
     assert {one.partition for one in result.assignment or ()} == {0, 1, 2, 3}
     assert result.epoch == 1
+
+
+def test_a_member_that_takes_a_static_place_gets_partitions_that_nobody_had_seen() -> None:
+    world = World()
+    joining = world.join(instance_id="i", **cooperative([]))
+    world.loop.advance(0)
+    member_id = joining.result.member_id
+    world.sync(member_id, 1, {member_id: encode_assignment({"t": range(4)}, 1)})
+    world.topics.set("t", 5)
+    result = beat(world, "modern", instance_id="i")
+    assert {one.partition for one in result.assignment or ()} == {0, 1, 2, 3, 4}
