@@ -112,6 +112,8 @@ class Client:
         """End of the log when it last got an assignment."""
         self.losses_seen = 0
         """How often the log had lost its tail by then."""
+        self.doubted: set[TopicPartition] = set()
+        """Of what it reads that which the log does not know any more: it may read it yet when it has heard so."""
         self.confirmed_at = 0.0
         """When it sent the last request that told it that it is a member as it believes to be."""
         self.deadline = 0.0
@@ -283,7 +285,9 @@ class Client:
         return self.world.loop.now >= self._last_commit + COMMIT_S
 
     def take(self, partitions: Iterable[TopicPartition]) -> None:
-        """It begins to read partitions."""
+        """It reads all of these, and begins with those that it does not read yet."""
+        partitions = list(partitions)
+        self.doubted.difference_update(partitions)
         for one in partitions:
             if one not in self.owned:
                 self.owned[one] = None
@@ -294,6 +298,7 @@ class Client:
 
     def lose_everything(self) -> None:
         self.owned.clear()
+        self.doubted.clear()
         self.is_displaced = False
 
 

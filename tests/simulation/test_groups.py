@@ -50,6 +50,7 @@ def test_groups_keep_their_promises(first: int) -> None:
         228658,  # an upgrade in the middle of a rebalance that a restart had made forgotten
         239276,  # an upgrade before anybody had seen that a topic had grown
         236969,  # a static leader that came back to a generation before the growth that the log had lost
+        250210,  # a member that hears of a newer assignment before it knows that the log has lost its former one
         203349,  # a member that hangs with partitions which the log does not know it has
     ],
 )

@@ -281,6 +281,7 @@ class World:
             for client in self.clients.values():
                 if client.is_tainted:
                     self.doubtful.update(client.owned)
+                    client.doubted.update(client.owned)
         if is_compacted:
             self.log.compact()
         self.loop.call_later(down_s, self._start)
@@ -338,7 +339,7 @@ class World:
     def check_owners(self, client: Client, partition: TopicPartition) -> None:
         """`client` begins to read `partition`."""
         for other in self.clients.values():
-            if other is client or partition not in other.owned:
+            if other is client or partition not in other.owned or partition in other.doubted:
                 continue
             where = f"{partition[0]}-{partition[1]} is read by {other.name} and {client.name}"
             if other.is_sure and client.is_sure:
