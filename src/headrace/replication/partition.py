@@ -145,13 +145,26 @@ class Partition:
 
         One write takes them all where they go to one segment: it costs little more than for a single one.
         """
+        before: dict[int, Producer | None] = {}
+        base_offset = self.log.log_end_offset
+        try:
+            results = self._append_all(batches, now_ms, before)
+        except BaseException:
+            # What was about to be appended must not be remembered: sent again it would be taken for a repetition.
+            self.producers.put_back(before)
+            raise
+        if self.log.log_end_offset > base_offset:
+            self._show(now_ms)
+        return results
+
+    def _append_all(self, batches: Sequence[Batch], now_ms: int, before: dict[int, Producer | None]) -> list[Appended]:
+        """`append_all`; `before` has the state of every producer that has been told of a batch which is not written."""
         log = self.log
         base_offset = end_offset = log.log_end_offset
         placed: list[_Placed] = []
         buffers: list[Buffer] = []
         size = 0
         max_timestamp = offset_of_max_timestamp = -1
-        before: dict[int, Producer | None] = {}
         results: list[Appended] = []
         for records, acks, *_ in batches:
             try:
@@ -182,9 +195,8 @@ class Partition:
                 self.producers.update(header, first_offset, last_offset, timestamp)
         if not placed:
             return results
-        together = log.stays_in_segment(size, end_offset - 1, max_timestamp, now_ms)
         try:
-            if together:
+            if log.stays_in_segment(size, end_offset - 1, max_timestamp, now_ms):
                 log.append(
                     buffers,
                     size,
@@ -198,18 +210,16 @@ class Partition:
                 )
             else:
                 self.producers.put_back(before)
+                before.clear()
                 for each in placed:
                     self._append(*each, now_ms)
         except KafkaError as failure:
-            if together:
-                self.producers.put_back(before)
+            self.producers.put_back(before)
             end_offset = log.log_end_offset
-            results = [
+            return [
                 failure if isinstance(result, AppendResult) and result.base_offset >= end_offset else result
                 for result in results
             ]
-        if log.log_end_offset > base_offset:
-            self._show(now_ms)
         return results
 
     def _checked(

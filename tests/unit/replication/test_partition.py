@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication import partition as partition_module
 from headrace.replication.batch_rules import RecordsRefusedError
 from headrace.replication.partition import ALL_REPLICAS, AppendResult, Batch, Partition
 from headrace.replication.replica_manager import ReplicaManager
@@ -278,6 +279,25 @@ def test_batches_that_the_disk_does_not_take_are_as_if_never_sent(
     monkeypatch.undo()
     assert outcomes(partition.append_all(sent, now_ms=NOW)) == [2, 3, 4, 5, 1, 3]
     assert len(read_values(partition, 4)) == 2
+
+
+def test_a_bug_in_the_middle_of_several_batches_leaves_no_trace(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = setup.configure(cleanup_policy="compact")
+    sent = all_of(numbered(0), numbered(1))
+    seen: list[object] = []
+
+    def check_keys(*given: object) -> None:
+        seen.append(given)
+        if len(seen) == 2:
+            raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition_module, "check_keys", check_keys)
+        with pytest.raises(MemoryError):
+            partition.append_all(sent, now_ms=NOW)
+    assert partition.log_end_offset == 0
+    assert outcomes(partition.append_all(sent, now_ms=NOW)) == [0, 1]
+    assert partition.log_end_offset == 2
 
 
 def test_deleted_records_cannot_be_read_and_stay_deleted(setup: Setup) -> None:

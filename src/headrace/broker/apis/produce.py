@@ -83,7 +83,7 @@ class ProduceApi:
     def produce_run(self, requests: Sequence[tuple[RequestContext, Any]]) -> Replies | Awaitable[Replies]:
         """Append what requests bring that a client has sent one behind the other, with one write for each partition.
 
-        Their replies, in order; an error instead of one ends the connection.
+        Their replies, in order; an error instead of one ends the connection and is the last.
         """
         began_ns = time.time_ns()
         now_ms = began_ns // 1_000_000
@@ -91,6 +91,22 @@ class ProduceApi:
         waiting: dict[Partition, list[_Waiting]] = {}
         for context, request in requests:
             results.append(self._sort(context, request, waiting))
+            if request.acks == 0:
+                self._append(waiting, now_ms)
+                if _any_failed(results[-1]):
+                    requests = requests[: len(results)]  # it ends the connection: what comes behind it never came
+                    break
+        self._append(waiting, now_ms)
+        ended_ns = time.time_ns()
+        if ended_ns - began_ns > STALL_NS:
+            self._slow_disk.stalled(ended_ns, ended_ns - began_ns)
+        is_slow = ended_ns < self._slow_disk.until_ns
+        if is_slow or (self._group_commit.partitions and any(request.acks for _, request in requests)):
+            return self._once_flushed(requests, results, is_slow=is_slow)
+        return _replies(requests, results)
+
+    def _append(self, waiting: dict[Partition, list[_Waiting]], now_ms: int) -> None:
+        """Append what waits, and note what became of it."""
         for partition, batches in waiting.items():
             if len(batches) == 1:
                 [(records, acks, outcomes, place, index, context)] = batches
@@ -109,13 +125,7 @@ class ProduceApi:
                 else:
                     base_offset, _, append_time, start = result
                     outcomes[place] = new_tuple(_Outcome, (index, 0, base_offset, append_time, start, None, ()))
-        ended_ns = time.time_ns()
-        if ended_ns - began_ns > STALL_NS:
-            self._slow_disk.stalled(ended_ns, ended_ns - began_ns)
-        is_slow = ended_ns < self._slow_disk.until_ns
-        if is_slow or (self._group_commit.partitions and any(request.acks for _, request in requests)):
-            return self._once_flushed(requests, results, is_slow=is_slow)
-        return _replies(requests, results)
+        waiting.clear()
 
     def _sort(self, context: RequestContext, request: Any, waiting: dict[Partition, list[_Waiting]]) -> _Results:
         """Put the request's batches to those that wait for their partitions; the places of what becomes of them."""
@@ -237,12 +247,14 @@ def _replies(requests: Sequence[tuple[RequestContext, Any]], results: Sequence[_
 def _reply(results: _Results, acks: int, version: int) -> RawReply | InvalidRequestError:
     if acks != 0:
         return RawReply((_encode(results, version),))
-    for _, partitions in results:
-        for partition in partitions:
-            if partition.error:
-                # As Kafka: without an answer, the end of the connection is the only sign of failure.
-                return InvalidRequestError(f"a Produce with acks=0 failed: {partition.message}")
+    if failed := _any_failed(results):
+        # As Kafka: without an answer, the end of the connection is the only sign of failure.
+        return InvalidRequestError(f"a Produce with acks=0 failed: {failed.message}")
     return NO_REPLY
+
+
+def _any_failed(results: _Results) -> _Outcome | None:
+    return next((outcome for _, outcomes in results for outcome in outcomes if outcome.error), None)
 
 
 def _only(replies: Replies) -> RawReply:
