@@ -19,7 +19,7 @@ class OffsetsTopicLog:
 
     def append(self, batch: bytes, now_ms: int) -> int:
         """The base offset that the batch got. Raises KafkaError."""
-        return self._partition.append_as_leader(batch, now_ms=now_ms, internal=True).base_offset
+        return self._partition.append_own(batch, now_ms)
 
     def batches(self) -> Iterator[Buffer]:
         """Everything in the log, in buffers of whole batches of about a megabyte."""

@@ -140,6 +140,25 @@ class Partition:
         self._show(now_ms)
         return new_tuple(AppendResult, (base_offset, last_offset, append_time, self.log.log_start_offset))
 
+    def append_own(self, batch: bytes, now_ms: int) -> int:
+        """Append a batch that this broker has just made of records of its own, which need no check; its base offset.
+
+        Raises KafkaError as `append_as_leader` does.
+        """
+        config = self.log.config
+        if (
+            self.isr_size < config.min_insync_replicas
+            or len(batch) > config.max_message_bytes
+            or config.compression_type != "producer"
+            or config.message_timestamp_type == "LogAppendTime"
+        ):
+            return self.append_as_leader(batch, now_ms=now_ms, internal=True).base_offset
+        header = parse_header(batch)
+        base_offset = self.log.log_end_offset
+        self._append(header, batch, base_offset, base_offset + header.last_offset_delta, now_ms)
+        self._show(now_ms)
+        return base_offset
+
     def append_all(self, batches: Sequence[Batch], *, now_ms: int) -> list[Appended]:
         """Append several batches, each on its own: where it stands, or the error that `append_as_leader` would raise.
 

@@ -93,6 +93,27 @@ def test_batches_carry_the_leader_epoch_and_a_right_checksum(setup: Setup) -> No
     assert partition.end_offset_for_epoch(7) == (7, 1)
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"compression_type": "lz4"}, {"message_timestamp_type": "LogAppendTime"}], ids=str
+)
+def test_batches_of_the_brokers_own_stand_in_the_log_like_others(setup: Setup, changes: dict[str, object]) -> None:
+    partition = setup.configure(**changes)
+    assert [partition.append_own(batch(b"a", b"b"), NOW), partition.append_own(batch(b"c"), NOW)] == [0, 2]
+    partition.append_as_leader(batch(b"d"), now_ms=NOW, internal=True)
+    assert read_values(partition, 0) == [b"a", b"b", b"c", b"d"]
+    assert partition.high_watermark == 4
+    assert read_values(setup.reopen(), 0) == [b"a", b"b", b"c", b"d"]
+
+
+def test_batches_of_the_brokers_own_keep_to_the_limits(setup: Setup) -> None:
+    partition = setup.configure(max_message_bytes=100)
+    assert refused(lambda: partition.append_own(batch(b"a" * 100), NOW)) is ErrorCode.message_too_large
+    partition = setup.configure(min_insync_replicas=2)
+    partition.replica_count = 2
+    assert refused(lambda: partition.append_own(batch(b"a"), NOW)) is ErrorCode.not_enough_replicas
+    assert partition.log_end_offset == 0
+
+
 def test_reading_outside_the_log_is_an_error(setup: Setup) -> None:
     partition = setup.partition
     partition.append_as_leader(batch(b"a"), now_ms=NOW)
