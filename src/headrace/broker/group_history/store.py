@@ -277,7 +277,9 @@ class HistoryStore:
                 raise
             return True
 
-        return self._ask(transact, False)
+        resets = self.resets
+        # Where the file was damaged, the new one takes what the old one did not.
+        return self._ask(transact, False) or (self.resets > resets and self._ask(transact, False))
 
     def _ask(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
         import sqlite3

@@ -136,6 +136,8 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
         path.write_bytes(content[:60] + (99).to_bytes(4, "big") + content[64:])
 
     store = open_store(path)
+    assert store.write_events([event(NOW)])
+    assert len(store.events("g", NOW, NOW, 9)) == 1
     for _ in range(3):
         store.write_sample(NOW + 1000, [("g", "t", b"new")])
         store.prune(NOW)
