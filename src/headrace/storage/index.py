@@ -171,7 +171,7 @@ class OffsetIndex(_Index):
         self.count += 1
 
     def lookup(self, offset: int) -> int:
-        """A position at or before the batch that holds `offset`, less than an index interval away."""
+        """A position at or before the batch that holds `offset`, not much more than an index interval away."""
         if self._last is None or offset <= self.base_offset:
             return 0
         if self._last[0] <= offset - self.base_offset:
@@ -180,7 +180,7 @@ class OffsetIndex(_Index):
         return 0 if floor is None else floor[1][1]
 
     def position_before(self, position: int) -> int:
-        """The position of a batch that begins before `position`, less than an index interval away."""
+        """The position of a batch that begins before `position`, not much more than an index interval away."""
         floor = self._floor(position - 1, 1)
         return 0 if floor is None else floor[1][1]
 
