@@ -32,8 +32,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     # Few enough for a test to fill a group.
     "group.max.size": "3",
     "group.consumer.max.size": "3",
-    # Compaction, which would change what is compared while it is compared.
+    # Compaction and retention would change what is compared while it is compared.
     "log.cleaner.enable": "false",
+    "log.retention.ms": "-1",
 }
 """What the broker is told; the rest is Kafka's defaults."""
 
