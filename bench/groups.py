@@ -95,7 +95,8 @@ class GroupFigures(Figures):
         for member in members:
             # closing waits for ever where an assignment arrives in the middle of it (librdkafka's pull request 4883)
             member.unsubscribe()
-        while any(member.poll(0) or member.assignment() for member in members):
+        deadline = time.perf_counter() + 30
+        while any(member.poll(0) or member.assignment() for member in members) and time.perf_counter() < deadline:
             time.sleep(0.01)
         for member in members:
             member.close()

@@ -449,8 +449,7 @@ class ClassicGroup(Rebalance):
             raise KafkaError(ErrorCode.coordinator_not_available)
 
     def _check_member(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
-        if self.state is GroupState.DEAD:
-            self._check_alive()
+        self._check_alive()
         if instance_id is not None:
             current = self.membership.static.get(instance_id)
             if current is not None and current != member_id:

@@ -50,7 +50,7 @@ class AppendResult(NamedTuple):
     log_start_offset: int
 
 
-Batch: TypeAlias = tuple[bytes, int, Any, Any, Any, Any]
+Batch: TypeAlias = tuple[bytes, int, *tuple[Any, ...]]
 """The records and the acks of a batch, then what their sender keeps with them."""
 Appended: TypeAlias = AppendResult | KafkaError
 """What became of a batch."""

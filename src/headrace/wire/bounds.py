@@ -142,9 +142,9 @@ def _field(annotation: Any, kafka_type: str | None, flexible: bool) -> _Layout:
     elif flexible:
         layout = _Layout(None, 1, _compact)
     elif kafka_type == "string":
-        layout = _Layout(None, 2, _string)
+        layout = _Layout(None, 2, _prefixed(_INT16))
     else:
-        layout = _Layout(None, 4, _bytes)
+        layout = _Layout(None, 4, _prefixed(_INT32))
     return _array(layout, flexible, nullable) if is_array else layout
 
 
@@ -221,22 +221,19 @@ def _compact(before: int) -> _Step:
     return follow
 
 
-def _string(before: int) -> _Step:
-    def follow(data: Buffer, position: int) -> int:
-        position += before
-        length: int = _INT16.unpack_from(data, position)[0]
-        return position + 2 + length if length > 0 else position + 2
+def _prefixed(prefix: struct.Struct) -> _StepMaker:
+    """Over a length and so many bytes; a negative length is null."""
+    width = prefix.size
 
-    return follow
+    def after(before: int) -> _Step:
+        def follow(data: Buffer, position: int) -> int:
+            position += before
+            length: int = prefix.unpack_from(data, position)[0]
+            return position + width + length if length > 0 else position + width
 
+        return follow
 
-def _bytes(before: int) -> _Step:
-    def follow(data: Buffer, position: int) -> int:
-        position += before
-        length: int = _INT32.unpack_from(data, position)[0]
-        return position + 4 + length if length > 0 else position + 4
-
-    return follow
+    return after
 
 
 def _tags(before: int) -> _Step:

@@ -243,10 +243,10 @@ async def test_a_run_ends_where_many_have_come_or_one_cannot_be(peer: Peer) -> N
 
 
 async def test_what_a_run_answered_before_it_failed_is_sent(peer: Peer) -> None:
-    def handle_run(client: ClientInfo, frames: Sequence[memoryview]) -> Parts:
+    def fail(_: bytes) -> Parts:
         raise InvalidRequestError("the second is none", [frame(b"first")])
 
-    peer.handle_run = handle_run  # type: ignore[method-assign]
+    peer.answer = fail
     await peer.send(frame(PRODUCE) * 2)
 
     assert await peer.receive(100) == frame(b"first")

@@ -229,7 +229,7 @@ def outcomes(results: Sequence[AppendResult | KafkaError]) -> list[int | ErrorCo
 
 
 def all_of(*batches: bytes) -> list[Batch]:
-    return [(records, ALL_REPLICAS, None, None, None, None) for records in batches]
+    return [(records, ALL_REPLICAS) for records in batches]
 
 
 def test_several_batches_are_judged_each_on_its_own(setup: Setup) -> None:

@@ -108,7 +108,7 @@ class ProduceApi:
     def _append(self, waiting: dict[Partition, list[_Waiting]], now_ms: int) -> None:
         """Append what waits, and note what became of it."""
         for partition, batches in waiting.items():
-            if len(batches) == 1:
+            if len(batches) == 1:  # as most are, and two microseconds cheaper so
                 [(records, acks, outcomes, place, index, context)] = batches
                 try:
                     base_offset, _, append_time, start = partition.append_as_leader(records, now_ms=now_ms, acks=acks)
