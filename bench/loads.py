@@ -32,6 +32,7 @@ class Scale:
     latency_records: int
     seconds: float
     starts: int
+    first_loads: int
     crashes: int
     crash_seconds: float
 
@@ -49,6 +50,7 @@ FULL: Final = Scale(
     latency_records=4_000,
     seconds=3.0,
     starts=5,
+    first_loads=3,
     crashes=2,
     crash_seconds=5.0,
 )
@@ -60,6 +62,7 @@ QUICK: Final = Scale(
     latency_records=1_000,
     seconds=1.0,
     starts=3,
+    first_loads=2,
     crashes=1,
     crash_seconds=2.0,
 )
@@ -92,6 +95,11 @@ class Loads:
         if Kcat.is_installed():
             loads.insert(2, Load("librdkafka", self._librdkafka))
         return loads
+
+    def produce_first(self, broker: Broker) -> Sample:
+        """Small batches for a broker that has just been started and never saw a record."""
+        with fresh_topic(broker, "first") as topic:
+            return self._produce(broker, topic, "produce-first", self._scale.small_records, SMALL_BATCHES)
 
     def _produce_small(self, broker: Broker) -> Sample:
         with fresh_topic(broker, "small") as topic:

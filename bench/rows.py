@@ -36,6 +36,8 @@ class Outcome(NamedTuple):
 
 
 ROWS: Final = (
+    Row("produce-first.rate", "produce, batch.size 8196, just started", "records/s", at_least=1.0),
+    Row("produce-first.cpu", "  broker CPU per million records", "s", at_most=0.5),
     Row("produce-small.rate", "produce, batch.size 8196", "records/s", at_least=1.0),
     Row("produce-small.cpu", "  broker CPU per million records", "s", at_most=0.5),
     Row("produce-large.rate", "produce, batch.size 65536, linger.ms 5", "records/s", at_least=1.0),

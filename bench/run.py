@@ -28,7 +28,6 @@ class Run:
 
     def __init__(self, scale: Scale, jars: Path, base: Path | None, *, with_kafka: bool, only: str | None) -> None:
         self._scale = scale
-        self._jars = jars
         self._only = only
         self._kinds: list[Callable[[Path], Broker]] = [Headrace]
         if with_kafka:
@@ -36,6 +35,7 @@ class Run:
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=base))
         self._numbers = count(1)
         self._alive: list[Broker] = []
+        self._loads = Loads(scale, KafkaTools(jars), self._directory)
         self._console = Console(stderr=True)
         self._begin = time.monotonic()
         self.samples: dict[str, Samples] = {"Headrace": defaultdict(list), "Kafka": defaultdict(list)}
@@ -68,6 +68,10 @@ class Run:
             for kind in self._in_turn(number):
                 with self._broker(kind) as broker:
                     self._measure(f"start {number} of {self._scale.starts}", broker, loads.start)
+                    if number <= self._scale.first_loads:
+                        self._measure(
+                            f"first load {number} of {self._scale.first_loads}", broker, self._loads.produce_first
+                        )
 
     def _rounds(self) -> None:
         brokers = []
@@ -75,8 +79,7 @@ class Run:
             broker = self._new(kind)
             broker.start()
             brokers.append(broker)
-        all_loads = Loads(self._scale, KafkaTools(self._jars), self._directory).all()
-        chosen = [load for load in all_loads if self._only is None or self._only in load.title]
+        chosen = [load for load in self._loads.all() if self._only is None or self._only in load.title]
         for number in range(self._scale.rounds + 1):
             for load in chosen:
                 for broker in brokers if number % 2 else reversed(brokers):

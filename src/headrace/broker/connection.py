@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from headrace.broker import cold_reads
+from headrace.broker.busy_poll import SMALL_READ, BusyPoll
 from headrace.broker.context import ClientInfo
 from headrace.broker.request_memory import HOLD_SECONDS, RequestMemory
 from headrace.storage.log_file import FileSlice
@@ -70,6 +71,7 @@ class Connection:
     __slots__ = (
         "__weakref__",
         "_buffer",
+        "_busy_poll",
         "_dispatch",
         "_fd",
         "_filled",
@@ -103,6 +105,7 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
         dispatch: Dispatch,
         memory: RequestMemory,
+        busy_poll: BusyPoll,
         max_frame: int,
         on_closed: Callable[["Connection"], None],
     ) -> None:
@@ -114,6 +117,7 @@ class Connection:
         self._loop = loop
         self._dispatch = dispatch
         self._memory = memory
+        self._busy_poll = busy_poll
         self._max_frame = max_frame
         self._on_closed = on_closed
         self._buffer: bytearray | mmap.mmap | None = None
@@ -171,12 +175,16 @@ class Connection:
             self.close("the connection ended inside a request" if self._filled else None)
             return
         self.last_active_at = self._loop.time()
+        if received < SMALL_READ:
+            self._busy_poll.request_came()
         if self._buffer is None:
             self._take_frames(_scratch_view, received)
         else:
             self._filled += received
             if self._filled >= self._needed:
                 self._take_frames(self._view, self._filled)
+        if received < SMALL_READ and self._pending is None:
+            self._busy_poll.request_answered()
 
     def _take_frames(self, view: memoryview, end: int) -> None:
         """Answer the whole frames in `view[:end]` and keep what is left for later."""

@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from typing import Final
 
+from headrace.broker.busy_poll import BusyPoll
 from headrace.broker.connection import Connection, Dispatch
 from headrace.broker.context import ClientInfo
 from headrace.broker.request_memory import RequestMemory
@@ -20,6 +21,7 @@ DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
 """Bytes for requests in progress where `queued.max.request.bytes` sets no limit."""
 _ACCEPTS_PER_TURN: Final = 64
 _BACKLOG: Final = "socket.listen.backlog.size"
+_RECEIVE_BUFFER: Final = "socket.receive.buffer.bytes"
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 _SPARE_DESCRIPTORS: Final = 64
 """Files that clients leave to logs, metadata and modules that load late, so that those never lack one."""
@@ -35,6 +37,7 @@ class Server:
         self._loop = loop
         limit = config.queued_max_request_bytes
         self._memory = RequestMemory(limit if limit > 0 else DEFAULT_REQUEST_MEMORY)
+        self._busy_poll = BusyPoll(loop.call_soon, config.headrace_busy_poll_us)
         self._sockets: list[tuple[socket.socket, str]] = []
         self._connections: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
@@ -111,15 +114,7 @@ class Server:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for name, option in (
-            ("socket.send.buffer.bytes", socket.SO_SNDBUF),
-            ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
-        ):
-            # The system's own sizing is better than Kafka's 100 KiB unless somebody asked for a size.
-            if self._config.is_set(name):
-                size = self._config.value(name)
-                if isinstance(size, int) and size > 0:
-                    sock.setsockopt(socket.SOL_SOCKET, option, size)
+        self._size_buffers(sock)
         local = sock.getsockname()
         client = ClientInfo(listener=listener, host=host, port=port, local_address=(local[0], local[1]))
         connection = Connection(
@@ -128,12 +123,21 @@ class Server:
             loop=self._loop,
             dispatch=self._dispatch,
             memory=self._memory,
+            busy_poll=self._busy_poll,
             max_frame=self._config.socket_request_max_bytes,
             on_closed=self._closed,
         )
         self._connections.add(connection)
         self._per_host[host] += 1
         connection.start()
+
+    def _size_buffers(self, sock: socket.socket) -> None:
+        send, receive = self._config.socket_send_buffer_bytes, self._config.socket_receive_buffer_bytes
+        if send > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send)
+        # The system's own sizing is better than Kafka's 100 KiB unless somebody asked for a size.
+        if receive > 0 and self._config.is_set(_RECEIVE_BUFFER):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
 
     def _turn_away(self, sock: socket.socket, host: str, why: str) -> None:
         sock.close()

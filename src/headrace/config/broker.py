@@ -73,6 +73,7 @@ class BrokerConfig:
     broker_id: int
     broker_rack: str | None
     headrace_adopt_partial: bool
+    headrace_busy_poll_us: int
     metadata_log_dir: str | None
     listeners: tuple[str, ...]
     advertised_listeners: tuple[str, ...] | None

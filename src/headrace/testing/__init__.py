@@ -23,6 +23,8 @@ TEST_SETTINGS: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "1",
+    # The client waits for the interpreter while its broker, in the same process, has it.
+    "headrace.busy.poll.us": "0",
 }
 """Settings of a test broker that differ from `headrace start`; those given to `Broker` come on top."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.broker import connection as connection_module
+from headrace.broker.busy_poll import BusyPoll
 from headrace.broker.connection import (
     MAX_FRAMES_PER_TURN,
     MAX_RUN,
@@ -50,6 +51,7 @@ class Peer:
             loop=self.loop,
             dispatch=self,
             memory=self.memory,
+            busy_poll=BusyPoll(self.loop.call_soon, 0),
             max_frame=MAX_FRAME,
             on_closed=lambda _: self.closed.set(),
         )
