@@ -20,6 +20,15 @@ def cpu_seconds(pid: int) -> float:
     return seconds
 
 
+def family_cpu_seconds(pid: int) -> float:
+    """As `cpu_seconds`, with those of the processes it has started, ended or not. Linux only."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ended = (int(fields[13]) + int(fields[14])) / _TICKS
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text().split()]
+    return cpu_seconds(pid) + ended + sum(map(cpu_seconds, children))
+
+
 def resident_bytes(pid: int) -> int:
     """Resident memory now."""
     return _status_field(pid, "VmRSS")

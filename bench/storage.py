@@ -33,6 +33,10 @@ _READERS: Final = 4
 _READ_MB_S: Final = 50
 """What each of them takes: as fast as they can, four would leave no processor to the client that measures."""
 _VALUE_SIZE: Final = 1000
+_SMALL_VALUE_SIZE: Final = 100
+_SMALL_SHARE: Final = 4
+"""Of small records a quarter is compacted of what is of large ones: their number counts, not their bytes."""
+_KEYED_BATCH_BYTES: Final = 500_000
 _CLEANED_S: Final = 300.0
 _IDLE_S: Final = 3.0
 
@@ -113,36 +117,44 @@ class StorageFigures(Figures):
     def _compacting(self, broker: Broker) -> None:
         _create(broker, "hot", 1)
         # Java compiles what runs often: the first pass is not counted, and Kafka is spared it in the second.
-        self._compact(broker, "warm-up", self._scale.compacted // 5)
+        self._compact(broker, "warm-up", self._scale.compacted // 5, _VALUE_SIZE)
         alone = self._synchronous(broker)
-        cpu, seconds, left, beside = self._compact(broker, "compacted", self._scale.compacted)
-        label = f"compacting {self._scale.compacted // _MB:,} MB of 1 KB records, each key ten times"
-        self.note(f"{label}: CPU s", broker, cpu)
-        self.note(f"{label}: s", broker, seconds)
-        self.note(f"{label}: MB left", broker, left / 1e6)
-        self.note("one record at a time before it, p99 ms", broker, alone.p99)
-        self.note("one record at a time beside it, p99 ms", broker, beside.p99)
+        self.note("one record at a time before compaction, p99 ms", broker, alone.p99)
+        for value_size, size in (
+            (_VALUE_SIZE, self._scale.compacted),
+            (_SMALL_VALUE_SIZE, self._scale.compacted // _SMALL_SHARE),
+        ):
+            cpu, seconds, left = self._compact(broker, f"compacted-{value_size}", size, value_size)
+            label = f"compacting {size // _MB:,} MB of {value_size}-byte records, each key ten times"
+            self.note(f"{label}: CPU s", broker, cpu)
+            self.note(f"{label}: s", broker, seconds)
+            self.note(f"{label}: MB left", broker, left / 1e6)
+            beside: list[raw_client.Latencies] = []
+            load = threading.Thread(target=lambda beside=beside: beside.append(self._synchronous(broker)))
+            self._compact(broker, f"beside-{value_size}", size, value_size, load)
+            load.join()
+            self.note(f"one record at a time beside that of {value_size}-byte records, p99 ms", broker, beside[0].p99)
 
-    def _compact(self, broker: Broker, topic: str, size: int) -> tuple[float, float, int, raw_client.Latencies]:
-        """CPU seconds, seconds, bytes left, and the latencies of another topic meanwhile."""
+    def _compact(
+        self, broker: Broker, topic: str, size: int, value_size: int, load: threading.Thread | None = None
+    ) -> tuple[float, float, int]:
+        """CPU seconds, seconds, and bytes left; `load` is started with the first change to the files."""
         waiting = {"min.compaction.lag.ms": str(86_400_000)}
         settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(100 * _MB)}
         _create(broker, topic, 1, settings | waiting)
-        _write_keyed(broker, topic, size)
+        _write_keyed(broker, topic, size, value_size)
         directory = next(broker.directory.rglob(f"{topic}-0"))
         before = _log_bytes(directory)
         idle = _idle_cpu(broker)
-        cpu, begin = _all_cpu(broker), time.perf_counter()
+        cpu, begin = process.family_cpu_seconds(broker.pid), time.perf_counter()
         _alter(broker, topic, {"min.compaction.lag.ms": "0", "segment.ms": "500"})
-        beside: list[raw_client.Latencies] = []
-        load = threading.Thread(target=lambda: beside.append(self._synchronous(broker)))
         # the active segment is rolled by the next record, and cleaned as well
-        _write_keyed(broker, topic, _MB)
+        _write_keyed(broker, topic, _MB, value_size)
         last, last_change = before, time.perf_counter()
         while time.perf_counter() - begin < _CLEANED_S:
             now = _log_bytes(directory)
             if now != last:
-                if load.ident is None and now != before:
+                if load is not None and load.ident is None and now != before:
                     load.start()
                 last, last_change = now, time.perf_counter()
             if last < before // 4 and time.perf_counter() - last_change > 5.0:
@@ -151,9 +163,7 @@ class StorageFigures(Figures):
         else:
             raise RuntimeError(f"{broker.name} has not compacted {topic} within {_CLEANED_S:.0f} s")
         seconds = last_change - begin
-        spent = _all_cpu(broker) - cpu - idle * (time.perf_counter() - begin)
-        load.join()
-        return spent, seconds, last, beside[0]
+        return process.family_cpu_seconds(broker.pid) - cpu - idle * (time.perf_counter() - begin), seconds, last
 
 
 def _create(broker: Broker, topic: str, partitions: int, settings: dict[str, str] | None = None) -> None:
@@ -182,13 +192,13 @@ def _write(broker: Broker, topic: str, partitions: int, size: int) -> int:
     return requests * records
 
 
-def _write_keyed(broker: Broker, topic: str, size: int) -> None:
+def _write_keyed(broker: Broker, topic: str, size: int, value_size: int) -> None:
     """Append about `size` bytes of records of which ten have each key, in any order."""
-    per_batch = 500
-    batches = max(1, size // (per_batch * (_VALUE_SIZE + 30)))
+    per_batch = _KEYED_BATCH_BYTES // (value_size + 30)
+    batches = max(1, size // _KEYED_BATCH_BYTES)
     keys = [number % (batches * per_batch // 10 or 1) for number in range(batches * per_batch)]
     random.Random(1).shuffle(keys)
-    value = random.Random(2).randbytes(_VALUE_SIZE)
+    value = random.Random(2).randbytes(value_size)
     with socket.create_connection(("127.0.0.1", broker.port)) as connection:
         _ask_many(
             connection,
@@ -284,18 +294,11 @@ def _log_bytes(directory: Path) -> int:
     return total
 
 
-def _all_cpu(broker: Broker) -> float:
-    """CPU seconds of the broker and of the processes that it started."""
-    tasks = Path(f"/proc/{broker.pid}/task").glob("*/children")
-    children = [int(pid) for task in tasks for pid in task.read_text().split()]
-    return sum(process.cpu_seconds(pid) for pid in (broker.pid, *children))
-
-
 def _idle_cpu(broker: Broker) -> float:
     """CPU seconds that it takes a second with nothing to do."""
-    before = _all_cpu(broker)
+    before = process.family_cpu_seconds(broker.pid)
     time.sleep(_IDLE_S)
-    return (_all_cpu(broker) - before) / _IDLE_S
+    return (process.family_cpu_seconds(broker.pid) - before) / _IDLE_S
 
 
 def _forget_page_cache() -> None:

@@ -6,6 +6,7 @@ that does not take them. File regions go out with `sendfile`, so the bytes of a 
 """
 
 import asyncio
+import errno
 import logging
 import mmap
 import os
@@ -393,8 +394,8 @@ class Connection:
                 self._is_writing = True
                 self._loop.add_writer(self._fd, self._on_writable)
             return
-        except OSError:
-            self.close(None)
+        except OSError as error:
+            self.close(f"its records cannot be read: {error.strerror}" if error.errno == errno.EIO else None)
             return
         if self._is_writing:
             self._is_writing = False

@@ -100,6 +100,10 @@ class Cleaner:
 
         Raises KafkaError: corrupt_message; kafka_storage_error where not even one batch fits into the memory. OSError.
         """
+        self._fill_map()
+        self.map.settle()
+
+    def _fill_map(self) -> None:
         job = self._job
         transactions = CleanedTransactions(self._aborted, job.first_dirty_offset)
         for place, segment in enumerate(job.segments):

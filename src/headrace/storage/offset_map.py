@@ -4,8 +4,9 @@ A key is kept as it is up to 46 bytes, which spares the digest of most; a longer
 An object of that size takes 80 bytes, and no key can be mistaken for a digest.
 """
 
+from bisect import bisect_left
 from hashlib import blake2b
-from typing import Final
+from typing import Final, cast
 
 from headrace.wire.batch import BatchHeader
 from headrace.wire.record_spans import keys_of
@@ -26,46 +27,61 @@ class OffsetMap:
     """The newest offset of each key from `first_offset` to `latest_offset`, and the fate of every offset in between.
 
     Takes `BYTES_PER_KEY` a key and one byte an offset: ask `has_room` before `add`. `fates` ends with the last batch
-    that was added.
+    that was added, and tells the fates once `settle` was called.
     """
 
-    __slots__ = ("_budget", "_offsets", "fates", "first_offset", "latest_offset")
+    __slots__ = ("_budget", "_newest", "fates", "first_offset", "latest_offset")
 
     def __init__(self, first_offset: int, *, max_bytes: float) -> None:
         self.first_offset = first_offset
         self.latest_offset = first_offset - 1
         self.fates = bytearray()
-        self._offsets: dict[bytes, int] = {}
+        self._newest: dict[bytes, int] = {}
+        """Offset of each key's newest record, or the offset's complement where that has no value."""
         self._budget = max_bytes
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._newest)
 
     def has_room(self, records: int, last_offset: int) -> bool:
         """Whether a batch of `records` records up to `last_offset` fits, even if every key in it is new."""
-        needed = (len(self._offsets) + records) * BYTES_PER_KEY + last_offset - self.first_offset
+        needed = (len(self._newest) + records) * BYTES_PER_KEY + last_offset - self.first_offset
         return needed <= self._budget
 
     def add(self, header: BatchHeader, body: bytes) -> None:
         """Take a batch, with its uncompressed records, into account. Raises KafkaError(corrupt_message)."""
         self.skip_to(header.last_offset)
         first = self.first_offset
-        self.fates += bytes(header.next_offset - first - len(self.fates))
-        offsets, fates = self._offsets, self.fates
-        for offset, key, has_value in keys_of(header, body):
-            if offset < first:
-                continue
-            if key is None:
+        offsets, keys, keyless, valueless = keys_of(header, body)
+        before = bisect_left(offsets, first)
+        # Every record counts as superseded until `settle` has seen the newest ones.
+        fates = self.fates
+        fates += bytes(header.next_offset - first - len(fates))
+        if isinstance(offsets, range):
+            fates[offsets[before:].start - first :] = bytes([SUPERSEDED]) * (len(offsets) - before)
+        else:
+            for offset in offsets[before:]:
                 fates[offset - first] = SUPERSEDED
-                continue
-            if len(key) >= _DIGEST_SIZE:
-                key = blake2b(key, digest_size=_DIGEST_SIZE).digest()
-            older = offsets.get(key)
-            if older is not None:
-                fates[older - first] = SUPERSEDED
-            offsets[key] = offset
-            if not has_value:
-                fates[offset - first] = TOMBSTONE
+        if valueless:
+            offsets = list(offsets)
+            for place in valueless:
+                offsets[place] = ~offsets[place]
+        if keyless or before:
+            kept = [place for place, key in enumerate(keys) if place >= before and key is not None]
+            offsets, keys = [offsets[place] for place in kept], [keys[place] for place in kept]
+        named = cast("list[bytes]", keys)
+        if max(map(len, named), default=0) >= _DIGEST_SIZE:
+            named = [_in_map(key) for key in named]
+        self._newest.update(zip(named, offsets, strict=True))
+
+    def settle(self) -> None:
+        """Nothing more is added: tell the fates."""
+        fates, first = self.fates, self.first_offset
+        for offset in self._newest.values():
+            if offset >= 0:
+                fates[offset - first] = LIVE
+            else:
+                fates[~offset - first] = TOMBSTONE
 
     def skip_to(self, last_offset: int) -> None:
         """There is nothing more to know up to `last_offset`."""
@@ -73,6 +89,8 @@ class OffsetMap:
 
     def supersedes(self, key: bytes) -> bool:
         """Whether a record of `key` from before `first_offset` has a newer one."""
-        if len(key) >= _DIGEST_SIZE:
-            key = blake2b(key, digest_size=_DIGEST_SIZE).digest()
-        return key in self._offsets
+        return _in_map(key) in self._newest
+
+
+def _in_map(key: bytes) -> bytes:
+    return key if len(key) < _DIGEST_SIZE else blake2b(key, digest_size=_DIGEST_SIZE).digest()

@@ -3,7 +3,9 @@
 Records that stay are copied as bytes: their offsets and timestamps are relative to the batch, which keeps its base.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import lt
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
@@ -27,23 +29,33 @@ class RecordSpan(NamedTuple):
     timestamp_delta: int
 
 
-def keys_of(header: rb.BatchHeader, body: bytes) -> Iterator[tuple[int, bytes | None, bool]]:
-    """Offset, key and whether there is a value, of each record in the uncompressed `body`.
+class RecordKeys(NamedTuple):
+    """Of each record in a batch its absolute offset and its key; the places of those without key, and without value."""
 
-    Raises KafkaError(corrupt_message).
-    """
-    base_offset = header.base_offset
+    offsets: Sequence[int]
+    keys: list[bytes | None]
+    keyless: list[int]
+    valueless: list[int]
+
+
+def keys_of(header: rb.BatchHeader, body: bytes) -> RecordKeys:
+    """The keys in the uncompressed `body`. Raises KafkaError(corrupt_message)."""
+    keys: list[bytes | None] = []
+    keyless: list[int] = []
+    valueless: list[int] = []
+    deltas: list[int] = []
     position = 0
     length = len(body)
+    add = keys.append
     try:
-        for _ in range(header.record_count):
+        for place in range(header.record_count):
             # Most numbers here have one or two bytes, and a call costs as much as all the rest of the loop.
             byte = body[position]
             if byte < 0x80:
                 end = position + 1 + (byte >> 1)
                 position += 2
-            elif body[position + 1] < 0x80:
-                end = position + 2 + ((byte & 0x7F | body[position + 1] << 7) >> 1)
+            elif (second := body[position + 1]) < 0x80:
+                end = position + 2 + ((byte & 0x7F | second << 7) >> 1)
                 position += 3
             else:
                 size, position = get_varint(body, position)
@@ -56,22 +68,29 @@ def keys_of(header: rb.BatchHeader, body: bytes) -> Iterator[tuple[int, bytes | 
             if byte < 0x80:
                 delta = byte >> 1
                 position += 1
+            elif (second := body[position + 1]) < 0x80:
+                delta = (byte & 0x7F | second << 7) >> 1
+                position += 2
             else:
                 delta, position = get_varint(body, position)
+            deltas.append(delta)
             byte = body[position]
             if byte < 0x80:
-                size = (byte >> 1) ^ -(byte & 1)
                 position += 1
+                size = byte >> 1
             else:
                 size, position = get_varint(body, position)
-            if size < 0:
-                key = None
+                byte = 0 if size >= 0 else _NULL
+            if byte & 1:
+                add(None)
+                keyless.append(place)
             else:
-                key = body[position : position + size]
+                add(body[position : position + size])
                 position += size
             if position >= end or end > length:
                 raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fit into its length")
-            yield base_offset + delta, key, body[position] != _NULL
+            if body[position] == _NULL:
+                valueless.append(place)
             position = end
     except IndexError:
         raise KafkaError(ErrorCode.corrupt_message, "the last record goes beyond its batch") from None
@@ -79,16 +98,29 @@ def keys_of(header: rb.BatchHeader, body: bytes) -> Iterator[tuple[int, bytes | 
         raise KafkaError(
             ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
         )
+    return RecordKeys(_offsets_of(header, deltas), keys, keyless, valueless)
+
+
+def _offsets_of(header: rb.BatchHeader, deltas: list[int]) -> Sequence[int]:
+    base_offset = header.base_offset
+    if len(deltas) == header.last_offset_delta + 1 and deltas == list(range(len(deltas))):
+        return range(base_offset, header.next_offset)
+    if deltas and (deltas[-1] > header.last_offset_delta or not all(map(lt, deltas, deltas[1:]))):
+        raise KafkaError(ErrorCode.corrupt_message, "the records' offsets do not ascend within those of the batch")
+    return [base_offset + delta for delta in deltas]
 
 
 def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
     """Where the records of `body` are, the uncompressed records of a batch. Raises KafkaError(corrupt_message)."""
     spans = []
     start = 0
-    for offset, key, has_value in keys_of(header, body):
+    offsets, keys, _, valueless = keys_of(header, body)
+    without_value = set(valueless)
+    for place, (offset, key) in enumerate(zip(offsets, keys, strict=True)):
         size, position = get_varint(body, start)
         end = position + size
-        spans.append(RecordSpan(offset, key, has_value, start, end, get_varint(body, position + 1)[0]))
+        delta = get_varint(body, position + 1)[0]
+        spans.append(RecordSpan(offset, key, place not in without_value, start, end, delta))
         start = end
     return spans
 
@@ -98,31 +130,49 @@ def survivors(header: rb.BatchHeader, body: bytes, gone: Buffer) -> list[RecordS
 
     `gone` has a byte for each offset of the batch; one that is neither 0 nor 1 says that the record has no value.
     """
+    if header.record_count == len(gone):
+        return _survivors_without_gaps(header, body, gone)
     spans = []
-    position = 0
     base_offset = header.base_offset
-    for _ in range(header.record_count):
-        start = position
-        byte = body[position]
-        if byte < 0x80:
-            position += 1
-            end = position + (byte >> 1)
-        else:
-            size, position = get_varint(body, position)
-            end = position + size
-        byte = body[position + 1]
-        if byte < 0x80:
-            timestamp_delta = (byte >> 1) ^ -(byte & 1)
-            position += 2
-        else:
-            timestamp_delta, position = get_varint(body, position + 1)
-        byte = body[position]
-        delta = byte >> 1 if byte < 0x80 else get_varint(body, position)[0]
+    for start, end in pairwise(_boundaries(header, body)):
+        _, position = get_varint(body, start)
+        timestamp_delta, position = get_varint(body, position + 1)
+        delta, _ = get_varint(body, position)
         fate = gone[delta]
         if fate != 1:
             spans.append(RecordSpan(base_offset + delta, None, not fate, start, end, timestamp_delta))
-        position = end
     return spans
+
+
+def _survivors_without_gaps(header: rb.BatchHeader, body: bytes, gone: Buffer) -> list[RecordSpan]:
+    """Where every offset has its record, only those that stay are looked at."""
+    boundaries = _boundaries(header, body)
+    spans = []
+    for place, fate in enumerate(gone):
+        if fate != 1:
+            start, end = boundaries[place], boundaries[place + 1]
+            _, position = get_varint(body, start)
+            timestamp_delta, _ = get_varint(body, position + 1)
+            spans.append(RecordSpan(header.base_offset + place, None, not fate, start, end, timestamp_delta))
+    return spans
+
+
+def _boundaries(header: rb.BatchHeader, body: bytes) -> list[int]:
+    """Where each record begins, and where the last one ends."""
+    position = 0
+    boundaries = [0]
+    add = boundaries.append
+    for _ in range(header.record_count):
+        byte = body[position]
+        if byte < 0x80:
+            position += 1 + (byte >> 1)
+        elif (second := body[position + 1]) < 0x80:
+            position += 2 + ((byte & 0x7F | second << 7) >> 1)
+        else:
+            size, position = get_varint(body, position)
+            position += size
+        add(position)
+    return boundaries
 
 
 def batch_of(

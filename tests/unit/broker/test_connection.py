@@ -1,7 +1,9 @@
 """A connection over a real socket pair: frames of any size and cut, order, back-pressure, bad lengths."""
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -139,6 +141,24 @@ async def test_the_next_request_waits_for_the_answer_before(peer: Peer) -> None:
     await peer.send(frame(b"last")[6:])
 
     assert await peer.receive(24) == frame(b"done") + frame(b"next") + frame(b"last")
+
+
+async def test_records_that_the_disk_does_not_give_end_the_connection_with_a_line_in_the_log(
+    peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(1000))
+    parts: Parts = [FileSlice(LogFile.open(path), 0, 1000)]
+    peer.answer = lambda _: parts
+    monkeypatch.setattr(os, "sendfile", fail)
+
+    await peer.send(frame(b"fetch"))
+    await asyncio.wait_for(peer.closed.wait(), 5)
+
+    assert "its records cannot be read: Input/output error" in caplog.text
 
 
 async def test_file_regions_are_sent_between_bytes(peer: Peer, tmp_path: Path) -> None:
