@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 _TICKS: int = os.sysconf("SC_CLK_TCK")
@@ -9,11 +10,9 @@ _TICKS: int = os.sysconf("SC_CLK_TCK")
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of all threads since the process began, in seconds."""
-    stat = Path(f"/proc/{pid}/stat")
-    if stat.exists():
-        # The name in parentheses may hold anything; fields 14 and 15 of the whole line follow it.
-        fields = stat.read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+    if Path("/proc/self/stat").exists():
+        user, system, _, _ = _ticks(pid)
+        return (user + system) / _TICKS
     seconds = 0.0
     for part in _ps(pid, "time").split(":"):
         seconds = 60 * seconds + float(part)
@@ -22,11 +21,21 @@ def cpu_seconds(pid: int) -> float:
 
 def family_cpu_seconds(pid: int) -> float:
     """As `cpu_seconds`, with those of the processes it has started, ended or not. Linux only."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    ended = (int(fields[13]) + int(fields[14])) / _TICKS
+    seconds = 0.0
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(child) for task in tasks for child in task.read_text().split()]
-    return cpu_seconds(pid) + ended + sum(map(cpu_seconds, children))
+    # A child that ends meanwhile is missed here and met below, among those that have ended.
+    for child in [int(child) for task in tasks for child in task.read_text().split()]:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            seconds += sum(_ticks(child)[:2]) / _TICKS
+    return seconds + sum(_ticks(pid)) / _TICKS
+
+
+def _ticks(pid: int) -> tuple[int, int, int, int]:
+    """User and system time of a process, and of its children that have ended."""
+    # The name in parentheses may hold anything; fields 14 to 17 of the whole line follow it.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user, system, children_user, children_system = map(int, fields[11:15])
+    return user, system, children_user, children_system
 
 
 def resident_bytes(pid: int) -> int:

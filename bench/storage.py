@@ -141,24 +141,24 @@ class StorageFigures(Figures):
     def _compact(
         self, broker: Broker, topic: str, size: int, value_size: int, load: threading.Thread | None = None
     ) -> tuple[float, float, int]:
-        """CPU seconds, seconds, and bytes left; `load` is started with the first change to the files."""
+        """CPU seconds, seconds, and bytes left; `load` is started with the first file of the compaction."""
         waiting = {"min.compaction.lag.ms": str(86_400_000)}
         settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(100 * _MB)}
         _create(broker, topic, 1, settings | waiting)
         _write_keyed(broker, topic, size, value_size)
         directory = next(broker.directory.rglob(f"{topic}-0"))
-        before = _log_bytes(directory)
         idle = _idle_cpu(broker)
         cpu, begin = process.family_cpu_seconds(broker.pid), time.perf_counter()
         _alter(broker, topic, {"min.compaction.lag.ms": "0", "segment.ms": "500"})
         # the active segment is rolled by the next record, and cleaned as well
         _write_keyed(broker, topic, _MB, value_size)
-        last, last_change = before, time.perf_counter()
+        last = before = _log_bytes(directory)
+        last_change = time.perf_counter()
         while time.perf_counter() - begin < _CLEANED_S:
             now = _log_bytes(directory)
+            if load is not None and load.ident is None and (now < before or any(directory.glob("*.cleaned"))):
+                load.start()
             if now != last:
-                if load is not None and load.ident is None and now != before:
-                    load.start()
                 last, last_change = now, time.perf_counter()
             if last < before // 4 and time.perf_counter() - last_change > 5.0:
                 break

@@ -20,7 +20,7 @@ _MOST: Final = 32
 class BusyPoll:
     """Keeps a loop awake, by its `call_soon`, for up to `window_us` after an answer to a small request; 0 never."""
 
-    __slots__ = ("_answered_ns", "_call_soon", "_clock", "_is_polling", "_soon", "_window_ns")
+    __slots__ = ("_answered_ns", "_call_soon", "_is_polling", "_soon", "_window_ns", "clock")
 
     def __init__(
         self,
@@ -29,30 +29,27 @@ class BusyPoll:
         clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._call_soon = call_soon
-        self._clock = clock
+        self.clock = clock
         self._window_ns = window_us * 1000
         self._answered_ns = 0
         self._soon = 0
         self._is_polling = False
 
-    def request_came(self) -> None:
-        """Small requests have been read, of any client."""
-        if self._clock() - self._answered_ns < self._window_ns:
+    def answered(self, came_ns: int) -> None:
+        """Small requests of a client, which came at `came_ns` by the clock, are answered: the next may come at once."""
+        if came_ns - self._answered_ns < self._window_ns:
             if self._soon < _MOST:
                 self._soon += 1
         else:
             self._soon //= 2
-
-    def request_answered(self) -> None:
-        """They are answered: the next may come at once."""
-        self._answered_ns = self._clock()
+        self._answered_ns = self.clock()
         if self._soon >= _ENOUGH and not self._is_polling:
             self._is_polling = True
             self._call_soon(self._look)
 
     def _look(self) -> None:
         # The loop asks the kernel, without waiting, before it calls this again.
-        if self._clock() - self._answered_ns < self._window_ns:
+        if self.clock() - self._answered_ns < self._window_ns:
             self._call_soon(self._look)
         else:
             self._is_polling = False

@@ -176,19 +176,19 @@ class Connection:
             self.close("the connection ended inside a request" if self._filled else None)
             return
         self.last_active_at = self._loop.time()
-        if received < SMALL_READ:
-            self._busy_poll.request_came()
+        came_ns = self._busy_poll.clock() if received < SMALL_READ else 0
+        taken = 0
         if self._buffer is None:
-            self._take_frames(_scratch_view, received)
+            taken = self._take_frames(_scratch_view, received)
         else:
             self._filled += received
             if self._filled >= self._needed:
-                self._take_frames(self._view, self._filled)
-        if received < SMALL_READ and self._pending is None:
-            self._busy_poll.request_answered()
+                taken = self._take_frames(self._view, self._filled)
+        if came_ns and taken and self._pending is None:
+            self._busy_poll.answered(came_ns)
 
-    def _take_frames(self, view: memoryview, end: int) -> None:
-        """Answer the whole frames in `view[:end]` and keep what is left for later."""
+    def _take_frames(self, view: memoryview, end: int) -> int:
+        """Answer the whole frames in `view[:end]` and keep what is left for later; how many there were."""
         position = taken = 0
         needed = _SIZE.size
         try:
@@ -216,19 +216,20 @@ class Connection:
                     break
         except InvalidRequestError as error:
             self._end_after(error)
-            return
+            return 0
         if not self.is_closed:
             self._keep_rest(view, position, end, needed)
         if self._out:
             self._flush()
         if self.is_closed:
-            return
+            return 0
         if self._pending is not None:
             self._pause_reading()
         elif not self._out and self._has_more():
             self._waits_for_turn = True
             self._pause_reading()
             self._loop.call_soon(self._take_turn)
+        return taken
 
     def _frame_end(self, view: memoryview, position: int) -> int:
         """Where the frame at `position` ends. Raises InvalidRequestError for a length that cannot be."""

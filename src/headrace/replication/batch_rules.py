@@ -5,7 +5,6 @@ from headrace.storage.log_config import LogConfig
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.compression import Codec, codec_named
-from headrace.wire.record_spans import keys_of
 from headrace.wire.records import recompress, records_of, uncompressed_body
 
 
@@ -36,7 +35,8 @@ def with_codec(config: LogConfig, header: BatchHeader, records: bytes) -> tuple[
 
 def check_keys(topic_partition: TopicPartition, header: BatchHeader, records: bytes) -> None:
     """Raises RecordsRefusedError(invalid_record) where a record of a compacted topic has no key."""
-    keyless = keys_of(header, uncompressed_body(header, records, 0)).keyless
+    body = uncompressed_body(header, records, 0)
+    keyless = [place for place, record in enumerate(records_of(header, body)) if record.key is None]
     if keyless:
         why = f"{topic_partition.topic} is compacted and keeps records by key: every record needs one"
         raise RecordsRefusedError(

@@ -5,6 +5,7 @@ An object of that size takes 80 bytes, and no key can be mistaken for a digest.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, cast
 
@@ -26,7 +27,8 @@ TOMBSTONE: Final = 2
 class OffsetMap:
     """The newest offset of each key from `first_offset` to `latest_offset`, and the fate of every offset in between.
 
-    Takes `BYTES_PER_KEY` a key and one byte an offset: ask `has_room` before `add`. `fates` ends with the last batch
+    Takes `BYTES_PER_KEY` a key and one byte an offset: ask `has_room` before `add`; and, while a batch is added, what
+    its keys take. `fates` ends with the last batch
     that was added, and tells the fates once `settle` was called.
     """
 
@@ -52,27 +54,37 @@ class OffsetMap:
         """Take a batch, with its uncompressed records, into account. Raises KafkaError(corrupt_message)."""
         self.skip_to(header.last_offset)
         first = self.first_offset
-        offsets, keys, keyless, valueless = keys_of(header, body)
-        before = bisect_left(offsets, first)
-        # Every record counts as superseded until `settle` has seen the newest ones.
         fates = self.fates
         fates += bytes(header.next_offset - first - len(fates))
-        if isinstance(offsets, range):
-            fates[offsets[before:].start - first :] = bytes([SUPERSEDED]) * (len(offsets) - before)
+        offsets, keys, keyless, valueless = keys_of(header, body)
+        before = 0
+        if offsets is None:
+            # Such a batch stays whole, and what is older than it goes.
+            offsets = [max(first, header.base_offset)] * len(keys)
         else:
-            for offset in offsets[before:]:
-                fates[offset - first] = SUPERSEDED
-        if valueless:
-            offsets = list(offsets)
-            for place in valueless:
-                offsets[place] = ~offsets[place]
+            before = bisect_left(offsets, first)
+            self._mark_superseded(offsets[before:])
+            if valueless:
+                offsets = list(offsets)
+                for place in valueless:
+                    offsets[place] = ~offsets[place]
         if keyless or before:
             kept = [place for place, key in enumerate(keys) if place >= before and key is not None]
             offsets, keys = [offsets[place] for place in kept], [keys[place] for place in kept]
         named = cast("list[bytes]", keys)
         if max(map(len, named), default=0) >= _DIGEST_SIZE:
-            named = [_in_map(key) for key in named]
+            for place, key in enumerate(named):
+                named[place] = _in_map(key)
         self._newest.update(zip(named, offsets, strict=True))
+
+    def _mark_superseded(self, offsets: Sequence[int]) -> None:
+        """So every record counts until `settle` has seen the newest ones."""
+        first = self.first_offset
+        if isinstance(offsets, range):
+            self.fates[offsets.start - first : offsets.stop - first] = bytes([SUPERSEDED]) * len(offsets)
+        else:
+            for offset in offsets:
+                self.fates[offset - first] = SUPERSEDED
 
     def settle(self) -> None:
         """Nothing more is added: tell the fates."""

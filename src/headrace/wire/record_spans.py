@@ -30,9 +30,12 @@ class RecordSpan(NamedTuple):
 
 
 class RecordKeys(NamedTuple):
-    """Of each record in a batch its absolute offset and its key; the places of those without key, and without value."""
+    """Of each record in a batch its absolute offset and its key; the places of those without key, and without value.
 
-    offsets: Sequence[int]
+    No offsets where they do not ascend within those of the batch: its producer has lied.
+    """
+
+    offsets: Sequence[int] | None
     keys: list[bytes | None]
     keyless: list[int]
     valueless: list[int]
@@ -43,7 +46,7 @@ def keys_of(header: rb.BatchHeader, body: bytes) -> RecordKeys:
     keys: list[bytes | None] = []
     keyless: list[int] = []
     valueless: list[int] = []
-    deltas: list[int] = []
+    zigzags: list[int] = []
     position = 0
     length = len(body)
     add = keys.append
@@ -66,14 +69,14 @@ def keys_of(header: rb.BatchHeader, body: bytes) -> RecordKeys:
             position += 1
             byte = body[position]
             if byte < 0x80:
-                delta = byte >> 1
+                zigzags.append(byte)
                 position += 1
             elif (second := body[position + 1]) < 0x80:
-                delta = (byte & 0x7F | second << 7) >> 1
+                zigzags.append(byte & 0x7F | second << 7)
                 position += 2
             else:
                 delta, position = get_varint(body, position)
-            deltas.append(delta)
+                zigzags.append(delta << 1 if delta >= 0 else 1)
             byte = body[position]
             if byte < 0x80:
                 position += 1
@@ -98,16 +101,19 @@ def keys_of(header: rb.BatchHeader, body: bytes) -> RecordKeys:
         raise KafkaError(
             ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
         )
-    return RecordKeys(_offsets_of(header, deltas), keys, keyless, valueless)
+    return RecordKeys(_offsets_of(header, zigzags), keys, keyless, valueless)
 
 
-def _offsets_of(header: rb.BatchHeader, deltas: list[int]) -> Sequence[int]:
-    base_offset = header.base_offset
-    if len(deltas) == header.last_offset_delta + 1 and deltas == list(range(len(deltas))):
-        return range(base_offset, header.next_offset)
-    if deltas and (deltas[-1] > header.last_offset_delta or not all(map(lt, deltas, deltas[1:]))):
-        raise KafkaError(ErrorCode.corrupt_message, "the records' offsets do not ascend within those of the batch")
-    return [base_offset + delta for delta in deltas]
+def _offsets_of(header: rb.BatchHeader, zigzags: list[int]) -> Sequence[int] | None:
+    """The offsets by their distances from the base, twice as large each and odd where it is negative."""
+    count = len(zigzags)
+    if count == header.last_offset_delta + 1 and zigzags == list(range(0, 2 * count, 2)):
+        return range(header.base_offset, header.next_offset)
+    deltas = [zigzag >> 1 for zigzag in zigzags]
+    is_within = all(not zigzag & 1 for zigzag in zigzags) and max(deltas, default=0) <= header.last_offset_delta
+    if not is_within or not all(map(lt, deltas, deltas[1:])):
+        return None
+    return [header.base_offset + delta for delta in deltas]
 
 
 def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
@@ -115,6 +121,8 @@ def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
     spans = []
     start = 0
     offsets, keys, _, valueless = keys_of(header, body)
+    if offsets is None:
+        raise KafkaError(ErrorCode.corrupt_message, "the records' offsets do not ascend within those of the batch")
     without_value = set(valueless)
     for place, (offset, key) in enumerate(zip(offsets, keys, strict=True)):
         size, position = get_varint(body, start)
@@ -128,7 +136,8 @@ def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
 def survivors(header: rb.BatchHeader, body: bytes, gone: Buffer) -> list[RecordSpan]:
     """As `survey`, but without keys and without the records whose offset has a one in `gone`.
 
-    `gone` has a byte for each offset of the batch; one that is neither 0 nor 1 says that the record has no value.
+    `gone` has a byte for each offset of the batch; one that is neither 0 nor 1 says that the record has no value. Only
+    for a batch of which `keys_of` tells the offsets.
     """
     if header.record_count == len(gone):
         return _survivors_without_gaps(header, body, gone)

@@ -19,9 +19,9 @@ class Broker:
 
     def ask(self, after_us: int) -> None:
         self.us += after_us
-        self.poll.request_came()
+        came_ns = self.us * 1000
         self.us += 20
-        self.poll.request_answered()
+        self.poll.answered(came_ns)
 
     def turn(self) -> bool:
         """One turn of the loop; whether there was anything to do, so that it did not sleep."""

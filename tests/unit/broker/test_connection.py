@@ -33,6 +33,14 @@ def frame(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
+class CountingPoll(BusyPoll):
+    answers = 0
+
+    def answered(self, came_ns: int) -> None:
+        self.answers += 1
+        super().answered(came_ns)
+
+
 class Peer:
     """The client's end, and the server's connection on the other."""
 
@@ -47,13 +55,14 @@ class Peer:
         self.socket = client
         self.loop = asyncio.get_running_loop()
         self.memory = RequestMemory(memory_limit)
+        self.busy_poll = CountingPoll(self.loop.call_soon, 0)
         self.connection = Connection(
             server,
             ClientInfo(listener="PLAINTEXT", host="192.0.2.1", port=7, local_address=("192.0.2.2", 9092)),
             loop=self.loop,
             dispatch=self,
             memory=self.memory,
-            busy_poll=BusyPoll(self.loop.call_soon, 0),
+            busy_poll=self.busy_poll,
             max_frame=MAX_FRAME,
             on_closed=lambda _: self.closed.set(),
         )
@@ -141,6 +150,28 @@ async def test_the_next_request_waits_for_the_answer_before(peer: Peer) -> None:
     await peer.send(frame(b"last")[6:])
 
     assert await peer.receive(24) == frame(b"done") + frame(b"next") + frame(b"last")
+
+
+async def test_the_next_request_is_looked_for_after_answers_to_small_ones_only(peer: Peer) -> None:
+    await peer.send(frame(b"one") + frame(b"two"))
+    await peer.receive(14)
+    assert peer.busy_poll.answers == 1
+
+    large = frame(bytes(20_000))
+    for byte in large[:50]:
+        await peer.send(bytes([byte]))
+        await peer.turns(2)
+    await peer.send(large[50:])
+    await peer.receive(len(large))
+    assert peer.busy_poll.answers == 1
+
+    later: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
+    peer.answer = lambda _: later
+    await peer.send(frame(b"slow"))
+    await peer.turns()
+    later.set_result([frame(b"done")])
+    await peer.receive(8)
+    assert peer.busy_poll.answers == 1
 
 
 async def test_records_that_the_disk_does_not_give_end_the_connection_with_a_line_in_the_log(
