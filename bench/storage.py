@@ -281,8 +281,10 @@ def _read_on(port: int, topic: str, offset: int, records: int) -> None:
             connection.sendall(frames.fetch(topic, 0, offset, _MB))
             raw_client.receive_frame(connection)
             offset = (offset + 900) % records
-            due += 1 / _READ_MB_S
-            time.sleep(max(0.0, due - time.perf_counter()))
+            # what it is late by is not caught up with: that would be a burst
+            now = time.perf_counter()
+            due = max(due + 1 / _READ_MB_S, now)
+            time.sleep(due - now)
 
 
 def _log_bytes(directory: Path) -> int:

@@ -1,13 +1,14 @@
-"""The order of tests (long ones first, so that no worker ends alone with one) and the fixtures of several rooms."""
+"""The order of tests, long ones first so that no worker ends alone with one; what a failed one tells; shared fixtures."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 import hypothesis
 import pytest
 
 from headrace.storage import log_file
+from tests.support.broker_process import logs_of_running_brokers
 from tests.support.flush_disk import Disk
 
 _FIRST: Final = (
@@ -38,6 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place(item: pytest.Item) -> int:
     return next((place for place, prefix in enumerate(_FIRST) if item.nodeid.startswith(prefix)), len(_FIRST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the logs of the brokers that were running when a test failed."""
+    report = yield
+    if report.failed and report.when != "teardown":
+        report.sections.extend(logs_of_running_brokers())
+    return report
 
 
 @pytest.fixture

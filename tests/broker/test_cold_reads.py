@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient
 from headrace.broker import cold_reads
 from headrace.storage.log_file import FileSlice, LogFile
 from headrace.testing import Broker
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.waiting import wait_for
 
 RECORDS = 300

@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import Broker
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.flush_disk import Disk
 from tests.support.waiting import wait_for
 

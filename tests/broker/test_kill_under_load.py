@@ -13,7 +13,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.waiting import wait_for
 
 KILLS = int(os.environ.get("HEADRACE_KILLS", "4"))

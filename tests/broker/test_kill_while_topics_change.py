@@ -13,7 +13,6 @@ from headrace.storage.partition_metadata import read_topic_id
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch, iter_records
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 

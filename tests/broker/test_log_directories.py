@@ -16,7 +16,6 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch, iter_records
 from tests.broker.test_kill_while_topics_change import fetched, produce
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient

@@ -13,7 +13,6 @@ import pytest
 from headrace.wire.apis import ApiKey
 from tests.broker.test_kill_while_topics_change import fetched, produce
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 

@@ -21,7 +21,6 @@ from headrace.errors import ErrorCode
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.ports import free_port
 from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for

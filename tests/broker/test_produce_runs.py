@@ -21,7 +21,6 @@ from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch
 from tests.hostile.raw import BrokerClosedError, RawConnection
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.flush_disk import Disk
 from tests.support.wire_client import WireClient, plain
 

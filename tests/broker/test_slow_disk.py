@@ -13,7 +13,6 @@ from headrace.broker import slow_disk
 from headrace.storage.log_file import LogFile
 from headrace.testing import Broker
 from tests.broker.test_durability import Sending, hold
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.flush_disk import Disk
 from tests.support.waiting import wait_for
 

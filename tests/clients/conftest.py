@@ -11,7 +11,6 @@ import pytest
 from tests.clients.brokers import BrokerUnderTest, start_broker
 from tests.clients.drivers import DRIVERS
 from tests.clients.drivers.contract import ClientDriver, MissingClientError
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import pytest
 from tests.clients.brokers import BrokerUnderTest, start_broker
 from tests.hostile.raw import Batch, RawConnection
 from tests.support.broker_process import BrokerProcess
-from tests.support.broker_report import pytest_runtest_makereport  # noqa: F401
 from tests.support.waiting import wait_for
 
 PROMPTLY_S: Final = 5.0

@@ -105,7 +105,10 @@ class BrokerProcess:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            # by the time of the report it runs no more
+            error.add_note(f"broker {self.bootstrap}:\n{self.end_of_log()}")
         self.close()
 
     def close(self) -> None:
