@@ -1,4 +1,4 @@
-"""The order of tests, long ones first so that no worker ends alone with one; what a failed one tells; fixtures of all."""
+"""The order of tests, long ones first so that no worker ends alone with one; what a failed one tells; fixtures."""
 
 import signal
 from collections.abc import Generator, Iterator
