@@ -212,7 +212,7 @@ def _write_keyed(broker: Broker, topic: str, size: int, value_size: int) -> None
 def _keyed_frame(topic: str, keys: list[int], value: bytes) -> bytes:
     content = bytearray()
     for delta, key in enumerate(keys):
-        name = b"key-%012d" % key
+        name = b"key-%d" % key
         head = b"\x00\x00" + frames.varint(delta) + frames.varint(len(name)) + name + frames.varint(len(value))
         content += frames.varint(len(head) + len(value) + 1) + head + value + b"\x00"
     return frames.produce_batch(topic, bytes(content), len(keys))

@@ -7,74 +7,28 @@ https://kafka.apache.org/documentation/#design_compactionconfig
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import sync_file
 from headrace.storage.cleaned_transactions import CleanedTransactions
+from headrace.storage.cleaning_job import CleanedGroup, CleaningJob, SourceSegment
 from headrace.storage.log_config import LogConfig
-from headrace.storage.offset_map import LIVE, SUPERSEDED, OffsetMap
+from headrace.storage.offset_map import LIVE, SUPERSEDED, Fates, OffsetMap
 from headrace.storage.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment
 from headrace.storage.segment_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import Buffer
 from headrace.wire.batch import DELETE_HORIZON_FLAG, HEADER_SIZE, MAGIC_V2, BatchHeader, batch_crc_ok, parse_header
-from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, survey, survivors
-from headrace.wire.records import uncompressed_body
+from headrace.wire.compression import Codec
+from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, only_record, survivors
+from headrace.wire.records import records_of, uncompressed_body
 
-
-class SourceSegment(NamedTuple):
-    """A segment to clean; sizes in bytes."""
-
-    base_offset: int
-    size: int
-    index_size: int
-    time_index_size: int
-
-
-class LastRecord(NamedTuple):
-    """What must survive of an active producer: its last batch of data, or (offset -1) a marker of its epoch."""
-
-    last_data_offset: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningJob:
-    """One pass over a log; times in ms, sizes in bytes.
-
-    `segments` are those before `first_uncleanable_offset`, the base offset of the one after them.
-    `transaction_segments` are the base offsets of all segments, whose transaction indexes may tell of these.
-    """
-
-    directory: Path
-    segments: Sequence[SourceSegment]
-    transaction_segments: Sequence[int]
-    first_dirty_offset: int
-    first_uncleanable_offset: int
-    producers: Mapping[int, LastRecord]
-    now_ms: int
-    delete_retention_ms: int
-    segment_bytes: int
-    segment_index_bytes: int
-    index_interval_bytes: int
-    map_bytes: float
-    io_buffer_bytes: int
-    bytes_per_second: float
-
-
-class CleanedGroup(NamedTuple):
-    """Segments that were copied into one `.cleaned` segment named by the first of them."""
-
-    base_offsets: tuple[int, ...]
-    bytes_read: int
-    bytes_written: int
-    records_read: int
-    records_kept: int
+_BATCHES_BYTES: Final = 1024 * 1024
+"""Batches that are judged together, as they lie in the log."""
 
 
 class Cleaner:
@@ -88,12 +42,15 @@ class Cleaner:
         self._throttle = _Throttle(job.bytes_per_second, check)
         self._aborted = _aborted_in(job.directory, job.transaction_segments)
         self._transactions = CleanedTransactions(self._aborted, job.segments[0].base_offset)
-        self.map = OffsetMap(job.first_dirty_offset, max_bytes=job.map_bytes)
+        self.map = self._map_from(job.first_dirty_offset)
 
     @property
     def end_offset(self) -> int:
         """Where the next pass begins: everything before it is clean after this one."""
         return self.map.latest_offset + 1
+
+    def _map_from(self, offset: int) -> OffsetMap:
+        return OffsetMap(offset, max_bytes=self._job.map_bytes, random_bytes=os.urandom)
 
     def build_map(self) -> None:
         """Find the newest record of each key from the first dirty offset on, as far as memory allows.
@@ -120,19 +77,19 @@ class Cleaner:
                 elif not transactions.is_aborted(header) and header.record_count:
                     if not self._make_room(header):
                         return
-                    self.map.add(header, uncompressed_body(header, batch, 0))
+                    self.map.add(header, _body(header, batch))
                 self.map.skip_to(header.last_offset)
             self.map.skip_to(ends - 1)
 
     def _make_room(self, header: BatchHeader) -> bool:
         """Whether the batch fits into the map. Raises KafkaError(kafka_storage_error) where none ever will."""
-        if not self.map.fates:
+        if self.map.is_empty:
             # every offset takes a byte from here on, and there may be a long gap behind the first dirty one
             first = max(self._job.first_dirty_offset, header.base_offset)
-            self.map = OffsetMap(first, max_bytes=self._job.map_bytes)
+            self.map = self._map_from(first)
         if self.map.has_room(header.record_count, header.last_offset):
             return True
-        if self.map.fates:
+        if not self.map.is_empty:
             return False
         raise KafkaError(
             ErrorCode.kafka_storage_error,
@@ -173,9 +130,11 @@ class Cleaner:
         records_read = 0
         try:
             for segment in group:
-                for header, batch in self._batches(segment):
-                    records_read += header.record_count
-                    self._copy(header, batch, writer)
+                for batches in _some_at_a_time(self._batches(segment)):
+                    judged = self._judge(batches)
+                    for header, batch in batches:
+                        records_read += header.record_count
+                        self._copy(header, batch, judged.get(header.base_offset), writer)
             writer.finish(segment_file(self._job.directory, group[-1].base_offset, LOG_SUFFIX).stat().st_mtime_ns)
         except BaseException:
             with suppress(OSError):
@@ -195,7 +154,18 @@ class Cleaner:
 
     # -- what stays of a batch -----------------------------------------------------------------------------------------
 
-    def _copy(self, header: BatchHeader, batch: memoryview, writer: "_Writer") -> None:
+    def _judge(self, batches: Sequence[tuple[BatchHeader, memoryview]]) -> dict[int, Fates]:
+        """By base offset, what becomes of the records in batches that begin before the dirty part."""
+        clean = [
+            (header, batch)
+            for header, batch in batches
+            if header.base_offset < self.map.first_offset and header.record_count and not header.is_control
+        ]
+        headers = [header for header, _ in clean]
+        fates = self.map.judge(headers, [_body(header, batch) for header, batch in clean]) if clean else ()
+        return {header.base_offset: each for header, each in zip(headers, fates, strict=True)}
+
+    def _copy(self, header: BatchHeader, batch: memoryview, judged: Fates | None, writer: "_Writer") -> None:
         if header.is_control:
             self._copy_control(header, batch, writer)
         elif self._transactions.is_aborted(header) or not header.record_count:
@@ -203,7 +173,7 @@ class Cleaner:
         elif header.base_offset > self.map.latest_offset:
             writer.add(header, batch)
         else:
-            self._copy_records(header, batch, writer)
+            self._copy_records(header, batch, judged, writer)
 
     def _copy_control(self, header: BatchHeader, batch: memoryview, writer: "_Writer") -> None:
         key = _control_key(header, batch)
@@ -215,7 +185,7 @@ class Cleaner:
             self._copy_empty(header, writer)
         elif useless and horizon is None:
             body = uncompressed_body(header, batch, 0)
-            self._rebuild(header, body, survey(header, body), writer, set_horizon=True)
+            self._rebuild(header, body, [only_record(body)], writer, set_horizon=True)
         else:
             writer.add(header, batch)
 
@@ -231,21 +201,17 @@ class Cleaner:
         if needed or header.next_offset == self._job.first_uncleanable_offset:
             writer.add(header._replace(record_count=0), empty_batch(header))
 
-    def _copy_records(self, header: BatchHeader, batch: memoryview, writer: "_Writer") -> None:
-        first = self.map.first_offset
-        if header.base_offset >= first:
-            fates = self.map.fates[header.base_offset - first : header.next_offset - first]
-            if fates.count(SUPERSEDED) == header.record_count:
-                self._copy_empty(header, writer)
-                return
-            if fates.count(LIVE) == len(fates):
-                writer.add(header, batch)
-                return
-            body = uncompressed_body(header, batch, 0)
-            kept = survivors(header, body, fates)
-        else:
-            body = uncompressed_body(header, batch, 0)
-            kept = [each for each in survey(header, body) if self._is_newest(each)]
+    def _copy_records(self, header: BatchHeader, batch: memoryview, judged: Fates | None, writer: "_Writer") -> None:
+        fates = self.map.fates_in(header) if judged is None else judged.fates
+        if fates.count(SUPERSEDED) == header.record_count:
+            self._copy_empty(header, writer)
+            return
+        if fates.count(LIVE) == len(fates):
+            writer.add(header, batch)
+            return
+        records = judged or self.map.records_in(header)
+        body = uncompressed_body(header, batch, 0)
+        kept = survivors(body, records.fates, records.sizes)
         horizon = _delete_horizon(header)
         if horizon is not None and horizon <= self._job.now_ms:
             kept = [each for each in kept if each.has_value]
@@ -256,12 +222,6 @@ class Cleaner:
             writer.add(header, batch)
         else:
             self._rebuild(header, body, kept, writer, set_horizon=set_horizon)
-
-    def _is_newest(self, record: RecordSpan) -> bool:
-        """Of its key, in a batch that begins before the dirty part; it may end in it."""
-        if record.offset >= self.map.first_offset:
-            return self.map.fates[record.offset - self.map.first_offset] != SUPERSEDED
-        return record.key is not None and not self.map.supersedes(record.key)
 
     def _rebuild(
         self, header: BatchHeader, body: bytes, kept: Sequence[RecordSpan], writer: "_Writer", *, set_horizon: bool
@@ -319,10 +279,29 @@ def _corrupt(path: Path, position: int) -> KafkaError:
     )
 
 
+def _some_at_a_time(
+    batches: Iterator[tuple[BatchHeader, memoryview]],
+) -> Iterator[list[tuple[BatchHeader, memoryview]]]:
+    some: list[tuple[BatchHeader, memoryview]] = []
+    size = 0
+    for header, batch in batches:
+        some.append((header, batch))
+        size += len(batch)
+        if size >= _BATCHES_BYTES:
+            yield some
+            some = []
+            size = 0
+    if some:
+        yield some
+
+
+def _body(header: BatchHeader, batch: memoryview) -> Buffer:
+    return batch[HEADER_SIZE:] if header.codec == Codec.NONE else uncompressed_body(header, batch, 0)
+
+
 def _control_key(header: BatchHeader, batch: Buffer) -> bytes | None:
-    if not header.record_count:
-        return None
-    return survey(header, uncompressed_body(header, batch, 0))[0].key
+    first = next(records_of(header, uncompressed_body(header, batch, 0)), None)
+    return None if first is None else first.key
 
 
 def _delete_horizon(header: BatchHeader) -> int | None:

@@ -1,28 +1,25 @@
-"""Compaction in a process of its own: the broker's side, which gives it jobs, and the other, which does them.
+"""Compaction in a process of its own: the broker's side, which gives it jobs. The other is `cleaner_worker`.
 
-A cleaner is all Python and would take the interpreter's lock from the event loop for milliseconds at a time: see
+A cleaner would take the interpreter's lock from the event loop for milliseconds at a time: see
 docs/decisions/012-compaction-in-a-process.md. The two talk in lines of JSON: a job; `cleaned` for a group of segments,
 answered by `swapped`; `end_offset` or `error`. The process ends with its standard input, so none is left behind by a
 broker that dies.
 """
 
-import gc
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from threading import Lock
 from typing import IO, Any, Final
 
-from headrace.errors import KafkaError
-from headrace.storage.cleaner import CleanedGroup, Cleaner, CleaningJob, LastRecord, SourceSegment
+from headrace.storage.cleaning_job import CleanedGroup, CleaningJob
 from headrace.storage.log import CleaningAbortedError
 
-_NICENESS: Final = 10
-_SWAPPED: Final = b"swapped\n"
+SWAPPED: Final = b"swapped\n"
+_WORKER: Final = "headrace.storage.cleaner_worker"
 
 
 class CleaningFailedError(Exception):
@@ -59,7 +56,7 @@ class CleanerProcess:
                     return int(answer["end_offset"])
                 base_offsets, *numbers = answer["cleaned"]
                 swap(CleanedGroup(tuple(base_offsets), *numbers))
-                _write_line(process.stdin, _SWAPPED)
+                _write_line(process.stdin, SWAPPED)
         except BaseException:
             self.end()
             raise
@@ -70,10 +67,12 @@ class CleanerProcess:
                 raise CleaningAbortedError("the broker is stopping")
             if self._process is None or self._process.poll() is not None:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", __name__],
+                    [sys.executable, "-m", _WORKER],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # an interrupt from the keyboard is for the broker
+                    # numpy's algebra, which is not used, would start a thread for each processor
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 )
             return self._process
 
@@ -112,47 +111,3 @@ def _write_line(pipe: IO[bytes] | None, line: bytes) -> None:
 
 def _job_fields(job: CleaningJob) -> dict[str, Any]:
     return {**asdict(job), "directory": str(job.directory)}
-
-
-def _job(fields: dict[str, Any]) -> CleaningJob:
-    fields["directory"] = Path(fields["directory"])
-    fields["segments"] = [SourceSegment(*each) for each in fields["segments"]]
-    fields["producers"] = {int(producer_id): LastRecord(*each) for producer_id, each in fields["producers"].items()}
-    return CleaningJob(**fields)
-
-
-def main() -> None:
-    """Do jobs until there are no more."""
-    os.nice(_NICENESS)
-    broker = os.getppid()
-
-    def check() -> None:
-        if os.getppid() != broker:
-            sys.exit("the broker has died: leaving its log directories to the next one")
-
-    gc.disable()  # millions of objects, and none in a cycle
-    for line in sys.stdin.buffer:
-        try:
-            answer = _do(_job(json.loads(line)), check)
-        except (KafkaError, OSError, MemoryError) as error:
-            answer = {"error": str(error) or type(error).__name__}
-        _answer(answer)
-
-
-def _do(job: CleaningJob, check: Callable[[], None]) -> dict[str, Any]:
-    cleaner = Cleaner(job, check)
-    cleaner.build_map()
-    for group in cleaner.groups():
-        _answer({"cleaned": cleaner.clean(group)})
-        if sys.stdin.buffer.readline() != _SWAPPED:
-            sys.exit()
-    return {"end_offset": cleaner.end_offset}
-
-
-def _answer(fields: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(json.dumps(fields).encode() + b"\n")
-    sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()

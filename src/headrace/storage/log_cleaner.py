@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from headrace.errors import KafkaError
 from headrace.storage.atomic_file import sync_directory
-from headrace.storage.cleaner import CleanedGroup, CleaningJob, LastRecord, SourceSegment
 from headrace.storage.cleaner_process import CleanerProcess, CleaningFailedError
+from headrace.storage.cleaning_job import CleanedGroup, CleaningJob, LastRecord, SourceSegment
 from headrace.storage.index import CorruptIndexError
 from headrace.storage.log import CleaningAbortedError, Log
 from headrace.storage.log_dirs import LogDirs

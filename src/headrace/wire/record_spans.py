@@ -4,184 +4,49 @@ Records that stay are copied as bytes: their offsets and timestamps are relative
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
-from operator import lt
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from headrace.errors import ErrorCode, KafkaError
+import numpy as np
+
 from headrace.types import Buffer
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
+from headrace.wire.record_columns import Integers
 from headrace.wire.records import assemble, get_varint, put_varint
-
-_NULL: Final = 1
-"""The varint -1."""
 
 
 class RecordSpan(NamedTuple):
-    """A record in the uncompressed body, from byte `start` to `end`; `offset` absolute, `timestamp_delta` in ms."""
+    """A record in the uncompressed body, from byte `start` to `end`; `timestamp_delta` in ms."""
 
-    offset: int
-    key: bytes | None
     has_value: bool
     start: int
     end: int
     timestamp_delta: int
 
 
-class RecordKeys(NamedTuple):
-    """Of each record in a batch its absolute offset and its key; the places of those without key, and without value.
+def only_record(body: Buffer) -> RecordSpan:
+    """Of a control batch, which has one."""
+    return RecordSpan(True, 0, len(body), _timestamp_delta(body, 0))
 
-    No offsets where they do not ascend within those of the batch: its producer has lied.
+
+def survivors(body: Buffer, fates: Buffer, sizes: Integers) -> list[RecordSpan]:
+    """The records that stay of those in `body`.
+
+    `fates` has a byte for each of them: 0 if it stays, 1 if it goes, anything else if it stays and has no value;
+    `sizes` has its bytes.
     """
-
-    offsets: Sequence[int] | None
-    keys: list[bytes | None]
-    keyless: list[int]
-    valueless: list[int]
-
-
-def keys_of(header: rb.BatchHeader, body: bytes) -> RecordKeys:
-    """The keys in the uncompressed `body`. Raises KafkaError(corrupt_message)."""
-    keys: list[bytes | None] = []
-    keyless: list[int] = []
-    valueless: list[int] = []
-    zigzags: list[int] = []
-    position = 0
-    length = len(body)
-    add = keys.append
-    try:
-        for place in range(header.record_count):
-            # Most numbers here have one or two bytes, and a call costs as much as all the rest of the loop.
-            byte = body[position]
-            if byte < 0x80:
-                end = position + 1 + (byte >> 1)
-                position += 2
-            elif (second := body[position + 1]) < 0x80:
-                end = position + 2 + ((byte & 0x7F | second << 7) >> 1)
-                position += 3
-            else:
-                size, position = get_varint(body, position)
-                end = position + size
-                position += 1
-            while body[position] > 0x7F:
-                position += 1
-            position += 1
-            byte = body[position]
-            if byte < 0x80:
-                zigzags.append(byte)
-                position += 1
-            elif (second := body[position + 1]) < 0x80:
-                zigzags.append(byte & 0x7F | second << 7)
-                position += 2
-            else:
-                delta, position = get_varint(body, position)
-                zigzags.append(delta << 1 if delta >= 0 else 1)
-            byte = body[position]
-            if byte < 0x80:
-                position += 1
-                size = byte >> 1
-            else:
-                size, position = get_varint(body, position)
-                byte = 0 if size >= 0 else _NULL
-            if byte & 1:
-                add(None)
-                keyless.append(place)
-            else:
-                add(body[position : position + size])
-                position += size
-            if position >= end or end > length:
-                raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fit into its length")
-            if body[position] == _NULL:
-                valueless.append(place)
-            position = end
-    except IndexError:
-        raise KafkaError(ErrorCode.corrupt_message, "the last record goes beyond its batch") from None
-    if position != length:
-        raise KafkaError(
-            ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
-        )
-    return RecordKeys(_offsets_of(header, zigzags), keys, keyless, valueless)
+    stay = np.flatnonzero(np.frombuffer(fates, np.uint8) != 1)
+    ends = np.cumsum(sizes)[stay]
+    starts = (ends - sizes[stay]).tolist()
+    return [
+        RecordSpan(not fates[place], start, end, _timestamp_delta(body, start))
+        for place, start, end in zip(stay.tolist(), starts, ends.tolist(), strict=True)
+    ]
 
 
-def _offsets_of(header: rb.BatchHeader, zigzags: list[int]) -> Sequence[int] | None:
-    """The offsets by their distances from the base, twice as large each and odd where it is negative."""
-    count = len(zigzags)
-    if count == header.last_offset_delta + 1 and zigzags == list(range(0, 2 * count, 2)):
-        return range(header.base_offset, header.next_offset)
-    deltas = [zigzag >> 1 for zigzag in zigzags]
-    is_within = all(not zigzag & 1 for zigzag in zigzags) and max(deltas, default=0) <= header.last_offset_delta
-    if not is_within or not all(map(lt, deltas, deltas[1:])):
-        return None
-    return [header.base_offset + delta for delta in deltas]
-
-
-def survey(header: rb.BatchHeader, body: bytes) -> list[RecordSpan]:
-    """Where the records of `body` are, the uncompressed records of a batch. Raises KafkaError(corrupt_message)."""
-    spans = []
-    start = 0
-    offsets, keys, _, valueless = keys_of(header, body)
-    if offsets is None:
-        raise KafkaError(ErrorCode.corrupt_message, "the records' offsets do not ascend within those of the batch")
-    without_value = set(valueless)
-    for place, (offset, key) in enumerate(zip(offsets, keys, strict=True)):
-        size, position = get_varint(body, start)
-        end = position + size
-        delta = get_varint(body, position + 1)[0]
-        spans.append(RecordSpan(offset, key, place not in without_value, start, end, delta))
-        start = end
-    return spans
-
-
-def survivors(header: rb.BatchHeader, body: bytes, gone: Buffer) -> list[RecordSpan]:
-    """As `survey`, but without keys and without the records whose offset has a one in `gone`.
-
-    `gone` has a byte for each offset of the batch; one that is neither 0 nor 1 says that the record has no value. Only
-    for a batch of which `keys_of` tells the offsets.
-    """
-    if header.record_count == len(gone):
-        return _survivors_without_gaps(header, body, gone)
-    spans = []
-    base_offset = header.base_offset
-    for start, end in pairwise(_boundaries(header, body)):
-        _, position = get_varint(body, start)
-        timestamp_delta, position = get_varint(body, position + 1)
-        delta, _ = get_varint(body, position)
-        fate = gone[delta]
-        if fate != 1:
-            spans.append(RecordSpan(base_offset + delta, None, not fate, start, end, timestamp_delta))
-    return spans
-
-
-def _survivors_without_gaps(header: rb.BatchHeader, body: bytes, gone: Buffer) -> list[RecordSpan]:
-    """Where every offset has its record, only those that stay are looked at."""
-    boundaries = _boundaries(header, body)
-    spans = []
-    for place, fate in enumerate(gone):
-        if fate != 1:
-            start, end = boundaries[place], boundaries[place + 1]
-            _, position = get_varint(body, start)
-            timestamp_delta, _ = get_varint(body, position + 1)
-            spans.append(RecordSpan(header.base_offset + place, None, not fate, start, end, timestamp_delta))
-    return spans
-
-
-def _boundaries(header: rb.BatchHeader, body: bytes) -> list[int]:
-    """Where each record begins, and where the last one ends."""
-    position = 0
-    boundaries = [0]
-    add = boundaries.append
-    for _ in range(header.record_count):
-        byte = body[position]
-        if byte < 0x80:
-            position += 1 + (byte >> 1)
-        elif (second := body[position + 1]) < 0x80:
-            position += 2 + ((byte & 0x7F | second << 7) >> 1)
-        else:
-            size, position = get_varint(body, position)
-            position += size
-        add(position)
-    return boundaries
+def _timestamp_delta(body: Buffer, start: int) -> int:
+    _, attributes_at = get_varint(body, start)
+    return get_varint(body, attributes_at + 1)[0]
 
 
 def batch_of(

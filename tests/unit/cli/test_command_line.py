@@ -111,6 +111,10 @@ def test_starting_a_broker_parses_its_options_without_the_command_line_libraries
     assert not _loaded_by(code, {"typer", "rich", "argparse", "confluent_kafka", "headrace.cli.main"})
 
 
+def test_a_broker_that_compacts_loads_nothing_of_what_its_cleaner_processes_work_with() -> None:
+    assert not _loaded_by("import headrace.broker.node, headrace.storage.log_cleaner", {"numpy"})
+
+
 def _loaded_by(code: str, modules: set[str]) -> set[str]:
     """Which of `modules` running `code` in a fresh process loads."""
     code += f"\nimport sys; print(*{modules!r} & sys.modules.keys())"

@@ -7,8 +7,9 @@ from typing import TypeVar
 from uuid import UUID
 
 from headrace.errors import KafkaError
-from headrace.storage.cleaner import CleanedGroup, Cleaner, CleaningJob
+from headrace.storage.cleaner import Cleaner
 from headrace.storage.cleaner_process import CleanerProcess, CleaningFailedError
+from headrace.storage.cleaning_job import CleanedGroup, CleaningJob
 from headrace.storage.log_cleaner import CleanerSettings, Compactable, LogCleaner
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs

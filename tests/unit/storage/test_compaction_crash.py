@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.storage.cleaner import CleanedGroup, CleaningJob
+from headrace.storage.cleaning_job import CleanedGroup, CleaningJob
 from headrace.storage.log import Log
 from headrace.wire.records import Record, iter_records
 from tests.unit.storage.compaction import COMPACTED, TP, InlineProcess, Table

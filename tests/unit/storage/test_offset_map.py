@@ -1,60 +1,158 @@
-"""The map of keys stays within its memory."""
+"""The map of keys stays within its memory, whatever is in it."""
 
 import gc
+import random
 import tracemalloc
 
+import numpy as np
 import pytest
 
-from headrace.storage.offset_map import BYTES_PER_KEY, LIVE, SUPERSEDED, OffsetMap
-from headrace.wire.batch import parse_header
+from headrace.storage import offset_map as offset_map_module
+from headrace.storage.key_digests import Digests, KeyDigests
+from headrace.storage.offset_map import BYTES_PER_KEY, BYTES_PER_OFFSET, LIVE, SUPERSEDED, TOMBSTONE, OffsetMap
+from headrace.wire.batch import BatchHeader, parse_header
+from headrace.wire.record_columns import Bytes, Integers
 from headrace.wire.records import RecordData, build_batch, uncompressed_body
 
 COUNT = 500
 
 
+def _map(first_offset: int = 0, max_bytes: float = 1 << 30) -> OffsetMap:
+    return OffsetMap(first_offset, max_bytes=max_bytes, random_bytes=random.Random(1).randbytes)
+
+
+def _batch(pairs: list[tuple[bytes | None, bytes | None]], base_offset: int) -> tuple[BatchHeader, bytes]:
+    batch = build_batch([RecordData(key, value, 0) for key, value in pairs], base_offset=base_offset)
+    header = parse_header(batch)
+    return header, uncompressed_body(header, batch, 0)
+
+
+def _fates(offset_map: OffsetMap, *batches: tuple[BatchHeader, bytes]) -> list[int]:
+    return [fate for header, _ in batches for fate in offset_map.fates_in(header)]
+
+
 @pytest.mark.parametrize("key_size", [20, 46, 500])
-def test_a_key_takes_no_more_than_is_reckoned(key_size: int) -> None:
-    offset_map = OffsetMap(0, max_bytes=1 << 30)
+def test_a_key_takes_no_more_than_is_reckoned(key_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_map_module, "_CHUNK_BYTES", 100_000)
+    offset_map = _map()
+    batches = [
+        _batch([(str(base + place).rjust(key_size).encode(), b"v") for place in range(COUNT)], base)
+        for base in range(0, 800 * COUNT, COUNT)
+    ]
     gc.collect()
     tracemalloc.start()
     try:
-        for base_offset in range(0, 40 * COUNT, COUNT):
-            keys = [str(base_offset + place).rjust(key_size).encode() for place in range(COUNT)]
-            batch = build_batch([RecordData(key, b"v", 0) for key in keys], base_offset=base_offset)
-            header = parse_header(batch)
-            body = uncompressed_body(header, batch, 0)
-            del keys
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
+        for header, body in batches:
             offset_map.add(header, body)
-            if base_offset == 0:
-                # a small dict and its table weigh more
-                floor = before
-        _, peak = tracemalloc.get_traced_memory()
+        offset_map.settle()
+        peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(offset_map) == 40 * COUNT
-    assert peak - floor <= len(offset_map) * (BYTES_PER_KEY + 1)
+    assert len(offset_map) == 800 * COUNT
+    # what is looked at together comes and goes, however many keys there are
+    assert peak - 5_000_000 <= len(offset_map) * (BYTES_PER_KEY + BYTES_PER_OFFSET)
 
 
 def test_a_batch_that_does_not_fit_is_refused_beforehand() -> None:
-    offset_map = OffsetMap(100, max_bytes=10 * BYTES_PER_KEY)
+    offset_map = _map(100, 10 * BYTES_PER_KEY)
     assert offset_map.has_room(9, 108)
     assert not offset_map.has_room(11, 109)
-    assert not offset_map.has_room(1, 100 + 10 * BYTES_PER_KEY)
+    assert not offset_map.has_room(1, 100 + 10 * BYTES_PER_KEY // BYTES_PER_OFFSET)
+
+
+def test_keys_that_are_there_already_take_no_more_room() -> None:
+    offset_map = _map(0, 40 * (BYTES_PER_KEY + BYTES_PER_OFFSET))
+    for base_offset in range(0, 100, 10):
+        assert offset_map.has_room(10, base_offset + 9)
+        offset_map.add(*_batch([(b"%d" % place, b"v") for place in range(10)], base_offset))
+    assert len(offset_map) == 10
+    assert offset_map.is_empty is False
+
+
+@pytest.mark.parametrize("few", [1, 7, 1000])
+@pytest.mark.parametrize("chunk", [1, 1000, 1_000_000])
+def test_the_last_record_of_each_key_is_the_newest(few: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are looked at together, and however often they are sorted in."""
+    monkeypatch.setattr(offset_map_module, "_FEW_KEYS", few)
+    monkeypatch.setattr(offset_map_module, "_CHUNK_BYTES", chunk)
+    offset_map, chance, base = _map(50), random.Random(7), 50
+    newest: dict[bytes, tuple[int, int]] = {}
+    batches = []
+    for _ in range(60):
+        pairs: list[tuple[bytes | None, bytes | None]] = []
+        for offset in range(base, base + chance.randint(1, 20)):
+            size = chance.choice((0, 3, 8, 16, 64, 65, 200))
+            key = chance.choice((None, b"\0" * chance.randint(0, 9), b"%d" % chance.randint(0, 30) * (size // 2)))
+            value = chance.choice((None, b"v"))
+            pairs.append((key, value))
+            if key is not None:
+                newest[key] = (offset, TOMBSTONE if value is None else LIVE)
+        batches.append(_batch(pairs, base))
+        offset_map.add(*batches[-1])
+        base += len(pairs)
+    offset_map.settle()
+    expected = [SUPERSEDED] * (base - 50)
+    for offset, fate in newest.values():
+        expected[offset - 50] = fate
+    assert _fates(offset_map, *batches) == expected
+    assert len(offset_map) == len(newest)
+
+
+def test_records_from_before_are_judged_by_what_is_in_the_map() -> None:
+    long = b"long" * 50
+    before = [
+        _batch([(b"a", b"old"), (None, b"v"), (b"c", b"v"), (b"d", None)], 0),
+        # it ends in the part that the map knows
+        _batch([(b"b", b"old"), (long, b"old"), (long + b"er", b"v"), (b"c", None)], 4),
+    ]
+    offset_map = _map(7)
+    offset_map.add(*before[1])
+    offset_map.add(*_batch([(b"a", b"v"), (b"b", None), (long, b"v")], 8))
+    offset_map.settle()
+    judged = offset_map.judge([header for header, _ in before], [body for _, body in before])
+    assert list(judged[0].fates) == [SUPERSEDED, SUPERSEDED, SUPERSEDED, TOMBSTONE]
+    assert list(judged[1].fates) == [SUPERSEDED, SUPERSEDED, LIVE, TOMBSTONE]
+    assert [sum(each.sizes.tolist()) for each in judged] == [len(body) for _, body in before]
 
 
 def test_a_batch_whose_offsets_are_lies_stays_whole_and_supersedes_what_is_older() -> None:
-    offset_map = OffsetMap(0, max_bytes=1 << 30)
+    offset_map = _map()
+    batches = []
     for base_offset, zigzags in ((0, (0, 2)), (2, (3, 127)), (4, (0, 2))):
         value = None if base_offset == 2 else b"v"
         keys = (b"a", b"b") if base_offset < 4 else (b"b", b"c")
-        batch = build_batch([RecordData(key, value, 0) for key in keys], base_offset=base_offset)
-        header = parse_header(batch)
-        body = bytearray(uncompressed_body(header, batch, 0))
+        header, honest = _batch([(key, value) for key in keys], base_offset)
+        body = bytearray(honest)
         # length, attributes and timestamp take one byte each
         for place, zigzag in enumerate(zigzags):
             body[place * len(body) // 2 + 3] = zigzag
-        offset_map.add(header, bytes(body))
+        batches.append((header, bytes(body)))
+        offset_map.add(*batches[-1])
     offset_map.settle()
-    assert list(offset_map.fates) == [SUPERSEDED, SUPERSEDED, LIVE, LIVE, LIVE, LIVE]
+    assert _fates(offset_map, *batches) == [SUPERSEDED, SUPERSEDED, LIVE, LIVE, LIVE, LIVE]
+    later = _map(6)
+    later.add(*_batch([(b"a", b"v"), (b"b", b"v")], 6))
+    later.settle()
+    judged = later.judge([header for header, _ in batches[:2]], [body for _, body in batches[:2]])
+    assert [list(each.fates) for each in judged] == [[SUPERSEDED, SUPERSEDED], [LIVE, LIVE]]
+
+
+class HalfAlike(KeyDigests):
+    """Digests of which the upper halves are all the same."""
+
+    def of(self, content: Bytes, starts: Integers, sizes: Integers) -> Digests:
+        digests = super().of(content, starts, sizes)
+        return Digests(np.zeros_like(digests.high), digests.low)
+
+
+def test_keys_that_have_half_a_digest_in_common_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_map_module, "KeyDigests", HalfAlike)
+    offset_map = _map(40)
+    batches = [_batch([(b"%d" % (offset % 7), b"v")], offset) for offset in range(40, 80)]
+    for batch in batches:
+        offset_map.add(*batch)
+    offset_map.settle()
+    assert _fates(offset_map, *batches) == [SUPERSEDED] * 33 + [LIVE] * 7
+    header, body = _batch([(b"%d" % number, b"v") for number in range(9)], 0)
+    judged = offset_map.judge([header], [body])
+    assert list(judged[0].fates) == [SUPERSEDED] * 7 + [LIVE] * 2

@@ -1,0 +1,60 @@
+"""Compaction in a process of its own: the side that does the jobs. The other is `cleaner_process`."""
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.errors import KafkaError
+from headrace.storage.cleaner import Cleaner
+from headrace.storage.cleaner_process import SWAPPED
+from headrace.storage.cleaning_job import CleaningJob, LastRecord, SourceSegment
+
+_NICENESS: Final = 10
+
+
+def _job(fields: dict[str, Any]) -> CleaningJob:
+    fields["directory"] = Path(fields["directory"])
+    fields["segments"] = [SourceSegment(*each) for each in fields["segments"]]
+    fields["producers"] = {int(producer_id): LastRecord(*each) for producer_id, each in fields["producers"].items()}
+    return CleaningJob(**fields)
+
+
+def main() -> None:
+    """Do jobs until there are no more."""
+    os.nice(_NICENESS)
+    broker = os.getppid()
+
+    def check() -> None:
+        if os.getppid() != broker:
+            sys.exit("the broker has died: leaving its log directories to the next one")
+
+    gc.disable()  # millions of objects, and none in a cycle
+    for line in sys.stdin.buffer:
+        try:
+            answer = _do(_job(json.loads(line)), check)
+        except (KafkaError, OSError, MemoryError) as error:
+            answer = {"error": str(error) or type(error).__name__}
+        _answer(answer)
+
+
+def _do(job: CleaningJob, check: Callable[[], None]) -> dict[str, Any]:
+    cleaner = Cleaner(job, check)
+    cleaner.build_map()
+    for group in cleaner.groups():
+        _answer({"cleaned": cleaner.clean(group)})
+        if sys.stdin.buffer.readline() != SWAPPED:
+            sys.exit()
+    return {"end_offset": cleaner.end_offset}
+
+
+def _answer(fields: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(json.dumps(fields).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""The records of many batches at once, as columns: for compaction, which has to look at every record.
+
+Layout: https://kafka.apache.org/documentation/#record
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Buffer
+from headrace.wire.batch import BatchHeader
+from headrace.wire.records import get_varint
+
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Bytes = NDArray[np.uint8]
+
+PADDING: Final = 16
+"""Zero bytes behind the bodies: a varint or a word that begins in them can be read without looking where they end."""
+_NULL: Final = 1
+"""The varint -1."""
+_WALK: Final = 64
+"""Records that are looked at one by one before it is tried whether those behind them are all of one size."""
+_LONGEST_WALK: Final = 1024
+_LONGEST_RUN: Final = 8192
+_MAX_VARINT: Final = 10
+_MAX_VARINT32: Final = 5
+_SIZES: Final = [
+    [
+        1 + (first >> 1) if first < 0x80 else 2 + ((first & 0x7F | second << 7) >> 1) if second < 0x80 else None
+        for second in range(256)
+    ]
+    for first in range(256)
+]
+"""By the first two bytes of a record how many it has in all; None where its length takes more than two bytes."""
+
+
+class RecordColumns(NamedTuple):
+    """One row a record, in the order of the batches.
+
+    `content` has the bodies back to back, and `PADDING`. `counts` are the records of each batch, `has_offsets` whether
+    they ascend within those of the batch: a producer may lie. `deltas` are the distances from the batch's base offset.
+    Sizes in bytes; `key_sizes` is -1 where there is no key. `key_starts` are positions in `content`.
+    """
+
+    content: Bytes
+    counts: Integers
+    has_offsets: Flags
+    sizes: Integers
+    deltas: Integers
+    key_starts: Integers
+    key_sizes: Integers
+    has_value: Flags
+
+
+def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> RecordColumns:
+    """The records in `bodies`, the uncompressed ones of batches that have some.
+
+    Raises KafkaError(corrupt_message) where a body does not hold what its header says.
+    """
+    counts = np.array([header.record_count for header in headers], np.int64)
+    if (counts <= 0).any():
+        raise KafkaError(ErrorCode.corrupt_message, f"a batch counts {counts.min()} records")
+    joined = b"".join((*bodies, bytes(PADDING)))
+    content = np.frombuffer(joined, np.uint8)
+    starts = _starts(joined, headers, bodies)
+    if (content[starts] & 1).any():
+        raise KafkaError(ErrorCode.corrupt_message, "a record's length is negative")
+    ends = np.append(starts[1:], len(joined) - PADDING)
+    position = _skip_varints(content, starts) + 1
+    position = _skip_varints(content, position)
+    zigzags, position = _varints(content, position)
+    key_zigzags, key_starts = _varints(content, position)
+    key_sizes = np.where(key_zigzags & 1, -1, key_zigzags >> 1)
+    key_ends = key_starts + np.maximum(key_sizes, 0)
+    if (key_ends >= ends).any():
+        raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fit into its length")
+    return RecordColumns(
+        content=content,
+        counts=counts,
+        has_offsets=_are_offsets(zigzags, counts, headers),
+        sizes=ends - starts,
+        deltas=zigzags >> 1,
+        key_starts=key_starts,
+        key_sizes=key_sizes,
+        has_value=content[key_ends] != _NULL,
+    )
+
+
+def _are_offsets(zigzags: Integers, counts: Integers, headers: Sequence[BatchHeader]) -> Flags:
+    """Of each batch. A distance is half its zigzag; an odd one is negative."""
+    last = np.cumsum(counts) - 1
+    first = last + 1 - counts
+    ascends = np.ones(len(zigzags), np.bool_)
+    np.greater(zigzags[1:], zigzags[:-1], out=ascends[1:])
+    ascends[first] = True
+    ascends &= zigzags & 1 == 0
+    highest = np.array([header.last_offset_delta for header in headers], np.int64)
+    flags: Flags = np.logical_and.reduceat(ascends, first) & (zigzags[last] >> 1 <= highest)
+    return flags
+
+
+def _starts(content: bytes, headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Integers:
+    """Where each record begins; it ends where the next one does, as the bodies do."""
+    runs: list[Integers] = []
+    walked: list[int] = []
+    end = 0
+    for header, body in zip(headers, bodies, strict=True):
+        begin, end = end, end + len(body)
+        try:
+            position = _walk(content, begin, header.record_count, walked, runs)
+        except IndexError:
+            position = end + 1
+        if position > end:
+            raise KafkaError(ErrorCode.corrupt_message, "the last record goes beyond its batch")
+        if position < end:
+            raise KafkaError(
+                ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
+            )
+    runs.append(np.array(walked, np.int64))
+    return np.concatenate(runs)
+
+
+def _walk(content: bytes, position: int, count: int, walked: list[int], runs: list[Integers]) -> int:
+    """Note where `count` records from `position` on begin; where the last one ends. Raises IndexError, KafkaError.
+
+    This is the only loop over records: it costs more than all the columns. It goes from length to length, and leaps
+    over records of one size: where the same length stands at every step of that size, they are as long as it says.
+    """
+    add = walked.append
+    steps = _WALK
+    while count > 0:
+        before = len(walked)
+        try:
+            for _ in range(min(count, steps)):
+                add(position)
+                position += _SIZES[content[position]][content[position + 1]]  # type: ignore[operator]
+        except TypeError:
+            size, position = get_varint(content, position)
+            # a negative one would go round for ever
+            position += max(size, 0)
+        count -= len(walked) - before
+        steps = min(2 * steps, _LONGEST_WALK)
+        longest = _WALK
+        while count >= _WALK:
+            size, run = _run(content, position, min(count, longest))
+            if run < _WALK // 4:
+                break
+            runs.append(np.array(walked, np.int64))
+            walked.clear()
+            runs.append(np.arange(position, position + size * run, size, dtype=np.int64))
+            position += size * run
+            count -= run
+            steps = _WALK
+            longest = min(2 * longest, _LONGEST_RUN)
+    return position
+
+
+def _run(content: bytes, position: int, longest: int) -> tuple[int, int]:
+    """The size of the record at `position`, and how many, up to `longest`, of that size stand there in a row."""
+    size, behind = get_varint(content, position)
+    size += behind - position
+    if size <= 0:
+        return size, 0
+    run = longest
+    for place in range(position, behind):
+        bytes_there = content[place : place + size * run : size]
+        run = len(bytes_there) - len(bytes_there.lstrip(bytes_there[:1]))
+    return size, run
+
+
+def _skip_varints(content: Bytes, at: Integers) -> Integers:
+    """The positions behind the varints that are `at` these positions. Raises KafkaError(corrupt_message)."""
+    behind = at + 1
+    more = np.flatnonzero(content[at] > 0x7F)
+    for _ in range(_MAX_VARINT):
+        if not more.size:
+            return behind
+        byte = content[behind[more]]
+        behind[more] += 1
+        more = more[byte > 0x7F]
+    raise KafkaError(ErrorCode.corrupt_message, "a varint is longer than ten bytes")
+
+
+def _varints(content: Bytes, at: Integers) -> tuple[Integers, Integers]:
+    """The zigzags of the varints `at` these positions, and the positions behind them.
+
+    Raises KafkaError(corrupt_message) for one of more than 32 bits.
+    """
+    byte = content[at]
+    values = (byte & 0x7F).astype(np.int64)
+    behind = at + 1
+    more = np.flatnonzero(byte > 0x7F)
+    for shift in range(7, 7 * _MAX_VARINT32, 7):
+        if not more.size:
+            return values, behind
+        byte = content[behind[more]]
+        values[more] |= (byte & 0x7F).astype(np.int64) << shift
+        behind[more] += 1
+        more = more[byte > 0x7F]
+    if more.size:
+        raise KafkaError(ErrorCode.corrupt_message, "a varint of 32 bits is longer than five bytes")
+    return values, behind

@@ -1,0 +1,124 @@
+"""Columns: against the decoder that reads one record after the other, and for what is no honest batch."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.batch import BatchHeader, parse_header
+from headrace.wire.record_columns import columns_of
+from headrace.wire.records import RecordData, build_batch, records_of, uncompressed_body
+
+TIME = 1_700_000_000_000
+texts = st.one_of(st.none(), st.binary(max_size=6), st.binary(min_size=60, max_size=200), st.just(bytes(8_300)))
+headers = st.sampled_from(((), (("name", b"value"),)))
+records = st.builds(RecordData, texts, texts, st.integers(TIME - 100_000, TIME + 100_000), headers)
+
+
+def _batch(content: list[RecordData], base_offset: int = 0) -> tuple[BatchHeader, bytes]:
+    batch = build_batch(content, base_offset=base_offset)
+    header = parse_header(batch)
+    return header, uncompressed_body(header, batch, 0)
+
+
+def _check(batches: list[tuple[BatchHeader, bytes]]) -> None:
+    columns = columns_of([header for header, _ in batches], [body for _, body in batches])
+    decoded = [(header, record) for header, body in batches for record in records_of(header, body)]
+    assert columns.counts.tolist() == [header.record_count for header, _ in batches]
+    assert columns.has_offsets.all()
+    assert columns.deltas.tolist() == [record.offset - header.base_offset for header, record in decoded]
+    assert columns.has_value.tolist() == [record.value is not None for _, record in decoded]
+    content = columns.content.tobytes()
+    rows = zip(columns.key_starts.tolist(), columns.key_sizes.tolist(), strict=True)
+    keys = [None if size < 0 else content[start : start + size] for start, size in rows]
+    assert keys == [record.key for _, record in decoded]
+    position = 0
+    sizes = columns.sizes.tolist()
+    for header, body in batches:
+        assert sum(sizes[position : position + header.record_count]) == len(body)
+        position += header.record_count
+
+
+@given(st.lists(st.lists(records, min_size=1, max_size=100), min_size=1, max_size=5), st.integers(0, 2**40))
+def test_columns_are_what_the_records_say(content: list[list[RecordData]], base_offset: int) -> None:
+    _check([_batch(each, base_offset + 1000 * place) for place, each in enumerate(content)])
+
+
+@pytest.mark.parametrize("value_size", [0, 10, 100, 9_000])
+def test_runs_of_records_of_one_size_end_where_another_begins(value_size: int) -> None:
+    """From every length of a run to another, with breaks where lengths have another number of bytes."""
+    chance = random.Random(value_size)
+    content = []
+    for run in (1, 15, 16, 63, 64, 65, 128, 200, 700):
+        content += [RecordData(b"k", bytes(value_size), TIME)] * run
+        content += [RecordData(b"k", bytes(chance.choice((0, 1, 50, 51, value_size + 1))), TIME)]
+    _check([_batch(content), _batch(content[::-1], 10_000), _batch(content[:5], 20_000)])
+
+
+@pytest.mark.parametrize("zigzags", [(0, 0), (2, 0), (0, 10), (6, 6), (1, 2), (0, 3)], ids=str)
+def test_offsets_that_do_not_ascend_within_the_batch_are_told(zigzags: tuple[int, int]) -> None:
+    header, body = _batch([RecordData(b"k", b"v", TIME)] * 2)
+    half = len(body) // 2
+    # length, attributes, timestamp: one byte each
+    lying = bytearray(body)
+    for place, zigzag in enumerate(zigzags):
+        lying[place * half + 3] = zigzag
+    columns = columns_of([header, header, header], [body, bytes(lying), body])
+    assert columns.has_offsets.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("cut", [1, 5])
+@pytest.mark.parametrize("more", [False, True], ids=["last", "before another"])
+def test_a_body_that_ends_early_is_refused(cut: int, more: bool) -> None:
+    header, body = _batch([RecordData(b"key", b"value", TIME)] * 3)
+    bodies = [body[:-cut], body] if more else [body[:-cut]]
+    with pytest.raises(KafkaError) as caught:
+        columns_of([header] * len(bodies), bodies)
+    assert caught.value.code is ErrorCode.corrupt_message
+
+
+@pytest.mark.parametrize(
+    ("place", "lie", "why"),
+    [
+        (0, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "ten bytes"),
+        (2, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "ten bytes"),
+        (3, b"\xff\xff\xff\xff\xff\x01", "five bytes"),
+        (4, b"\xfe\xff\xff\xff\x0f", "do not fit"),
+        (4, bytes([60 << 1]), "do not fit"),
+    ],
+)
+def test_a_field_that_cannot_be_is_refused(place: int, lie: bytes, why: str) -> None:
+    header, body = _batch([RecordData(b"key", b"value" * 5, TIME)] * 3)
+    third = len(body) // 3
+    for record in (0, 2):
+        lying = bytearray(body)
+        at = record * third + place
+        lying[at : at + len(lie)] = lie
+        with pytest.raises(KafkaError, match=why if record == 0 else None) as caught:
+            columns_of([header], [bytes(lying)])
+        assert caught.value.code is ErrorCode.corrupt_message
+
+
+def test_a_negative_length_is_refused_though_all_else_adds_up() -> None:
+    header, body = _batch([RecordData(b"key", b"value", TIME)] * 3)
+    lying = bytearray(body)
+    lying[len(body) // 3] |= 1
+    with pytest.raises(KafkaError, match="negative"):
+        columns_of([header], [bytes(lying)])
+
+
+@given(st.lists(records, min_size=1, max_size=20), st.data())
+def test_no_bytes_bring_anything_but_columns_or_a_refusal(content: list[RecordData], data: st.DataObject) -> None:
+    header, body = _batch(content)
+    lying = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 4))):
+        lying[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    count = data.draw(st.sampled_from((len(content), len(content) + 1, 1, -1, 0, 2**31 - 1)))
+    try:
+        columns = columns_of([header._replace(record_count=count)], [bytes(lying)])
+    except KafkaError:
+        return
+    assert len(columns.sizes) == count
+    assert sum(columns.sizes.tolist()) == len(body)
