@@ -57,6 +57,8 @@ class Kcat:
 
     properties = (
         "-Xlinger.ms=5",
+        # by default one partition gets all records for 10 ms: in a second that makes some twice as long as others
+        "-Xsticky.partitioning.linger.ms=0",
         "-Xbatch.num.messages=10000",
         "-Xqueue.buffering.max.messages=1000000",
         "-Xfetch.message.max.bytes=1048576",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from statistics import mean
 from typing import Self
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from rich.console import Console
 from bench import loads
 from bench.brokers import Broker, Headrace, Kafka
 from bench.clients import KafkaTools
-from bench.loads import Loads, Sample, Scale
+from bench.loads import SMALL_CPU, Loads, Sample, Scale
 
 Samples = dict[str, list[float]]
 
@@ -80,18 +81,26 @@ class Run:
             broker.start()
             brokers.append(broker)
         chosen = [load for load in self._loads.all() if self._only is None or self._only in load.title]
+        small_cpu: dict[str, list[float]] = defaultdict(list)
         for number in range(self._scale.rounds + 1):
             for load in chosen:
                 for broker in brokers if number % 2 else reversed(brokers):
                     if number == 0:
                         # Java compiles what runs often: the first round is not counted.
                         self._say(f"warming up: {broker.name}, {load.title}")
-                        load.run(broker)
+                        sample = load.run(broker)
                     else:
-                        self._measure(f"round {number} of {self._scale.rounds}: {load.title}", broker, load.run)
+                        sample = self._measure(
+                            f"round {number} of {self._scale.rounds}: {load.title}", broker, load.run
+                        )
+                    if SMALL_CPU in sample:
+                        small_cpu[broker.name].append(sample[SMALL_CPU])
         for broker in brokers:
             broker.check_alive()
             self.samples[broker.name]["load.memory"].append(broker.peak_resident_bytes() / 1e6)
+            if small_cpu[broker.name]:
+                # every record counts, those of the first round too: what a broker has cost is what it has cost
+                self.samples[broker.name][f"{SMALL_CPU}-from-start"].append(mean(small_cpu[broker.name]))
             broker.remove()
             self._alive.remove(broker)
 
@@ -103,11 +112,13 @@ class Run:
                     what = f"kill -9 under load {number} of {self._scale.crashes}"
                     self._measure(what, broker, lambda broker: loads.crash(broker, self._scale.crash_seconds))
 
-    def _measure(self, what: str, broker: Broker, load: Callable[[Broker], Sample]) -> None:
+    def _measure(self, what: str, broker: Broker, load: Callable[[Broker], Sample]) -> Sample:
         self._say(f"{what}: {broker.name}")
-        for key, value in load(broker).items():
+        sample = load(broker)
+        for key, value in sample.items():
             self.samples[broker.name][key].append(value)
         broker.check_alive()
+        return sample
 
     def _in_turn(self, number: int) -> list[Callable[[Path], Broker]]:
         return self._kinds if number % 2 else self._kinds[::-1]

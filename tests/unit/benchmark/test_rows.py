@@ -26,8 +26,8 @@ def test_where_the_client_is_the_limit_almost_equal_is_equal() -> None:
 
 
 def test_a_cost_above_its_share_of_kafkas_misses_its_floor() -> None:
-    assert judged("produce-small.cpu", [0.51], [1.0]).is_met is False
-    assert judged("produce-small.cpu", [0.49], [1.0]).is_met
+    assert judged("produce-small.cpu-from-start", [0.51], [1.0]).is_met is False
+    assert judged("produce-small.cpu-from-start", [0.49], [1.0]).is_met
 
 
 def test_a_start_must_be_fast_by_itself_and_not_only_beside_kafka() -> None:
