@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.broker import dispatch
-from headrace.broker.connection import InvalidRequestError, Parts
 from headrace.broker.context import ClientInfo
+from headrace.broker.frames import InvalidRequestError, Parts
 from headrace.broker.node import Node
 from headrace.config import load
 from headrace.storage.log_file import FileSlice

@@ -11,7 +11,6 @@ import logging
 import mmap
 import os
 import socket
-import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
@@ -19,13 +18,11 @@ from typing import Final, Protocol
 from headrace.broker import cold_reads
 from headrace.broker.busy_poll import SMALL_READ, BusyPoll
 from headrace.broker.context import ClientInfo
+from headrace.broker.frames import SIZE_BYTES, InvalidRequestError, Part, Parts, frame_end, take_run
 from headrace.broker.request_memory import HOLD_SECONDS, RequestMemory
 from headrace.storage.log_file import FileSlice
 
 log = logging.getLogger(__name__)
-
-Part = bytes | bytearray | memoryview | FileSlice
-Parts = list[Part]
 
 SCRATCH_SIZE: Final = 1024 * 1024
 MAX_UNSENT_BYTES: Final = 1024 * 1024
@@ -34,27 +31,12 @@ MAX_FRAMES_PER_TURN: Final = 256
 """Requests of one client that are answered before the others have their turn."""
 KEPT_BUFFER: Final = 4 * 1024 * 1024
 MAX_BUFFERS_PER_SEND: Final = 64
-MAX_RUN: Final = 64
-"""Produce requests of one client that are appended together."""
-_KEY_SIZE: Final = 2
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
-_SIZE = struct.Struct(">i")
 
 # Every connection reads into the same scratch memory and copies out what is left of a torn frame: thousands of idle
 # connections cost no buffers, and the memory stays in the processor's cache.
 _scratch = bytearray(SCRATCH_SIZE)
 _scratch_view = memoryview(_scratch)
-
-
-class InvalidRequestError(Exception):
-    """The bytes are no request that can be answered; the connection ends and the reason is logged.
-
-    `answers` are to requests before them, which are sent first.
-    """
-
-    def __init__(self, why: str, answers: Parts | None = None) -> None:
-        super().__init__(why)
-        self.answers = answers or []
 
 
 class Dispatch(Protocol):
@@ -124,7 +106,7 @@ class Connection:
         self._buffer: bytearray | mmap.mmap | None = None
         self._view: memoryview = _scratch_view[:0]
         self._filled = 0
-        self._needed = _SIZE.size
+        self._needed = SIZE_BYTES
         self._reserved = 0
         self._waits_for_disk = False
         self._waits_for_memory = False
@@ -190,14 +172,14 @@ class Connection:
     def _take_frames(self, view: memoryview, end: int) -> int:
         """Answer the whole frames in `view[:end]` and keep what is left for later; how many there were."""
         position = taken = 0
-        needed = _SIZE.size
+        needed = SIZE_BYTES
         try:
-            while end - position >= _SIZE.size:
-                stop = self._frame_end(view, position)
+            while end - position >= SIZE_BYTES:
+                stop = frame_end(view, position, self._max_frame)
                 if stop > end:
                     needed = stop - position
                     break
-                frames, position = self._run(view, position, stop, end)
+                frames, position = take_run(view, position, stop, end, self._max_frame)
                 taken += len(frames)
                 if len(frames) == 1:
                     answer = self._dispatch.handle(self.client, frames[0])
@@ -230,33 +212,6 @@ class Connection:
             self._pause_reading()
             self._loop.call_soon(self._take_turn)
         return taken
-
-    def _frame_end(self, view: memoryview, position: int) -> int:
-        """Where the frame at `position` ends. Raises InvalidRequestError for a length that cannot be."""
-        size: int = _SIZE.unpack_from(view, position)[0]
-        if not 0 <= size <= self._max_frame:
-            raise InvalidRequestError(
-                f"a request of {size} bytes; socket.request.max.bytes allows 0 to {self._max_frame}"
-            )
-        return position + _SIZE.size + size
-
-    def _run(self, view: memoryview, position: int, stop: int, end: int) -> tuple[list[memoryview], int]:
-        """The frame from `position` to `stop` with, if it is a Produce, those that follow; and where they end."""
-        frames = [view[position + _SIZE.size : stop].toreadonly()]
-        if self._is_produce(view, position, stop):
-            while len(frames) < MAX_RUN and self._is_produce(view, stop, end):
-                start = stop + _SIZE.size
-                size = _SIZE.unpack_from(view, stop)[0]
-                if not _KEY_SIZE <= size <= min(self._max_frame, end - start):
-                    break
-                stop = start + size
-                frames.append(view[start:stop].toreadonly())
-        return frames, stop
-
-    @staticmethod
-    def _is_produce(view: memoryview, position: int, end: int) -> bool:
-        """Whether the frame at `position`, as far as it is there before `end`, asks for Produce: its API key is 0."""
-        return position + _SIZE.size + _KEY_SIZE <= end and not view[position + 4] and not view[position + 5]
 
     def _end_after(self, error: InvalidRequestError) -> None:
         self._queue(error.answers)

@@ -9,9 +9,9 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from headrace.broker.connection import InvalidRequestError, Parts
 from headrace.broker.context import ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.broker.error_replies import error_reply
+from headrace.broker.frames import InvalidRequestError, Parts
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log_file import FileSlice
 from headrace.wire.apis import ApiKey, Schema, VersionRange, schema, versions

@@ -6,8 +6,8 @@ carries the code, as a client finds it nowhere else.
 
 from typing import Any
 
-from headrace.broker.connection import InvalidRequestError
 from headrace.broker.context import RequestContext
+from headrace.broker.frames import InvalidRequestError
 from headrace.errors import KafkaError
 from headrace.wire.apis import ApiKey, schema
 from headrace.wire.encoder import Fields

@@ -46,12 +46,17 @@ class Commands(Group):
             raise typer.Exit(0) from None
 
 
+def _own_name(name: str) -> str:
+    """Of an option, where Kafka's own tools call it otherwise: who types that is understood."""
+    return {"bootstrap-server": "bootstrap"}.get(name, name)
+
+
 app = typer.Typer(
     name="headrace",
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _own_name},
     epilog=examples(
         "a broker at 127.0.0.1:9092, and a second terminal",
         "headrace start",

@@ -13,15 +13,9 @@ import pytest
 
 from headrace.broker import connection as connection_module
 from headrace.broker.busy_poll import BusyPoll
-from headrace.broker.connection import (
-    MAX_FRAMES_PER_TURN,
-    MAX_RUN,
-    MAX_UNSENT_BYTES,
-    Connection,
-    InvalidRequestError,
-    Parts,
-)
+from headrace.broker.connection import MAX_FRAMES_PER_TURN, MAX_UNSENT_BYTES, Connection
 from headrace.broker.context import ClientInfo
+from headrace.broker.frames import MAX_RUN, InvalidRequestError, Parts
 from headrace.broker.request_memory import RequestMemory
 from headrace.storage.log_file import FileSlice, LogFile
 

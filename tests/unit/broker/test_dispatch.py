@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.connection import InvalidRequestError
 from headrace.broker.context import NO_REPLY, ClientInfo, RawReply, Reply, RequestContext
 from headrace.broker.dispatch import Dispatcher, Replies
+from headrace.broker.frames import InvalidRequestError
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, versions
 

@@ -84,6 +84,14 @@ def test_where_nobody_listens_the_answer_is_quick_and_says_what_to_do(line: str)
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("option", ["--bootstrap-server nowhere.invalid:1", "--bootstrap-server=nowhere.invalid:1"])
+@pytest.mark.parametrize("command", ["topics list", "groups list", "consume t"])
+def test_the_name_that_kafkas_tools_have_for_an_option_is_understood(command: str, option: str) -> None:
+    result = runner.invoke(app, [*command.split(), *option.split()])
+    assert result.exit_code == 1
+    assert "there is no host 'nowhere.invalid'" in result.stderr
+
+
 def test_a_host_that_does_not_exist_is_named() -> None:
     result = runner.invoke(app, ["topics", "list", "--bootstrap", "nowhere.invalid:9092"])
     assert result.exit_code == 1

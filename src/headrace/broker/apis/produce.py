@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from headrace.broker.connection import InvalidRequestError
 from headrace.broker.context import NO_REPLY, RawReply, Reply, RequestContext
 from headrace.broker.dispatch import Replies
+from headrace.broker.frames import InvalidRequestError
 from headrace.broker.slow_disk import STALL_NS, SlowDisk
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError

@@ -1,0 +1,61 @@
+"""Where requests begin and end in what a client has sent, and which of them are answered together.
+
+A frame is a request behind its size: https://kafka.apache.org/protocol#protocol_common
+"""
+
+import struct
+from typing import Final
+
+from headrace.storage.log_file import FileSlice
+
+Part = bytes | bytearray | memoryview | FileSlice
+Parts = list[Part]
+"""An answer, piece by piece."""
+
+MAX_RUN: Final = 64
+"""Produce requests of one client that are appended together."""
+_SIZE = struct.Struct(">i")
+SIZE_BYTES: Final = _SIZE.size
+_KEY_BYTES: Final = 2
+
+
+class InvalidRequestError(Exception):
+    """The bytes are no request that can be answered; the connection ends and the reason is logged.
+
+    `answers` are to requests before them, which are sent first.
+    """
+
+    def __init__(self, why: str, answers: Parts | None = None) -> None:
+        super().__init__(why)
+        self.answers = answers or []
+
+
+def frame_end(view: memoryview, position: int, max_frame: int) -> int:
+    """Where the frame at `position` ends. Raises InvalidRequestError for a length that cannot be."""
+    size: int = _SIZE.unpack_from(view, position)[0]
+    if not 0 <= size <= max_frame:
+        raise InvalidRequestError(f"a request of {size} bytes; socket.request.max.bytes allows 0 to {max_frame}")
+    return position + SIZE_BYTES + size
+
+
+def take_run(view: memoryview, position: int, stop: int, end: int, max_frame: int) -> tuple[list[memoryview], int]:
+    """The request in the frame from `position` to `stop` with, if it is a Produce, those that follow before `end`.
+
+    And where they end.
+    """
+    requests = [view[position + SIZE_BYTES : stop].toreadonly()]
+    if _is_produce(view, position, stop):
+        while len(requests) < MAX_RUN and _is_produce(view, stop, end):
+            start = stop + SIZE_BYTES
+            size = _SIZE.unpack_from(view, stop)[0]
+            if not _KEY_BYTES <= size <= min(max_frame, end - start):
+                break
+            stop = start + size
+            requests.append(view[start:stop].toreadonly())
+    return requests, stop
+
+
+def _is_produce(view: memoryview, position: int, end: int) -> bool:
+    """Whether the frame at `position`, as far as it is there before `end`, asks for Produce: its API key is 0."""
+    key_at = position + SIZE_BYTES
+    return key_at + _KEY_BYTES <= end and not view[key_at] and not view[key_at + 1]
