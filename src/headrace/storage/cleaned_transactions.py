@@ -29,9 +29,9 @@ class CleanedTransactions:
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether the batch, one of data, belongs to an aborted transaction."""
-        self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
+        self._begin_up_to(header.last_offset)
         if header.producer_id in self._ongoing_aborted:
             self._seen.add(header.producer_id)
             return True

@@ -22,7 +22,16 @@ from headrace.storage.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segm
 from headrace.storage.segment_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import Buffer
-from headrace.wire.batch import DELETE_HORIZON_FLAG, HEADER_SIZE, MAGIC_V2, BatchHeader, batch_crc_ok, parse_header
+from headrace.wire.batch import (
+    CRC_START,
+    DELETE_HORIZON_FLAG,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    BatchHeader,
+    parse_header,
+)
+from headrace.wire.checksum import crc32c
 from headrace.wire.compression import Codec
 from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, only_record, survivors
 from headrace.wire.records import records_of, uncompressed_body
@@ -240,7 +249,7 @@ def remove_cleaned(directory: Path, base_offset: int) -> None:
 def read_batches(
     path: Path, size: int, buffer_bytes: int, throttle: "_Throttle"
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Header and bytes of every batch in the first `size` bytes of a file; the bytes are good until the next one.
+    """Header and bytes of every batch in the first `size` bytes of a file.
 
     Raises KafkaError(corrupt_message) for what is no sound batch: a copy of it would get a valid checksum. OSError.
     """
@@ -249,17 +258,18 @@ def read_batches(
         position = 0
         while position < size:
             data = os.pread(descriptor, min(buffer_bytes, size - position), position)
+            view = memoryview(data)
             at = 0
             while at + HEADER_SIZE <= len(data):
                 header = parse_header(data, at)
-                end = at + header.size
+                end = at + LOG_OVERHEAD + header.batch_length
                 if header.batch_length < MIN_BATCH_LENGTH or header.magic != MAGIC_V2 or position + end > size:
                     raise _corrupt(path, position + at)
                 if end > len(data):
                     break
-                if not batch_crc_ok(data, at, header.size):
+                if crc32c(view[at + CRC_START : end]) != header.crc:
                     raise _corrupt(path, position + at)
-                yield header, memoryview(data)[at:end]
+                yield header, view[at:end]
                 at = end
             throttle.spend(at)
             if not at:
