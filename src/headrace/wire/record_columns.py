@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire.batch import BatchHeader
+from headrace.wire.record_sizes import RECORD_SIZES
 from headrace.wire.records import get_varint
 
 Integers = NDArray[np.int64]
@@ -28,14 +29,6 @@ _LONGEST_WALK: Final = 1024
 _LONGEST_RUN: Final = 8192
 _MAX_VARINT: Final = 10
 _MAX_VARINT32: Final = 5
-_SIZES: Final = [
-    [
-        1 + (first >> 1) if first < 0x80 else 2 + ((first & 0x7F | second << 7) >> 1) if second < 0x80 else None
-        for second in range(256)
-    ]
-    for first in range(256)
-]
-"""By the first two bytes of a record how many it has in all; None where its length takes more than two bytes."""
 
 
 class RecordColumns(NamedTuple):
@@ -67,8 +60,6 @@ def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Reco
     joined = b"".join((*bodies, bytes(PADDING)))
     content = np.frombuffer(joined, np.uint8)
     starts = _starts(joined, headers, bodies)
-    if (content[starts] & 1).any():
-        raise KafkaError(ErrorCode.corrupt_message, "a record's length is negative")
     ends = np.append(starts[1:], len(joined) - PADDING)
     position = _skip_varints(content, starts) + 1
     position = _skip_varints(content, position)
@@ -137,11 +128,12 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
         try:
             for _ in range(min(count, steps)):
                 add(position)
-                position += _SIZES[content[position]][content[position + 1]]  # type: ignore[operator]
+                position += RECORD_SIZES[content[position]][content[position + 1]]  # type: ignore[operator]
         except TypeError:
             size, position = get_varint(content, position)
-            # a negative one would go round for ever
-            position += max(size, 0)
+            if size < 0:
+                raise KafkaError(ErrorCode.corrupt_message, "a record's length is negative") from None
+            position += size
         count -= len(walked) - before
         steps = min(2 * steps, _LONGEST_WALK)
         longest = _WALK

@@ -20,16 +20,17 @@ from headrace.wire.batch import (
 )
 from headrace.wire.checksum import crc32c
 from headrace.wire.compression import Codec, UnpackedTooLargeError, decompress
+from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES
 
 MAX_CHECKED_BODY: Final = 8 * 1024 * 1024
 """Bytes a compressed batch may unpack to and still be checked inside; a larger one is taken as it is, unread."""
-_MIN_RECORD: Final = 7
 _FIRST_REACH: Final = 64
 """Records compared at once at first; four times as many whenever all of them were equal."""
-_WORTH_IT: Final = 4
+_WORTH_IT: Final = 16
 """With fewer equal ones than this in a comparison, single steps are faster."""
-_LONGEST_COMPARED: Final = 8193
-"""A longer record has a length of more than two bytes, which are all that is compared."""
+_FIRST_WALK: Final = 16
+"""Single steps after a comparison that was not worth it; twice as many after each further one."""
+_LONGEST_WALK: Final = 256
 _OLD_FORMAT: Final = "message formats v0 and v1 are not supported; send record batches with magic 2"
 
 
@@ -132,51 +133,61 @@ def follow_chain(data: bytes, position: int, count: int) -> int:
 
     Raises IndexError or KafkaError(invalid_record) when a record ends outside `data`. As many records as may follow
     with the length of the first are compared with it at once, so that batches of equal records cost next to nothing;
-    where lengths differ all the time each is read by itself until two in a row are the same.
+    where lengths differ some are read one by one before it is tried again.
     """
     left = count
-    stride = 0
     # equal records get one byte longer with the 64th, where the varint of their offset delta does
     reach = _FIRST_REACH
+    walk = _FIRST_WALK
     while left:
         first = data[position]
-        if first < 0x80:
-            step = 1 + (first >> 1)
-        elif (second := data[position + 1]) < 0x80:
-            step = 2 + ((first & 0x7F | second << 7) >> 1)
-        else:
-            step = _long_step(data, position)
-        if first & 1 or step < _MIN_RECORD:
-            raise _invalid("a record is shorter than a record can be")
-        if (step != stride and reach == 1) or step > _LONGEST_COMPARED:
-            stride = step
-            position += step
+        size = RECORD_SIZES[first][data[position + 1]]
+        if size is None:
+            position += _long_size(data, position)
             left -= 1
             continue
-        run = reach if _FIRST_REACH <= reach < left else min(_FIRST_REACH, left)
-        end = position + run * step
-        column = data[position:end:step]
+        run = min(reach, left)
+        end = position + run * size
+        column = data[position:end:size]
         same = len(column) - len(column.lstrip(column[:1]))
         if first >= 0x80:
-            column = data[position + 1 : end : step]
+            column = data[position + 1 : end : size]
             same = min(same, len(column) - len(column.lstrip(column[:1])))
-        position += same * step
+        position += same * size
         left -= same
-        stride = step
-        reach = 4 * run if same == run else 1 if same < _WORTH_IT else _FIRST_REACH
+        if same == run:
+            reach = 4 * run
+            continue
+        reach = _FIRST_REACH
+        if same >= _WORTH_IT:
+            walk = _FIRST_WALK
+            continue
+        done = 0
+        try:
+            for done in range(min(walk, left)):  # noqa: B007  it is what an error leaves behind
+                position += RECORD_SIZES[data[position]][data[position + 1]]  # type: ignore[operator]
+        except TypeError:
+            position += _long_size(data, position)
+        left -= done + 1
+        walk = min(2 * walk, _LONGEST_WALK)
     if position > len(data):
         raise _invalid("a record ends outside its batch")
     return position
 
 
-def _long_step(data: bytes, position: int) -> int:
+def _long_size(data: bytes, position: int) -> int:
+    """The size of a record that RECORD_SIZES does not tell."""
     value = shift = width = 0
     while True:
         byte = data[position + width]
         width += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return width + (value >> 1)
+            break
         shift += 7
         if width == 5:
             raise _invalid("the length of a record is longer than five bytes")
+    size = width + (value >> 1)
+    if value & 1 or size < MIN_RECORD:
+        raise _invalid("a record is shorter than a record can be")
+    return size

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
-from headrace.wire.records import RecordData, build_batch
+from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES
+from headrace.wire.records import RecordData, build_batch, put_varint
 from headrace.wire.validation import follow_chain, validate_produced
 
 LIMIT = 1 << 20
@@ -111,3 +112,12 @@ def test_any_bytes_behind_a_sealed_header_are_refused_or_taken(body: bytes, coun
     except KafkaError as error:
         code = error.code
     assert code is ErrorCode.invalid_record
+
+
+def test_the_first_two_bytes_tell_the_size_of_a_record() -> None:
+    for size in (*range(-3, 200), *range(8180, 8200)):
+        length = bytearray()
+        put_varint(length, size)
+        told = RECORD_SIZES[length[0]][(length + b"\0")[1]]
+        whole = len(length) + size
+        assert told == (whole if len(length) <= 2 and whole >= MIN_RECORD else None)
