@@ -5,6 +5,7 @@ from headrace.storage.log_config import LogConfig
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.compression import Codec, codec_named
+from headrace.wire.record_keys import all_have_keys
 from headrace.wire.records import recompress, records_of, uncompressed_body
 
 
@@ -36,6 +37,8 @@ def with_codec(config: LogConfig, header: BatchHeader, records: bytes) -> tuple[
 def check_keys(topic_partition: TopicPartition, header: BatchHeader, records: bytes) -> None:
     """Raises RecordsRefusedError(invalid_record) where a record of a compacted topic has no key."""
     body = uncompressed_body(header, records, 0)
+    if all_have_keys(body, header.record_count):
+        return
     keyless = [place for place, record in enumerate(records_of(header, body)) if record.key is None]
     if keyless:
         why = f"{topic_partition.topic} is compacted and keeps records by key: every record needs one"

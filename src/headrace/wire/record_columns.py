@@ -174,7 +174,7 @@ def _skip_varints(content: Bytes, at: Integers) -> Integers:
         byte = content[behind[more]]
         behind[more] += 1
         more = more[byte > 0x7F]
-    raise KafkaError(ErrorCode.corrupt_message, "a varint is longer than ten bytes")
+    raise KafkaError(ErrorCode.corrupt_message, f"a varint of 64 bits has over {_MAX_VARINT} bytes")
 
 
 def _varints(content: Bytes, at: Integers) -> tuple[Integers, Integers]:
@@ -194,5 +194,5 @@ def _varints(content: Bytes, at: Integers) -> tuple[Integers, Integers]:
         behind[more] += 1
         more = more[byte > 0x7F]
     if more.size:
-        raise KafkaError(ErrorCode.corrupt_message, "a varint of 32 bits is longer than five bytes")
+        raise KafkaError(ErrorCode.corrupt_message, f"a varint of 32 bits has over {_MAX_VARINT32} bytes")
     return values, behind

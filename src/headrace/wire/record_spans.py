@@ -46,7 +46,7 @@ def survivors(body: Buffer, fates: Buffer, sizes: Integers) -> list[RecordSpan]:
 
 def _timestamp_delta(body: Buffer, start: int) -> int:
     _, attributes_at = get_varint(body, start)
-    return get_varint(body, attributes_at + 1)[0]
+    return get_varint(body, attributes_at + 1, 64)[0]
 
 
 def batch_of(
@@ -87,7 +87,7 @@ def _with_base_timestamp(header: rb.BatchHeader, body: bytes, kept: Sequence[Rec
     out = bytearray()
     for each in kept:
         _, attributes_at = get_varint(body, each.start)
-        _, rest_at = get_varint(body, attributes_at + 1)
+        _, rest_at = get_varint(body, attributes_at + 1, 64)
         record = bytearray(body[attributes_at : attributes_at + 1])
         put_varint(record, each.timestamp_delta + shift)
         record += body[rest_at : each.end]

@@ -187,7 +187,7 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
             end = position + size
             if size < 0 or end > len(body):
                 raise KafkaError(ErrorCode.corrupt_message, "a record is longer than its batch")
-            timestamp_delta, after = get_varint(body, position + 1)
+            timestamp_delta, after = get_varint(body, position + 1, 64)
             offset_delta, after = get_varint(body, after)
             key, after = _nullable_bytes(body, after, end)
             value, after = _nullable_bytes(body, after, end)
@@ -245,8 +245,11 @@ _NULL: Final = _varint(-1)
 """The length of what is null."""
 
 
-def get_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """The zigzag varint at `position`, and the position behind it. Raises KafkaError(corrupt_message); IndexError."""
+def get_varint(data: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
+    """The zigzag varint of a number of 32 or 64 bits at `position`, and the position behind it.
+
+    Raises KafkaError(corrupt_message) for one of more than five or ten bytes; IndexError.
+    """
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -259,8 +262,8 @@ def get_varint(data: Buffer, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), position + 1
         shift += 7
-        if shift > 63:
-            raise KafkaError(ErrorCode.corrupt_message, "a varint is longer than ten bytes")
+        if shift > bits:
+            raise KafkaError(ErrorCode.corrupt_message, f"a varint of {bits} bits has over {shift // 7} bytes")
 
 
 def _nullable_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:

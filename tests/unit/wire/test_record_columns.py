@@ -82,9 +82,9 @@ def test_a_body_that_ends_early_is_refused(cut: int, more: bool) -> None:
 @pytest.mark.parametrize(
     ("place", "lie", "why"),
     [
-        (0, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "ten bytes"),
-        (2, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "ten bytes"),
-        (3, b"\xff\xff\xff\xff\xff\x01", "five bytes"),
+        (0, b"\xff\xff\xff\xff\xff\x01", "over 5 bytes"),
+        (2, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "over 10 bytes"),
+        (3, b"\xff\xff\xff\xff\xff\x01", "over 5 bytes"),
         (4, b"\xfe\xff\xff\xff\x0f", "do not fit"),
         (4, bytes([60 << 1]), "do not fit"),
     ],
