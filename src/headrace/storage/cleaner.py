@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.atomic_file import sync_file
 from headrace.storage.cleaned_transactions import CleanedTransactions
 from headrace.storage.cleaning_job import CleanedGroup, CleaningJob, SourceSegment
 from headrace.storage.log_config import LogConfig
-from headrace.storage.offset_map import LIVE, SUPERSEDED, Fates, OffsetMap
+from headrace.storage.offset_map import LIVE, MANY_BATCHES, SUPERSEDED, Fates, OffsetMap
 from headrace.storage.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment
 from headrace.storage.segment_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
-from headrace.types import Buffer
+from headrace.types import Buffer, new_tuple
 from headrace.wire.batch import (
     CRC_START,
     DELETE_HORIZON_FLAG,
@@ -36,8 +36,27 @@ from headrace.wire.compression import Codec
 from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, only_record, survivors
 from headrace.wire.records import records_of, uncompressed_body
 
-_BATCHES_BYTES: Final = 1024 * 1024
-"""Batches that are judged together, as they lie in the log."""
+_PINNED_BYTES: Final = 4 * 1024 * 1024
+_DECIDED_BYTES: Final = 1024 * 1024
+"""Batches, with what they unpack to, that are looked at together."""
+
+
+class _Marker(NamedTuple):
+    """What a control batch is: without its record, of no more use, the end of that transaction."""
+
+    is_gone: bool
+    is_useless: bool
+    aborted: AbortedTransaction | None
+
+
+class _Decided(NamedTuple):
+    """A batch: its marker, if it is a control batch; whether its records go; its `body` if they are to be judged."""
+
+    header: BatchHeader
+    batch: memoryview
+    marker: _Marker | None = None
+    goes: bool = False
+    body: Buffer | None = None
 
 
 class Cleaner:
@@ -72,6 +91,7 @@ class Cleaner:
     def _fill_map(self) -> None:
         job = self._job
         transactions = CleanedTransactions(self._aborted, job.first_dirty_offset)
+        read = 0
         for place, segment in enumerate(job.segments):
             ends = (
                 job.segments[place + 1].base_offset if place + 1 < len(job.segments) else job.first_uncleanable_offset
@@ -88,12 +108,17 @@ class Cleaner:
                         return
                     self.map.add(header, _body(header, batch))
                 self.map.skip_to(header.last_offset)
+                read += len(batch)
+                if read >= _PINNED_BYTES:
+                    # A body that waits to be looked at may be a small part of what was read with it, and keeps that.
+                    self.map.look_at_waiting()
+                    read = 0
             self.map.skip_to(ends - 1)
 
     def _make_room(self, header: BatchHeader) -> bool:
         """Whether the batch fits into the map. Raises KafkaError(kafka_storage_error) where none ever will."""
         if self.map.is_empty:
-            # every offset takes a byte from here on, and there may be a long gap behind the first dirty one
+            # every offset takes some bytes from here on, and there may be a long gap behind the first dirty one
             first = max(self._job.first_dirty_offset, header.base_offset)
             self.map = self._map_from(first)
         if self.map.has_room(header.record_count, header.last_offset):
@@ -139,11 +164,9 @@ class Cleaner:
         records_read = 0
         try:
             for segment in group:
-                for batches in _some_at_a_time(self._batches(segment)):
-                    judged = self._judge(batches)
-                    for header, batch in batches:
-                        records_read += header.record_count
-                        self._copy(header, batch, judged.get(header.base_offset), writer)
+                for decided in self._some_decided(segment):
+                    records_read += sum(each.header.record_count for each in decided)
+                    self._copy_all(decided, writer)
             writer.finish(segment_file(self._job.directory, group[-1].base_offset, LOG_SUFFIX).stat().st_mtime_ns)
         except BaseException:
             with suppress(OSError):
@@ -163,36 +186,53 @@ class Cleaner:
 
     # -- what stays of a batch -----------------------------------------------------------------------------------------
 
-    def _judge(self, batches: Sequence[tuple[BatchHeader, memoryview]]) -> dict[int, Fates]:
-        """By base offset, what becomes of the records in batches that begin before the dirty part."""
-        clean = [
-            (header, batch)
-            for header, batch in batches
-            if header.base_offset < self.map.first_offset and header.record_count and not header.is_control
-        ]
-        headers = [header for header, _ in clean]
-        fates = self.map.judge(headers, [_body(header, batch) for header, batch in clean]) if clean else ()
-        return {header.base_offset: each for header, each in zip(headers, fates, strict=True)}
+    def _some_decided(self, segment: SourceSegment) -> Iterator[list["_Decided"]]:
+        """The batches of a segment, as many at a time as do not take much memory."""
+        some: list[_Decided] = []
+        size = 0
+        for header, batch in self._batches(segment):
+            each = self._decided(header, batch)
+            some.append(each)
+            size += len(batch) if each.body is None else len(batch) + len(each.body)
+            if size >= _DECIDED_BYTES or len(some) >= MANY_BATCHES:
+                yield some
+                some = []
+                size = 0
+        if some:
+            yield some
 
-    def _copy(self, header: BatchHeader, batch: memoryview, judged: Fates | None, writer: "_Writer") -> None:
+    def _decided(self, header: BatchHeader, batch: memoryview) -> "_Decided":
+        """Told of every batch in order."""
         if header.is_control:
-            self._copy_control(header, batch, writer)
-        elif self._transactions.is_aborted(header) or not header.record_count:
-            self._copy_empty(header, writer)
-        elif header.base_offset > self.map.latest_offset:
-            writer.add(header, batch)
-        else:
-            self._copy_records(header, batch, judged, writer)
+            key = _control_key(header, batch)
+            useless, aborted = self._transactions.marker(header, key)
+            return _Decided(header, batch, marker=_Marker(key is None, useless, aborted))
+        if self._transactions.is_aborted(header) or not header.record_count:
+            return _Decided(header, batch, goes=True)
+        if header.base_offset < self.map.first_offset:
+            return _Decided(header, batch, body=_body(header, batch))
+        return new_tuple(_Decided, (header, batch, None, False, None))
 
-    def _copy_control(self, header: BatchHeader, batch: memoryview, writer: "_Writer") -> None:
-        key = _control_key(header, batch)
-        useless, aborted = self._transactions.marker(header, key)
-        if aborted is not None:
-            writer.segment.txn_index.append(aborted)
+    def _copy_all(self, decided: Sequence["_Decided"], writer: "_Writer") -> None:
+        clean = [(each.header, each.body) for each in decided if each.body is not None]
+        judged = iter(self.map.judge([header for header, _ in clean], [body for _, body in clean]) if clean else ())
+        for header, batch, marker, goes, body in decided:
+            if marker is not None:
+                self._copy_control(header, batch, marker, writer)
+            elif goes:
+                self._copy_empty(header, writer)
+            elif header.base_offset > self.map.latest_offset:
+                writer.add(header, batch)
+            else:
+                self._copy_records(header, batch, None if body is None else next(judged), writer)
+
+    def _copy_control(self, header: BatchHeader, batch: memoryview, marker: "_Marker", writer: "_Writer") -> None:
+        if marker.aborted is not None:
+            writer.segment.txn_index.append(marker.aborted)
         horizon = _delete_horizon(header)
-        if key is None or (useless and horizon is not None and horizon <= self._job.now_ms):
+        if marker.is_gone or (marker.is_useless and horizon is not None and horizon <= self._job.now_ms):
             self._copy_empty(header, writer)
-        elif useless and horizon is None:
+        elif marker.is_useless and horizon is None and header.record_count == 1:
             body = uncompressed_body(header, batch, 0)
             self._rebuild(header, body, [only_record(body)], writer, set_horizon=True)
         else:
@@ -249,13 +289,13 @@ def remove_cleaned(directory: Path, base_offset: int) -> None:
 def read_batches(
     path: Path, size: int, buffer_bytes: int, throttle: "_Throttle"
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Header and bytes of every batch in the first `size` bytes of a file.
+    """Header and bytes of every batch in the first `size` bytes of a file, from offset to offset.
 
     Raises KafkaError(corrupt_message) for what is no sound batch: a copy of it would get a valid checksum. OSError.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        position = 0
+        position = next_offset = 0
         while position < size:
             data = os.pread(descriptor, min(buffer_bytes, size - position), position)
             view = memoryview(data)
@@ -267,6 +307,10 @@ def read_batches(
                     raise _corrupt(path, position + at)
                 if end > len(data):
                     break
+                base_offset, last_delta = header.base_offset, header.last_offset_delta
+                if base_offset < next_offset or last_delta < 0:
+                    raise _corrupt(path, position + at)
+                next_offset = base_offset + last_delta + 1
                 if crc32c(view[at + CRC_START : end]) != header.crc:
                     raise _corrupt(path, position + at)
                 yield header, view[at:end]
@@ -289,27 +333,14 @@ def _corrupt(path: Path, position: int) -> KafkaError:
     )
 
 
-def _some_at_a_time(
-    batches: Iterator[tuple[BatchHeader, memoryview]],
-) -> Iterator[list[tuple[BatchHeader, memoryview]]]:
-    some: list[tuple[BatchHeader, memoryview]] = []
-    size = 0
-    for header, batch in batches:
-        some.append((header, batch))
-        size += len(batch)
-        if size >= _BATCHES_BYTES:
-            yield some
-            some = []
-            size = 0
-    if some:
-        yield some
-
-
 def _body(header: BatchHeader, batch: memoryview) -> Buffer:
+    """The uncompressed records; a part of `batch` where they are not compressed."""
     return batch[HEADER_SIZE:] if header.codec == Codec.NONE else uncompressed_body(header, batch, 0)
 
 
 def _control_key(header: BatchHeader, batch: Buffer) -> bytes | None:
+    if not header.record_count:
+        return None
     first = next(records_of(header, uncompressed_body(header, batch, 0)), None)
     return None if first is None else first.key
 

@@ -3,7 +3,7 @@
 A digest is 128 bits from four sums of the key's 32-bit words, each times a random number of 64 bits, of which the upper
 half counts: multiply-shift hashing (Dietzfelbinger 1996; Thorup, "High Speed Hashing for Integers and Strings", 2015).
 Whatever two keys are compared, one choice of numbers in 2^128 takes them for one; nobody knows the numbers, which are
-drawn anew for every process. Long keys, with more words than there are numbers, get a keyed BLAKE2b digest.
+drawn anew for every map. Long keys, with more words than there are numbers, get a keyed BLAKE2b digest.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,8 @@ Words = NDArray[np.uint64]
 
 LONGEST_SUMMED: Final = 64
 """Bytes of a key up to which sums are cheaper than a call of BLAKE2b."""
+_ROWS: Final = 65_536
+"""Keys that are worked on at once: they take five times the memory of their digests."""
 _SUMS: Final = 4
 _WORD: Final = 8
 _LOWER: Final = np.uint64(0xFFFF_FFFF)
@@ -49,14 +51,13 @@ class KeyDigests:
         """Of the keys in `content`; at least `_WORD` bytes follow the last one."""
         digests = Digests(np.empty(len(starts), np.uint64), np.empty(len(starts), np.uint64))
         words: Words = np.ndarray((len(content) - _WORD + 1,), "<u8", content, strides=(1,))
-        for size in np.unique(sizes).tolist():
-            rows = np.flatnonzero(sizes == size)
-            if size <= LONGEST_SUMMED:
-                high, low = self._summed(words, starts[rows], size)
-            else:
-                high, low = self._hashed(content, starts[rows], size)
-            digests.high[rows] = high
-            digests.low[rows] = low
+        for first in range(0, len(starts), _ROWS):
+            some = sizes[first : first + _ROWS]
+            for size in np.unique(some[some <= LONGEST_SUMMED]).tolist():
+                rows = first + np.flatnonzero(some == size)
+                digests.high[rows], digests.low[rows] = self._summed(words, starts[rows], size)
+            rows = first + np.flatnonzero(some > LONGEST_SUMMED)
+            digests.high[rows], digests.low[rows] = self._hashed(content, starts[rows], sizes[rows])
         return digests
 
     def _summed(self, words: Words, starts: Integers, size: int) -> Digests:
@@ -75,12 +76,10 @@ class KeyDigests:
                 sums[column] += upper * numbers[row + 1, column]
         return Digests(sums[0] & _UPPER | sums[1] >> _HALF, sums[2] & _UPPER | sums[3] >> _HALF)
 
-    def _hashed(self, content: Bytes, starts: Integers, size: int) -> Digests:
-        found = b"".join(
-            [
-                blake2b(content[start : start + size].tobytes(), digest_size=16, key=self._secret).digest()
-                for start in starts.tolist()
-            ]
-        )
-        halves = np.frombuffer(found, np.uint64)
+    def _hashed(self, content: Bytes, starts: Integers, sizes: Integers) -> Digests:
+        found = [
+            blake2b(content[start : start + size].tobytes(), digest_size=16, key=self._secret).digest()
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        ]
+        halves = np.frombuffer(b"".join(found), np.uint64)
         return Digests(halves[::2], halves[1::2])

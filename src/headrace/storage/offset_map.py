@@ -16,6 +16,8 @@ from headrace.wire.record_columns import Flags, Integers, RecordColumns, columns
 BYTES_PER_KEY: Final = 88
 """Measured: an entry has 24 bytes, and while new ones are sorted in, another 64."""
 BYTES_PER_OFFSET: Final = 5
+MANY_BATCHES: Final = 8192
+"""Batches that wait to be looked at, at most: each takes 700 bytes beside its records."""
 
 LIVE: Final = 0
 """The record is the newest of its key and has a value; or there is no such record."""
@@ -40,8 +42,12 @@ class Fates(NamedTuple):
 class OffsetMap:
     """The newest offset of each key from `first_offset` to `latest_offset`, and the fate of every offset in between.
 
-    Takes `BYTES_PER_KEY` a key and `BYTES_PER_OFFSET` an offset: ask `has_room` before `add`. `random_bytes` is for
-    the digests, see KeyDigests. Fates are known when `settle` was called.
+    Takes `BYTES_PER_KEY` a key and `BYTES_PER_OFFSET` an offset: ask `has_room` before `add`; and, while records are
+    looked at, a megabyte of them or a batch that is larger, as much again. `random_bytes` is for the digests, see
+    KeyDigests. Fates are known when `settle` was called.
+
+    Batches that were added are not looked at until there are enough of them: all but `skip_to` may raise
+    KafkaError(corrupt_message).
     """
 
     __slots__ = (
@@ -97,16 +103,40 @@ class OffsetMap:
         return keys * BYTES_PER_KEY + offsets <= self._budget
 
     def add(self, header: BatchHeader, body: Buffer) -> None:
-        """Take a batch, with its uncompressed records, into account.
-
-        Raises KafkaError(corrupt_message), also for one that was added before.
-        """
+        """Take a batch, with its uncompressed records, into account."""
         self.skip_to(header.last_offset)
         self._waiting.append((header, body))
         self._waiting_bytes += len(body)
         self._waiting_count += header.record_count
-        if self._waiting_bytes >= _CHUNK_BYTES:
-            self._look_at_waiting()
+        if self._waiting_bytes >= _CHUNK_BYTES or len(self._waiting) >= MANY_BATCHES:
+            self.look_at_waiting()
+
+    def look_at_waiting(self) -> None:
+        """Look at the records of the batches that were added, and let go of them."""
+        if not self._waiting:
+            return
+        headers, bodies = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        self._waiting_bytes = self._waiting_count = 0
+        columns = columns_of(headers, bodies)
+        offsets = headers[-1].next_offset - self.first_offset
+        self._fates += bytes(offsets - len(self._fates))
+        self._sizes += bytes(4 * offsets - len(self._sizes))
+        places = _offsets(columns, headers) - self.first_offset
+        # A batch without offsets stays whole, and what is older than it goes.
+        told = np.repeat(columns.has_offsets, columns.counts)
+        first = np.array([header.base_offset for header in headers], np.int64) - self.first_offset
+        places = np.where(told, places, np.repeat(np.maximum(first, 0), columns.counts))
+        counts = told & (places >= 0)
+        np.frombuffer(self._fates, np.uint8)[places[counts]] = SUPERSEDED
+        np.frombuffer(self._sizes, np.uint32)[places[counts]] = columns.sizes[counts]
+        valueless = told & ~columns.has_value
+        named = np.flatnonzero((columns.key_sizes >= 0) & (places >= 0))
+        digests = self._digests.of(columns.content, columns.key_starts[named], columns.key_sizes[named])
+        self._new.append(_Entries(*digests, places[named] << 1 | valueless[named]))
+        self._new_count += len(named)
+        if self._new_count >= max(_FEW_KEYS, len(self._newest.places)):
+            self._sort_in()
 
     def skip_to(self, last_offset: int) -> None:
         """There is nothing more to know up to `last_offset`."""
@@ -157,34 +187,8 @@ class OffsetMap:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def _look_at_waiting(self) -> None:
-        if not self._waiting:
-            return
-        headers, bodies = zip(*self._waiting, strict=True)
-        self._waiting.clear()
-        self._waiting_bytes = self._waiting_count = 0
-        columns = columns_of(headers, bodies)
-        offsets = headers[-1].next_offset - self.first_offset
-        self._fates += bytes(offsets - len(self._fates))
-        self._sizes += bytes(4 * offsets - len(self._sizes))
-        places = _offsets(columns, headers) - self.first_offset
-        # A batch without offsets stays whole, and what is older than it goes.
-        told = np.repeat(columns.has_offsets, columns.counts)
-        first = np.array([header.base_offset for header in headers], np.int64) - self.first_offset
-        places = np.where(told, places, np.repeat(np.maximum(first, 0), columns.counts))
-        counts = told & (places >= 0)
-        np.frombuffer(self._fates, np.uint8)[places[counts]] = SUPERSEDED
-        np.frombuffer(self._sizes, np.uint32)[places[counts]] = columns.sizes[counts]
-        valueless = told & ~columns.has_value
-        named = np.flatnonzero((columns.key_sizes >= 0) & (places >= 0))
-        digests = self._digests.of(columns.content, columns.key_starts[named], columns.key_sizes[named])
-        self._new.append(_Entries(*digests, places[named] << 1 | valueless[named]))
-        self._new_count += len(named)
-        if self._new_count >= max(_FEW_KEYS, len(self._newest.places)):
-            self._sort_in()
-
     def _settle_keys(self) -> None:
-        self._look_at_waiting()
+        self.look_at_waiting()
         if self._new:
             self._sort_in()
 

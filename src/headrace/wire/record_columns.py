@@ -27,6 +27,8 @@ _WALK: Final = 64
 """Records that are looked at one by one before it is tried whether those behind them are all of one size."""
 _LONGEST_WALK: Final = 1024
 _LONGEST_RUN: Final = 8192
+_ROWS: Final = 65_536
+"""Records of which the fields are found at once: what that takes on the way is some ten times what it leaves behind."""
 _MAX_VARINT: Final = 10
 _MAX_VARINT32: Final = 5
 
@@ -61,14 +63,20 @@ def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Reco
     content = np.frombuffer(joined, np.uint8)
     starts = _starts(joined, headers, bodies)
     ends = np.append(starts[1:], len(joined) - PADDING)
-    position = _skip_varints(content, starts) + 1
-    position = _skip_varints(content, position)
-    zigzags, position = _varints(content, position)
-    key_zigzags, key_starts = _varints(content, position)
-    key_sizes = np.where(key_zigzags & 1, -1, key_zigzags >> 1)
-    key_ends = key_starts + np.maximum(key_sizes, 0)
-    if (key_ends >= ends).any():
-        raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fit into its length")
+    zigzags, key_starts, key_sizes = (np.empty_like(starts) for _ in range(3))
+    has_value = np.empty(len(starts), np.bool_)
+    for first in range(0, len(starts), _ROWS):
+        rows = slice(first, first + _ROWS)
+        position = _skip_varints(content, starts[rows]) + 1
+        position = _skip_varints(content, position)
+        zigzags[rows], position = _varints(content, position)
+        sizes, position = _varints(content, position)
+        sizes = np.where(sizes & 1, -1, sizes >> 1)
+        key_ends = position + np.maximum(sizes, 0)
+        if (key_ends >= ends[rows]).any():
+            raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fit into its length")
+        key_starts[rows], key_sizes[rows] = position, sizes
+        has_value[rows] = content[key_ends] != _NULL
     return RecordColumns(
         content=content,
         counts=counts,
@@ -77,7 +85,7 @@ def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Reco
         deltas=zigzags >> 1,
         key_starts=key_starts,
         key_sizes=key_sizes,
-        has_value=content[key_ends] != _NULL,
+        has_value=has_value,
     )
 
 
@@ -135,6 +143,9 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
                 raise KafkaError(ErrorCode.corrupt_message, "a record's length is negative") from None
             position += size
         count -= len(walked) - before
+        if len(walked) >= _ROWS:
+            runs.append(np.array(walked, np.int64))
+            walked.clear()
         steps = min(2 * steps, _LONGEST_WALK)
         longest = _WALK
         while count >= _WALK:
@@ -147,7 +158,7 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
             position += size * run
             count -= run
             steps = _WALK
-            longest = min(2 * longest, _LONGEST_RUN)
+            longest = min(2 * longest, _LONGEST_RUN) if run == longest else _WALK
     return position
 
 

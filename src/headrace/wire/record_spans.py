@@ -44,6 +44,11 @@ def survivors(body: Buffer, fates: Buffer, sizes: Integers) -> list[RecordSpan]:
     ]
 
 
+def _timestamp(value: int) -> int:
+    """A sum of what a producer wrote, which may have lied, within the 64 bits that there are for it."""
+    return min(max(value, -(2**63)), 2**63 - 1)
+
+
 def _timestamp_delta(body: Buffer, start: int) -> int:
     _, attributes_at = get_varint(body, start)
     return get_varint(body, attributes_at + 1, 64)[0]
@@ -70,7 +75,7 @@ def batch_of(
         base_timestamp=base_timestamp,
         max_timestamp=header.max_timestamp
         if header.is_log_append_time
-        else header.base_timestamp + max(each.timestamp_delta for each in kept),
+        else _timestamp(header.base_timestamp + max(each.timestamp_delta for each in kept)),
         base_offset=header.base_offset,
         codec=Codec(header.codec),
         level=None,
@@ -89,7 +94,7 @@ def _with_base_timestamp(header: rb.BatchHeader, body: bytes, kept: Sequence[Rec
         _, attributes_at = get_varint(body, each.start)
         _, rest_at = get_varint(body, attributes_at + 1, 64)
         record = bytearray(body[attributes_at : attributes_at + 1])
-        put_varint(record, each.timestamp_delta + shift)
+        put_varint(record, _timestamp(each.timestamp_delta + shift))
         record += body[rest_at : each.end]
         put_varint(out, len(record))
         out += record

@@ -1,0 +1,167 @@
+"""What a cleaner process must bear: little memory whatever the log holds, and batches that no client writes."""
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from headrace.errors import KafkaError
+from headrace.storage.cleaner import Cleaner
+from headrace.storage.cleaning_job import CleaningJob, SourceSegment
+from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header, seal
+from headrace.wire.compression import Codec
+from headrace.wire.records import RecordData, assemble, build_batch, iter_records
+from tests.unit.storage.logs import NOW
+
+PRODUCER = 7
+LIMIT = 30_000_000
+"""Bytes; each of these logs held twice as much in memory where batches, or what was read with them, piled up."""
+
+
+def _batch(offset: int, *records: tuple[bytes, bytes | None], codec: Codec = Codec.NONE, **options: int) -> bytes:
+    data = [RecordData(key, value, NOW) for key, value in records]
+    return build_batch(data, base_offset=offset, codec=codec, leader_epoch=0, **options)
+
+
+def _aborted(offset: int, body: bytes) -> bytes:
+    return assemble(
+        body,
+        record_count=1,
+        last_offset_delta=0,
+        base_timestamp=NOW,
+        max_timestamp=NOW,
+        base_offset=offset,
+        codec=Codec.NONE,
+        level=None,
+        leader_epoch=0,
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        base_sequence=0,
+        attributes=TRANSACTIONAL_FLAG,
+    )
+
+
+def _marker(offset: int, kind: int, records: int = 1) -> bytes:
+    key, value = pack(">hh", 0, kind), pack(">hi", 0, 5)
+    flags = TRANSACTIONAL_FLAG | CONTROL_FLAG
+    return _batch(offset, *[(key, value)] * records, producer_id=PRODUCER, producer_epoch=0, attributes=flags)
+
+
+def _cleaner(directory: Path, batches: list[bytes], *, first_dirty: int = 0) -> Cleaner:
+    path = directory / f"{0:020d}.log"
+    path.write_bytes(b"".join(batches))
+    size = path.stat().st_size
+    return Cleaner(
+        CleaningJob(
+            directory=directory,
+            segments=[SourceSegment(0, size, 0, 0)],
+            transaction_segments=[0],
+            first_dirty_offset=first_dirty,
+            first_uncleanable_offset=parse_header(batches[-1]).next_offset,
+            producers={},
+            now_ms=NOW,
+            delete_retention_ms=1000,
+            segment_bytes=1 << 30,
+            segment_index_bytes=10_000_000,
+            index_interval_bytes=4096,
+            map_bytes=10_000_000,
+            io_buffer_bytes=262_144,
+            bytes_per_second=1e15,
+        )
+    )
+
+
+def _note_aborted(directory: Path, first: int, last: int) -> None:
+    TransactionIndex(directory / f"{0:020d}.txnindex").append(AbortedTransaction(PRODUCER, first, last, last + 1))
+
+
+def _cleaned(cleaner: Cleaner, directory: Path) -> bytes:
+    cleaner.build_map()
+    for group in cleaner.groups():
+        cleaner.clean(group)
+    return (directory / f"{0:020d}.log.cleaned").read_bytes()
+
+
+def _peak(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_small_batches_between_large_ones_that_go_do_not_keep_what_was_read_with_them(tmp_path: Path) -> None:
+    batches = []
+    for offset in range(0, 500, 2):
+        batches += [_batch(offset, (b"%d" % offset, b"v")), _aborted(offset + 1, bytes(250_000))]
+    batches.append(_marker(500, 0))
+    _note_aborted(tmp_path, 1, 500)
+    cleaner = _cleaner(tmp_path, batches)
+    assert _peak(cleaner.build_map) < LIMIT
+    assert len(cleaner.map) == 250
+
+
+def test_clean_batches_that_unpack_to_much_are_looked_at_a_few_at_a_time(tmp_path: Path) -> None:
+    batches = [_batch(offset, (b"%d" % offset, bytes(2_000_000)), codec=Codec.ZSTD) for offset in range(50)]
+    cleaner = _cleaner(tmp_path, [*batches, _batch(50, (b"0", b"new"))], first_dirty=50)
+    cleaner.build_map()
+    assert _peak(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
+
+
+def test_many_small_batches_do_not_wait_until_there_is_a_megabyte_of_them(tmp_path: Path) -> None:
+    cleaner = _cleaner(tmp_path, [_batch(offset, (b"%d" % (offset % 100), b"")) for offset in range(60_000)])
+    assert _peak(cleaner.build_map) < LIMIT
+
+
+def test_nobody_looks_into_a_batch_that_was_aborted(tmp_path: Path) -> None:
+    batches = [_batch(0, (b"a", b"1")), _aborted(1, b"\x02garbage"), _marker(2, 0), _batch(3, (b"a", b"2"))]
+    _note_aborted(tmp_path, 1, 2)
+    left = _cleaned(_cleaner(tmp_path, batches, first_dirty=1), tmp_path)
+    assert [(each.offset, each.value) for each in iter_records(left) if each.key == b"a"] == [(3, b"2")]
+
+
+def test_a_control_batch_of_more_than_one_record_stays_as_it_is(tmp_path: Path) -> None:
+    # the transaction that it ends is not in this log
+    marker = _marker(1, 1, records=2)
+    left = _cleaned(_cleaner(tmp_path, [_batch(0, (b"a", b"1")), marker, _batch(3, (b"a", b"2"))]), tmp_path)
+    assert marker in left
+
+
+@pytest.mark.parametrize("lie", ["overlaps", "ends before it begins"])
+def test_batches_that_do_not_go_from_offset_to_offset_are_damage(tmp_path: Path, lie: str) -> None:
+    second = bytearray(_batch(1 if lie == "overlaps" else 2, (b"b", b"1")))
+    if lie != "overlaps":
+        second[23:27] = pack(">i", -1)
+        seal(second)
+    cleaner = _cleaner(tmp_path, [_batch(0, (b"a", b"1"), (b"b", b"1")), bytes(second)])
+    with pytest.raises(KafkaError, match="no sound batch at byte"):
+        cleaner.build_map()
+
+
+def test_timestamps_that_add_up_to_too_much_are_cut_short(tmp_path: Path) -> None:
+    far = 2**62
+    data = [
+        RecordData(key, value, timestamp) for key, value, timestamp in ((b"a", b"1", far), (b"b", None, 3 * far - 1))
+    ]
+    body = build_batch([each._replace(timestamp=each.timestamp - far) for each in data])[61:]
+    lying = assemble(
+        body,
+        record_count=2,
+        last_offset_delta=1,
+        base_timestamp=far,
+        max_timestamp=far,
+        base_offset=0,
+        codec=Codec.NONE,
+        level=None,
+        leader_epoch=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        attributes=0,
+    )
+    left = _cleaned(_cleaner(tmp_path, [lying, _batch(2, (b"a", b"2"))]), tmp_path)
+    assert [each.key for each in iter_records(left)] == [b"b", b"a"]
