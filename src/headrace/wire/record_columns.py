@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire.batch import BatchHeader
-from headrace.wire.record_sizes import RECORD_SIZES
+from headrace.wire.record_sizes import RECORD_SIZES, equal_run
 from headrace.wire.records import get_varint
 
 Integers = NDArray[np.int64]
@@ -127,7 +127,7 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
     """Note where `count` records from `position` on begin; where the last one ends. Raises IndexError, KafkaError.
 
     This is the only loop over records: it costs more than all the columns. It goes from length to length, and leaps
-    over records of one size: where the same length stands at every step of that size, they are as long as it says.
+    over records of one size.
     """
     add = walked.append
     steps = _WALK
@@ -136,20 +136,21 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
         try:
             for _ in range(min(count, steps)):
                 add(position)
+                # None cannot be added, and costs nothing where there is none
                 position += RECORD_SIZES[content[position]][content[position + 1]]  # type: ignore[operator]
         except TypeError:
-            size, position = get_varint(content, position)
-            if size < 0:
+            length, position = get_varint(content, position)
+            if length < 0:
                 raise KafkaError(ErrorCode.corrupt_message, "a record's length is negative") from None
-            position += size
+            position += length
         count -= len(walked) - before
         if len(walked) >= _ROWS:
             runs.append(np.array(walked, np.int64))
             walked.clear()
         steps = min(2 * steps, _LONGEST_WALK)
         longest = _WALK
-        while count >= _WALK:
-            size, run = _run(content, position, min(count, longest))
+        while count >= _WALK and (size := RECORD_SIZES[content[position]][content[position + 1]]) is not None:
+            run = equal_run(content, position, size, min(count, longest))
             if run < _WALK // 4:
                 break
             runs.append(np.array(walked, np.int64))
@@ -160,19 +161,6 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
             steps = _WALK
             longest = min(2 * longest, _LONGEST_RUN) if run == longest else _WALK
     return position
-
-
-def _run(content: bytes, position: int, longest: int) -> tuple[int, int]:
-    """The size of the record at `position`, and how many, up to `longest`, of that size stand there in a row."""
-    size, behind = get_varint(content, position)
-    size += behind - position
-    if size <= 0:
-        return size, 0
-    run = longest
-    for place in range(position, behind):
-        bytes_there = content[place : place + size * run : size]
-        run = len(bytes_there) - len(bytes_there.lstrip(bytes_there[:1]))
-    return size, run
 
 
 def _skip_varints(content: Bytes, at: Integers) -> Integers:

@@ -25,3 +25,17 @@ RECORD_SIZES: Final = [_by_second_byte(first) for first in range(256)]
 two bytes, or it is none that a record can have. A loop over records takes 70 ns each so, a third of what it takes to
 read the length bit by bit.
 """
+
+
+def equal_run(data: bytes, position: int, size: int, longest: int) -> int:
+    """How many records in a row, up to `longest`, have the `size` that RECORD_SIZES tells of the one at `position`.
+
+    Where the same length stands at every step of that size, they are as long as it says.
+    """
+    end = position + size * longest
+    column = data[position:end:size]
+    run = len(column) - len(column.lstrip(column[:1]))
+    if column[0] >= 0x80:
+        column = data[position + 1 : end : size]
+        run = min(run, len(column) - len(column.lstrip(column[:1])))
+    return run

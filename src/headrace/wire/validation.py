@@ -4,6 +4,7 @@ The records are not decoded. Their lengths are followed from one to the next to 
 header counts and that they fill the batch, and runs of records of one length are skipped in a single comparison.
 """
 
+from operator import length_hint
 from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
@@ -20,7 +21,8 @@ from headrace.wire.batch import (
 )
 from headrace.wire.checksum import crc32c
 from headrace.wire.compression import Codec, UnpackedTooLargeError, decompress
-from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES
+from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES, equal_run
+from headrace.wire.records import get_varint
 
 MAX_CHECKED_BODY: Final = 8 * 1024 * 1024
 """Bytes a compressed batch may unpack to and still be checked inside; a larger one is taken as it is, unread."""
@@ -140,19 +142,13 @@ def follow_chain(data: bytes, position: int, count: int) -> int:
     reach = _FIRST_REACH
     walk = _FIRST_WALK
     while left:
-        first = data[position]
-        size = RECORD_SIZES[first][data[position + 1]]
+        size = RECORD_SIZES[data[position]][data[position + 1]]
         if size is None:
             position += _long_size(data, position)
             left -= 1
             continue
         run = min(reach, left)
-        end = position + run * size
-        column = data[position:end:size]
-        same = len(column) - len(column.lstrip(column[:1]))
-        if first >= 0x80:
-            column = data[position + 1 : end : size]
-            same = min(same, len(column) - len(column.lstrip(column[:1])))
+        same = equal_run(data, position, size, run)
         position += same * size
         left -= same
         if same == run:
@@ -162,13 +158,15 @@ def follow_chain(data: bytes, position: int, count: int) -> int:
         if same >= _WORTH_IT:
             walk = _FIRST_WALK
             continue
-        done = 0
+        steps = iter(range(min(walk, left)))
+        left -= length_hint(steps)
         try:
-            for done in range(min(walk, left)):  # noqa: B007  it is what an error leaves behind
+            for _ in steps:
+                # None cannot be added, and costs nothing where there is none
                 position += RECORD_SIZES[data[position]][data[position + 1]]  # type: ignore[operator]
         except TypeError:
             position += _long_size(data, position)
-        left -= done + 1
+        left += length_hint(steps)
         walk = min(2 * walk, _LONGEST_WALK)
     if position > len(data):
         raise _invalid("a record ends outside its batch")
@@ -177,17 +175,11 @@ def follow_chain(data: bytes, position: int, count: int) -> int:
 
 def _long_size(data: bytes, position: int) -> int:
     """The size of a record that RECORD_SIZES does not tell."""
-    value = shift = width = 0
-    while True:
-        byte = data[position + width]
-        width += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if width == 5:
-            raise _invalid("the length of a record is longer than five bytes")
-    size = width + (value >> 1)
-    if value & 1 or size < MIN_RECORD:
+    try:
+        length, behind = get_varint(data, position)
+    except KafkaError as error:
+        raise _invalid(f"the length of a record: {error}") from error
+    size = behind - position + length
+    if size < MIN_RECORD:
         raise _invalid("a record is shorter than a record can be")
     return size
