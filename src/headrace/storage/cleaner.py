@@ -6,32 +6,21 @@ https://kafka.apache.org/documentation/#design_compactionconfig
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.atomic_file import sync_file
 from headrace.storage.cleaned_transactions import CleanedTransactions
+from headrace.storage.cleaner_io import CleanedSegment, Throttle, read_batches, remove_cleaned
 from headrace.storage.cleaning_job import CleanedGroup, CleaningJob, SourceSegment
-from headrace.storage.log_config import LogConfig
 from headrace.storage.offset_map import LIVE, MANY_BATCHES, SUPERSEDED, Fates, OffsetMap
-from headrace.storage.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment
-from headrace.storage.segment_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
+from headrace.storage.segment import MAX_RELATIVE_OFFSET
+from headrace.storage.segment_files import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import Buffer, new_tuple
-from headrace.wire.batch import (
-    CRC_START,
-    DELETE_HORIZON_FLAG,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC_V2,
-    BatchHeader,
-    parse_header,
-)
-from headrace.wire.checksum import crc32c
+from headrace.wire.batch import DELETE_HORIZON_FLAG, HEADER_SIZE, BatchHeader, parse_header
 from headrace.wire.compression import Codec
 from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, only_record, survivors
 from headrace.wire.records import records_of, uncompressed_body
@@ -67,7 +56,7 @@ class Cleaner:
 
     def __init__(self, job: CleaningJob, check: Callable[[], None] = lambda: None) -> None:
         self._job = job
-        self._throttle = _Throttle(job.bytes_per_second, check)
+        self._throttle = Throttle(job.bytes_per_second, check)
         self._aborted = _aborted_in(job.directory, job.transaction_segments)
         self._transactions = CleanedTransactions(self._aborted, job.segments[0].base_offset)
         self.map = self._map_from(job.first_dirty_offset)
@@ -160,7 +149,7 @@ class Cleaner:
 
         Raises KafkaError(corrupt_message), OSError; the files of a failed attempt are removed.
         """
-        writer = _Writer(self._job, group[0].base_offset, self._throttle)
+        writer = CleanedSegment(self._job, group[0].base_offset, self._throttle)
         records_read = 0
         try:
             for segment in group:
@@ -213,7 +202,7 @@ class Cleaner:
             return _Decided(header, batch, body=_body(header, batch))
         return new_tuple(_Decided, (header, batch, None, False, None))
 
-    def _copy_all(self, decided: Sequence["_Decided"], writer: "_Writer") -> None:
+    def _copy_all(self, decided: Sequence["_Decided"], writer: CleanedSegment) -> None:
         clean = [(each.header, each.body) for each in decided if each.body is not None]
         judged = iter(self.map.judge([header for header, _ in clean], [body for _, body in clean]) if clean else ())
         for header, batch, marker, goes, body in decided:
@@ -226,7 +215,7 @@ class Cleaner:
             else:
                 self._copy_records(header, batch, None if body is None else next(judged), writer)
 
-    def _copy_control(self, header: BatchHeader, batch: memoryview, marker: "_Marker", writer: "_Writer") -> None:
+    def _copy_control(self, header: BatchHeader, batch: memoryview, marker: "_Marker", writer: CleanedSegment) -> None:
         if marker.aborted is not None:
             writer.segment.txn_index.append(marker.aborted)
         horizon = _delete_horizon(header)
@@ -238,7 +227,7 @@ class Cleaner:
         else:
             writer.add(header, batch)
 
-    def _copy_empty(self, header: BatchHeader, writer: "_Writer") -> None:
+    def _copy_empty(self, header: BatchHeader, writer: CleanedSegment) -> None:
         """Keep the header where it alone tells a producer's state or where the cleaned part ends."""
         last = self._job.producers.get(header.producer_id) if header.producer_id >= 0 else None
         if last is None:
@@ -250,7 +239,9 @@ class Cleaner:
         if needed or header.next_offset == self._job.first_uncleanable_offset:
             writer.add(header._replace(record_count=0), empty_batch(header))
 
-    def _copy_records(self, header: BatchHeader, batch: memoryview, judged: Fates | None, writer: "_Writer") -> None:
+    def _copy_records(
+        self, header: BatchHeader, batch: memoryview, judged: Fates | None, writer: CleanedSegment
+    ) -> None:
         fates = self.map.fates_in(header) if judged is None else judged.fates
         if fates.count(SUPERSEDED) == header.record_count:
             self._copy_empty(header, writer)
@@ -273,64 +264,11 @@ class Cleaner:
             self._rebuild(header, body, kept, writer, set_horizon=set_horizon)
 
     def _rebuild(
-        self, header: BatchHeader, body: bytes, kept: Sequence[RecordSpan], writer: "_Writer", *, set_horizon: bool
+        self, header: BatchHeader, body: bytes, kept: Sequence[RecordSpan], writer: CleanedSegment, *, set_horizon: bool
     ) -> None:
         horizon = self._job.now_ms + self._job.delete_retention_ms if set_horizon else None
         batch = batch_of(header, body, kept, delete_horizon_ms=horizon)
         writer.add(parse_header(batch), batch)
-
-
-def remove_cleaned(directory: Path, base_offset: int) -> None:
-    """Remove the files of a copy that is of no use. Raises OSError."""
-    for path in directory.glob(f"{base_offset:020d}.*{CLEANED_SUFFIX}"):
-        path.unlink(missing_ok=True)
-
-
-def read_batches(
-    path: Path, size: int, buffer_bytes: int, throttle: "_Throttle"
-) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Header and bytes of every batch in the first `size` bytes of a file, from offset to offset.
-
-    Raises KafkaError(corrupt_message) for what is no sound batch: a copy of it would get a valid checksum. OSError.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        position = next_offset = 0
-        while position < size:
-            data = os.pread(descriptor, min(buffer_bytes, size - position), position)
-            view = memoryview(data)
-            at = 0
-            while at + HEADER_SIZE <= len(data):
-                header = parse_header(data, at)
-                end = at + LOG_OVERHEAD + header.batch_length
-                if header.batch_length < MIN_BATCH_LENGTH or header.magic != MAGIC_V2 or position + end > size:
-                    raise _corrupt(path, position + at)
-                if end > len(data):
-                    break
-                base_offset, last_delta = header.base_offset, header.last_offset_delta
-                if base_offset < next_offset or last_delta < 0:
-                    raise _corrupt(path, position + at)
-                next_offset = base_offset + last_delta + 1
-                if crc32c(view[at + CRC_START : end]) != header.crc:
-                    raise _corrupt(path, position + at)
-                yield header, view[at:end]
-                at = end
-            throttle.spend(at)
-            if not at:
-                if len(data) < HEADER_SIZE or buffer_bytes >= size - position:
-                    raise _corrupt(path, position)
-                buffer_bytes = parse_header(data).size
-            position += at
-    finally:
-        os.close(descriptor)
-
-
-def _corrupt(path: Path, position: int) -> KafkaError:
-    return KafkaError(
-        ErrorCode.corrupt_message,
-        f"{path} has no sound batch at byte {position}: it is damaged on the disk; restore the segment from a replica "
-        "or a backup",
-    )
 
 
 def _body(header: BatchHeader, batch: memoryview) -> Buffer:
@@ -347,74 +285,6 @@ def _control_key(header: BatchHeader, batch: Buffer) -> bytes | None:
 
 def _delete_horizon(header: BatchHeader) -> int | None:
     return header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else None
-
-
-class _Writer:
-    """A `.cleaned` segment in the making; batches are written some at a time."""
-
-    def __init__(self, job: CleaningJob, base_offset: int, throttle: "_Throttle") -> None:
-        remove_cleaned(job.directory, base_offset)
-        self.segment = Segment.create(
-            job.directory, base_offset, now_ms=job.now_ms, config=LogConfig(), suffix=CLEANED_SUFFIX
-        )
-        self.records = 0
-        self._interval = job.index_interval_bytes
-        self._buffer_bytes = job.io_buffer_bytes
-        self._buffer = bytearray()
-        self._throttle = throttle
-
-    @property
-    def size(self) -> int:
-        return self.segment.size
-
-    def add(self, header: BatchHeader, batch: Buffer) -> None:
-        segment = self.segment
-        segment.index_append(
-            len(batch), segment.size, header.last_offset, header.max_timestamp, header.last_offset, self._interval
-        )
-        segment.size += len(batch)
-        self.records += header.record_count
-        self._buffer += batch
-        if len(self._buffer) >= self._buffer_bytes:
-            self._write()
-
-    def _write(self) -> None:
-        position = self.segment.size - len(self._buffer)
-        self.segment.file.append([self._buffer], len(self._buffer), position)
-        self._throttle.spend(len(self._buffer))
-        self._buffer = bytearray()
-        self.segment.write_indexes()
-
-    def finish(self, modified_ns: int) -> None:
-        """Bring everything to the disk; the file keeps its age, `modified_ns`, for retention by time."""
-        self._write()
-        segment = self.segment
-        segment.seal()
-        os.utime(segment.path, ns=(modified_ns, modified_ns))
-        segment.file.sync()
-        for path in (segment.index.path, segment.time_index.path):
-            sync_file(path)
-        if segment.txn_index.path.exists():
-            sync_file(segment.txn_index.path)
-
-
-_THROTTLE_INTERVAL_S: Final = 0.1
-
-
-class _Throttle:
-    """Sleeps off what was read and written faster than `bytes_per_second`."""
-
-    def __init__(self, bytes_per_second: float, check: Callable[[], None]) -> None:
-        self._rate = bytes_per_second
-        self._check = check
-        self._due = time.monotonic()
-
-    def spend(self, size: int) -> None:
-        self._check()
-        now = time.monotonic()
-        self._due = max(self._due, now - _THROTTLE_INTERVAL_S) + size / self._rate
-        if self._due > now:
-            time.sleep(self._due - now)
 
 
 def _aborted_in(directory: Path, base_offsets: Sequence[int]) -> list[AbortedTransaction]:

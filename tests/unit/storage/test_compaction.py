@@ -298,8 +298,8 @@ class TestFailures:
 
 def test_what_is_read_and_written_is_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("headrace.storage.cleaner.time.sleep", slept.append)
-    monkeypatch.setattr("headrace.storage.cleaner.time.monotonic", lambda: 1000.0)
+    monkeypatch.setattr("headrace.storage.cleaner_io.time.sleep", slept.append)
+    monkeypatch.setattr("headrace.storage.cleaner_io.time.monotonic", lambda: 1000.0)
     table.settings = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second=1000)
     table.put(("a", "v" * 400), ("b", "v" * 400))
     table.log.roll(NOW)
