@@ -113,8 +113,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
     Setting(
         "socket.send.buffer.bytes",
         INT,
-        102_400,
-        "Send buffer of a client's socket in bytes; -1 leaves it to the operating system.",
+        512 * 1024,
+        "Send buffer of a client's socket in bytes (102400 in Kafka); -1 leaves it to the operating system.",
         at_least(-1),
         importance=HIGH,
     ),
