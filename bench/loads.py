@@ -16,10 +16,11 @@ from bench.topics import PARTITIONS, fresh_topic, record_count
 
 SMALL_BATCHES: Final = ["batch.size=8196"]
 LARGE_BATCHES: Final = ["batch.size=65536", "linger.ms=5"]
-SMALL_CPU: Final = "produce-small.cpu"
+FROM_START: Final = ("produce-small.cpu", "produce-large.cpu")
+"""Rows that are also told over every record since the broker's start, those of the round that warms up included."""
 IN_FLIGHT: Final = 64
-READINGS: Final = 3
-"""How often consumers read a topic: one reading takes a second, and they differ by a tenth."""
+READINGS: Final = 7
+"""How often consumers read a topic in a round: a reading takes a second or two, and they differ by a tenth."""
 
 Sample = dict[str, float]
 """Figures by the key of their row, e.g. `produce-small.cpu`."""

@@ -17,7 +17,7 @@ from rich.console import Console
 from bench import loads
 from bench.brokers import Broker, Headrace, Kafka
 from bench.clients import KafkaTools
-from bench.loads import SMALL_CPU, Loads, Sample, Scale
+from bench.loads import FROM_START, Loads, Sample, Scale
 
 Samples = dict[str, list[float]]
 
@@ -81,7 +81,7 @@ class Run:
             broker.start()
             brokers.append(broker)
         chosen = [load for load in self._loads.all() if self._only is None or self._only in load.title]
-        small_cpu: dict[str, list[float]] = defaultdict(list)
+        from_start = {broker.name: {key: list[float]() for key in FROM_START} for broker in brokers}
         for number in range(self._scale.rounds + 1):
             for load in chosen:
                 for broker in brokers if number % 2 else reversed(brokers):
@@ -93,14 +93,16 @@ class Run:
                         sample = self._measure(
                             f"round {number} of {self._scale.rounds}: {load.title}", broker, load.run
                         )
-                    if SMALL_CPU in sample:
-                        small_cpu[broker.name].append(sample[SMALL_CPU])
+                    for key in FROM_START:
+                        if key in sample:
+                            from_start[broker.name][key].append(sample[key])
         for broker in brokers:
             broker.check_alive()
             self.samples[broker.name]["load.memory"].append(broker.peak_resident_bytes() / 1e6)
-            if small_cpu[broker.name]:
-                # every record counts, those of the first round too: what a broker has cost is what it has cost
-                self.samples[broker.name][f"{SMALL_CPU}-from-start"].append(mean(small_cpu[broker.name]))
+            for key, samples in from_start[broker.name].items():
+                if samples:
+                    # every record counts, those of the first round too: what a broker has cost is what it has cost
+                    self.samples[broker.name][f"{key}-from-start"].append(mean(samples))
             broker.remove()
             self._alive.remove(broker)
 

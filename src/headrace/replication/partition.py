@@ -13,7 +13,7 @@ from uuid import UUID
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import check_keys, check_timestamps, with_codec
 from headrace.replication.group_commit import GroupCommit
-from headrace.replication.producer_state import Producer, ProducerState
+from headrace.replication.producer_state import ProducerCopy, ProducerState
 from headrace.storage.log import Log
 from headrace.storage.log_config import NO_LIMIT
 from headrace.storage.log_file import FileSlice
@@ -164,7 +164,7 @@ class Partition:
 
         One write takes them all where they go to one segment: it costs little more than for a single one.
         """
-        before: dict[int, Producer | None] = {}
+        before: dict[int, ProducerCopy | None] = {}
         base_offset = self.log.log_end_offset
         try:
             results = self._append_all(batches, now_ms, before)
@@ -176,7 +176,9 @@ class Partition:
             self._show(now_ms)
         return results
 
-    def _append_all(self, batches: Sequence[Batch], now_ms: int, before: dict[int, Producer | None]) -> list[Appended]:
+    def _append_all(
+        self, batches: Sequence[Batch], now_ms: int, before: dict[int, ProducerCopy | None]
+    ) -> list[Appended]:
         """`append_all`; `before` has the state of every producer that has been told of a batch which is not written."""
         log = self.log
         base_offset = end_offset = log.log_end_offset

@@ -6,7 +6,7 @@ The rules are those of KIP-98: for each producer id its epoch and its last five 
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.producer_snapshot import ProducerEntry
@@ -41,6 +41,10 @@ class Producer:
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else -1
+
+
+ProducerCopy: TypeAlias = tuple[int, tuple[AppendedBatch, ...], int]
+"""A producer's epoch, batches and last timestamp: plain, for one is made with nearly every write."""
 
 
 class ProducerState:
@@ -95,23 +99,23 @@ class ProducerState:
         producer.batches.append(new_tuple(AppendedBatch, (first, last, first_offset, last_offset, timestamp)))
         producer.last_timestamp = timestamp
 
-    def copy_of(self, producer_id: int) -> Producer | None:
+    def copy_of(self, producer_id: int) -> ProducerCopy | None:
         """The state of one producer, for `put_back`; None for one that is not known."""
         producer = self._producers.get(producer_id)
         if producer is None:
             return None
-        copy = Producer(producer.epoch)
-        copy.batches = producer.batches.copy()
-        copy.last_timestamp = producer.last_timestamp
-        return copy
+        return producer.epoch, tuple(producer.batches), producer.last_timestamp
 
-    def put_back(self, before: Mapping[int, Producer | None]) -> None:
+    def put_back(self, before: Mapping[int, ProducerCopy | None]) -> None:
         """Forget what these producers have done since `copy_of` told their state."""
-        for producer_id, producer in before.items():
-            if producer is not None:
-                self._producers[producer_id] = producer
-            else:
+        for producer_id, copy in before.items():
+            if copy is None:
                 self._producers.pop(producer_id, None)
+                continue
+            epoch, batches, last_timestamp = copy
+            producer = self._producers[producer_id] = Producer(epoch)
+            producer.batches.extend(batches)
+            producer.last_timestamp = last_timestamp
 
     def replay(self, header: BatchHeader) -> None:
         """Take a batch met in the log during recovery into account."""
