@@ -113,7 +113,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
     Setting(
         "socket.send.buffer.bytes",
         INT,
-        512 * 1024,
+        384 * 1024,
         "Send buffer of a client's socket in bytes (102400 in Kafka); -1 leaves it to the operating system.",
         at_least(-1),
         importance=HIGH,
