@@ -1,5 +1,6 @@
 """The loads, each put on one broker at a time: what it is, how it is made, what it yields."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -114,6 +115,7 @@ class Loads:
         records = self._scale.large_records
         with fresh_topic(broker, "large") as topic:
             produced = self._produce(broker, topic, "produce-large", records, LARGE_BATCHES)
+            _write_back()
             with _cpu_per_million(broker, "consume", records * READINGS) as consumed:
                 consumed["consume.rate"] = median(
                     self._tools.consume(broker, topic, records=records) for _ in range(READINGS)
@@ -136,6 +138,7 @@ class Loads:
             with _cpu_per_million(broker, "rdkafka-produce", records) as produced:
                 produced["rdkafka-produce.rate"] = self._kcat.produce(broker, topic, records=records)
             _check_count(broker, topic, before + records)
+            _write_back()
             with _cpu_per_million(broker, "rdkafka-consume", records * READINGS) as consumed:
                 consumed["rdkafka-consume.rate"] = median(
                     self._kcat.consume(broker, topic, records=records) for _ in range(READINGS)
@@ -179,6 +182,11 @@ def crash(broker: Broker, seconds: float) -> Sample:
         broker.start()
         raw_client.wait_for_produce(broker.port, topic, PARTITIONS, 60.0)
         return {"restart.seconds": time.perf_counter() - begin}
+
+
+def _write_back() -> None:
+    """Have the kernel write what was produced, half a gigabyte, now: else it does so while consumers are measured."""
+    os.sync()
 
 
 @contextmanager
