@@ -34,6 +34,33 @@ def nested_old_message() -> bytes:
     return old_message(1, attributes=GZIP, value=gzip.compress(inner))
 
 
+def inside(
+    *,
+    key_length: int = 3,
+    value_length: int = 5,
+    headers: int = 0,
+    behind: bytes = b"",
+    packed: bool = False,
+) -> bytes:
+    """A batch of one honest record and one that lies about what is in it; its own length is right."""
+    body = record(0, b"honest") + lying(1, key_length, value_length, headers, behind)
+    if packed:
+        return Batch(attributes=GZIP, body=gzip.compress(body), count=2, last_offset_delta=1).encode()
+    return Batch(body=body, count=2, last_offset_delta=1).encode()
+
+
+def among_many(*, value_length: int = 5, headers: int = 0) -> bytes:
+    """A hundred records of which the last lies: the others are all alike."""
+    body = b"".join(lying(delta, 3, 5, 0, b"") for delta in range(99)) + lying(99, 3, value_length, headers, b"")
+    return Batch(body=body, count=100, last_offset_delta=99).encode()
+
+
+def lying(offset_delta: int, key_length: int, value_length: int, headers: int, behind: bytes) -> bytes:
+    content = b"\0" + varint(0) + varint(offset_delta) + varint(key_length) + b"key" + varint(value_length) + b"value"
+    content += varint(headers) + behind
+    return varint(len(content)) + content
+
+
 REFUSED: Final = {
     "wrong CRC": (CORRUPT_MESSAGE, Batch(crc=1).encode()),
     "no batch at all": (INVALID_RECORD, b""),
@@ -55,6 +82,27 @@ REFUSED: Final = {
     "a record too long": (INVALID_RECORD, Batch(body=varint(500) + RECORDS[1:]).encode()),
     "a record of negative length": (INVALID_RECORD, Batch(body=varint(-5) + RECORDS[1:]).encode()),
     "a record too short": (INVALID_RECORD, Batch(body=varint(3) + RECORDS[1:]).encode()),
+    "a key longer than its record": (INVALID_RECORD, inside(key_length=40)),
+    "a key a byte longer": (INVALID_RECORD, inside(key_length=4)),
+    "a key a byte shorter": (INVALID_RECORD, inside(key_length=2)),
+    "a value longer than its record": (INVALID_RECORD, inside(value_length=5000)),
+    "a value a byte longer": (INVALID_RECORD, inside(value_length=6)),
+    "a value a byte shorter": (INVALID_RECORD, inside(value_length=4)),
+    "a value of 2 GB": (INVALID_RECORD, inside(value_length=2**31 - 1)),
+    "a header that is not there": (INVALID_RECORD, inside(headers=1)),
+    "more headers than bytes": (INVALID_RECORD, inside(headers=2**31 - 1)),
+    "fewer than no headers": (INVALID_RECORD, inside(headers=-1)),
+    "a header without a name": (INVALID_RECORD, inside(headers=1, behind=varint(-1) + varint(0))),
+    "a header longer than its record": (INVALID_RECORD, inside(headers=1, behind=varint(9) + b"name" + varint(-1))),
+    "a header's value a byte longer": (INVALID_RECORD, inside(headers=1, behind=varint(1) + b"n" + varint(2) + b"v")),
+    "bytes behind the headers": (INVALID_RECORD, inside(behind=b"more")),
+    "a value a byte longer, compressed": (INVALID_RECORD, inside(value_length=6, packed=True)),
+    "a header that is not there, compressed": (INVALID_RECORD, inside(headers=1, packed=True)),
+    "fewer than no headers, compressed": (INVALID_RECORD, inside(headers=-1, packed=True)),
+    "the last of a hundred with a value a byte longer": (INVALID_RECORD, among_many(value_length=6)),
+    "the last of a hundred with a header that is not there": (INVALID_RECORD, among_many(headers=1)),
+    "a batch and the header of one that says it is shorter than can be": (CORRUPT_MESSAGE, GOOD + bytes(20)),
+    "a batch and the header of one of magic 3": (CORRUPT_MESSAGE, GOOD + GOOD[:16] + b"\3"),
     "base offset not 0": (INVALID_RECORD, Batch(base_offset=7).encode()),
     "control batch": (INVALID_RECORD, Batch(attributes=0x20).encode()),
     "transaction without an id": (TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Batch(attributes=0x10).encode()),
@@ -77,6 +125,25 @@ REFUSED: Final = {
     "not zstd": (UNKNOWN_SERVER_ERROR, Batch(attributes=ZSTD).encode()),
     "unknown compression": (UNKNOWN_SERVER_ERROR, Batch(attributes=5).encode()),
 }
+
+
+CUT: Final = {
+    "a byte": b"\0",
+    "sixteen bytes": GOOD[:16],
+    "a torn batch": GOOD[:-1],
+    "eleven bytes that begin no batch": b"\xff" * 11,
+}
+
+
+@pytest.mark.parametrize("what", CUT)
+def test_what_is_behind_a_batch_and_is_none_is_cut_off(what: str, address: tuple[str, int], topic: str) -> None:
+    with RawConnection(*address) as connection:
+        assert connection.produce(topic, GOOD + CUT[what]) == (0, 0)
+        # nothing of it is in the log
+        assert connection.produce(topic, GOOD) == (0, 3)
+        error, taken = connection.fetch(topic, 0)
+        assert error == 0
+        assert len(taken) == 2 * len(GOOD)
 
 
 @pytest.mark.parametrize("name", REFUSED)

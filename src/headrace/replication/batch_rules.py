@@ -5,7 +5,7 @@ from headrace.storage.log_config import LogConfig
 from headrace.types import Buffer, TopicPartition
 from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.compression import Codec, codec_named
-from headrace.wire.record_keys import all_have_keys
+from headrace.wire.record_checks import all_have_keys
 from headrace.wire.records import recompress, records_of, uncompressed_body
 
 

@@ -253,7 +253,7 @@ class Partition:
         config = self.log.config
         if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
             self._check_in_sync()
-        header = validate_produced(records, config.max_message_bytes)
+        header, records = validate_produced(records, config.max_message_bytes)
         if not internal:
             if self.refusal is not None or header.attributes & TRANSACTIONAL_FLAG:
                 raise self._refused()

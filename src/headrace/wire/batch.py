@@ -1,7 +1,7 @@
 """The record batch, magic 2: its header, its checksum, and the fields a leader patches in place.
 
-A batch is opaque here: no record inside it is ever looked at, so the cost of every function is that of one header,
-however many records follow. Layout: https://kafka.apache.org/documentation/#recordbatch
+A batch is opaque here: no record inside it is looked at, so the cost of every function is that of one header, however
+many records follow. Layout: https://kafka.apache.org/documentation/#recordbatch
 """
 
 import struct

@@ -76,9 +76,9 @@ def plain_batch(records: Iterable[tuple[bytes, bytes | None]], timestamp: int, c
     parts: list[bytes] = []
     delta = 0
     for key, value in records:
-        content = _NULL if value is None else _varint(len(value)) + value
-        record = b"".join((b"\x00\x00", _varint(delta), _varint(len(key)), key, content, b"\x00"))
-        parts += (_varint(len(record)), record)
+        content = _NULL if value is None else varint(len(value)) + value
+        record = b"".join((b"\x00\x00", varint(delta), varint(len(key)), key, content, b"\x00"))
+        parts += (varint(len(record)), record)
         delta += 1
     body = b"".join(parts)
     return rb.plain(body if codec is Codec.NONE else compress(codec, body), delta, timestamp, codec)
@@ -212,16 +212,16 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
 
 def _append_record(out: bytearray, offset_delta: int, timestamp_delta: int, record: RecordData) -> None:
     key, value, _, headers = record
-    fields = [b"\x00", _varint(timestamp_delta), _varint(offset_delta)]
-    fields += (_NULL,) if key is None else (_varint(len(key)), key)
-    fields += (_NULL,) if value is None else (_varint(len(value)), value)
-    fields.append(_varint(len(headers)))
+    fields = [b"\x00", varint(timestamp_delta), varint(offset_delta)]
+    fields += (_NULL,) if key is None else (varint(len(key)), key)
+    fields += (_NULL,) if value is None else (varint(len(value)), value)
+    fields.append(varint(len(headers)))
     for name, content in headers:
         encoded = name.encode()
-        fields += (_varint(len(encoded)), encoded)
-        fields += (_NULL,) if content is None else (_varint(len(content)), content)
+        fields += (varint(len(encoded)), encoded)
+        fields += (_NULL,) if content is None else (varint(len(content)), content)
     body = b"".join(fields)
-    out += _varint(len(body))
+    out += varint(len(body))
     out += body
 
 
@@ -235,13 +235,13 @@ def put_varint(out: bytearray, value: int) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     out = bytearray()
     put_varint(out, value)
     return bytes(out)
 
 
-_NULL: Final = _varint(-1)
+_NULL: Final = varint(-1)
 """The length of what is null."""
 
 

@@ -19,7 +19,7 @@ def test_a_produce_frame_holds_one_valid_batch_a_partition() -> None:
     partitions = request.topic_data[0].partition_data
     assert [partition.index for partition in partitions] == [0, 1, 2]
     for partition in partitions:
-        assert validate_produced(partition.records, 1 << 20).record_count == 70
+        assert validate_produced(partition.records, 1 << 20)[0].record_count == 70
         assert [len(record.value or b"") for record in iter_records(partition.records)] == [100] * 70
 
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import KafkaError
 from headrace.wire.batch import BatchHeader, parse_header
+from headrace.wire.record_checks import all_have_keys
 from headrace.wire.record_columns import columns_of
-from headrace.wire.record_keys import all_have_keys
 from headrace.wire.records import RecordData, build_batch, records_of, uncompressed_body
 
 TIME = 1_700_000_000_000
@@ -40,7 +40,7 @@ def test_what_passes_are_records_with_keys_that_can_be_read_and_compacted(
     for _ in range(data.draw(st.integers(0, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     count = data.draw(st.sampled_from((len(content), len(content) + 1, 1)))
-    if all_have_keys(body, count):
+    if all_have_keys(bytes(body), count):
         assert all(record.key is not None for record in records_of(header._replace(record_count=count), body))
         columns = columns_of([header._replace(record_count=count)], [bytes(body)])
         assert (columns.key_sizes >= 0).all()

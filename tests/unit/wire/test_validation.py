@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
+from headrace.wire.record_checks import check_records
 from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES
 from headrace.wire.records import RecordData, build_batch, put_varint
-from headrace.wire.validation import follow_chain, validate_produced
+from headrace.wire.validation import validate_produced
 
 LIMIT = 1 << 20
 
@@ -30,15 +31,15 @@ def batch_with(**changes: int) -> bytes:
 def test_sound_batches_are_taken(values: list[bytes], codec: Codec) -> None:
     batch = build_batch([RecordData(None, value, 1000 + i) for i, value in enumerate(values)], codec=codec)
 
-    assert validate_produced(batch, 1 << 30).record_count == len(values)
+    assert validate_produced(batch, 1 << 30)[0].record_count == len(values)
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=400), st.integers(-3, 3))
-def test_a_chain_of_any_lengths_is_followed_to_its_end(sizes: list[int], repeated: int) -> None:
+def test_records_of_any_lengths_are_followed_to_their_end(sizes: list[int], repeated: int) -> None:
     sizes = [size for size in sizes for _ in range(max(1, repeated))]
     batch = build_batch([RecordData(None, bytes(size), i) for i, size in enumerate(sizes)])
 
-    assert follow_chain(batch, rb.HEADER_SIZE, len(sizes)) == len(batch)
+    assert check_records(batch, rb.HEADER_SIZE, len(sizes)) == len(batch)
 
 
 @pytest.mark.parametrize("codec", Codec)

@@ -1,0 +1,200 @@
+"""What passes as records is what Kafka's DefaultRecord.readFrom would read, whichever way it was checked."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.batch import HEADER_SIZE
+from headrace.wire.record_checks import all_have_keys, check_records
+from headrace.wire.records import RecordData, build_batch
+
+TIME = 1_700_000_000_000
+texts = st.one_of(st.binary(max_size=6), st.binary(min_size=50, max_size=80), st.binary(min_size=8100, max_size=8300))
+anything = st.builds(
+    RecordData,
+    st.none() | texts,
+    st.none() | texts,
+    st.integers(TIME - 100_000, TIME + 100_000),
+    st.sampled_from(((), (), (("name", b"value"),), (("a", None), ("b" * 70, bytes(200))))),
+)
+
+
+class WrongError(Exception):
+    """What this reader refuses."""
+
+
+class Reader:
+    """The plainest reader of records that there can be."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def byte(self) -> int:
+        self.at += 1
+        if self.at > len(self.data):
+            raise WrongError
+        return self.data[self.at - 1]
+
+    def number(self, most_bytes: int = 5) -> int:
+        value = 0
+        for place in range(most_bytes):
+            byte = self.byte()
+            value |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                return value >> 1 if value % 2 == 0 else -(value >> 1) - 1
+        raise WrongError
+
+    def skip(self, size: int) -> None:
+        self.at += max(0, size)
+        if self.at > len(self.data):
+            raise WrongError
+
+    def record(self) -> None:
+        size = self.number()
+        end = self.at + size
+        self.byte()
+        self.number(10)
+        self.number()
+        self.skip(self.number())
+        self.skip(self.number())
+        headers = self.number()
+        if headers < 0 or headers > len(self.data) - self.at:
+            raise WrongError
+        for _ in range(headers):
+            name = self.number()
+            if name < 0:
+                raise WrongError
+            self.skip(name)
+            self.skip(self.number())
+        if self.at != end:
+            raise WrongError
+
+
+def are_records(body: bytes, count: int) -> bool:
+    reader = Reader(body)
+    try:
+        for _ in range(count):
+            reader.record()
+    except WrongError:
+        return False
+    return reader.at == len(body)
+
+
+def pass_as_records(body: bytes, count: int, *, in_front: bytes = b"") -> bool:
+    data = in_front + body
+    try:
+        return check_records(data, len(in_front), count) == len(data)
+    except KafkaError as error:
+        if error.code is not ErrorCode.invalid_record:
+            raise
+        return False
+
+
+def body_of(records: list[RecordData]) -> bytes:
+    return build_batch(records)[HEADER_SIZE:]
+
+
+def damaged(body: bytes, dice: random.Random, times: int) -> bytes:
+    """Bytes changed, mostly by a little, so that many lengths still lie within what there is."""
+    changed = bytearray(body)
+    for _ in range(times):
+        at = dice.randrange(len(changed))
+        changed[at] = dice.choice(
+            (
+                changed[at] + 2 & 0xFF,
+                changed[at] - 2 & 0xFF,
+                changed[at] ^ 0x80,
+                changed[at] ^ 1,
+                0,
+                dice.randrange(256),
+            )
+        )
+    return bytes(changed)
+
+
+def alike(dice: random.Random) -> list[RecordData]:
+    """Records of one shape, as a load test sends them, with a few that differ."""
+    key = dice.choice((None, 0, 5, 70))
+    value = dice.choice((None, 0, 3, 60, 100))
+    headers = dice.choice(((), (), (("name", b"value"),), (("a", None), ("b", b"c" * 70))))
+    pace = dice.choice((0, 0, 1, 3, 90))
+    records = [
+        RecordData(
+            None if key is None else dice.randbytes(key),
+            None if value is None else dice.randbytes(value),
+            TIME + pace * place,
+            headers,
+        )
+        for place in range(dice.choice((1, 2, 7, 8, 9, 20, 63, 64, 65, 80, 200, 400)))
+    ]
+    for _ in range(dice.choice((0, 0, 1, 5))):
+        place = dice.randrange(len(records))
+        records[place] = records[place]._replace(value=dice.randbytes(dice.randrange(120)))
+    return records
+
+
+def different(dice: random.Random) -> list[RecordData]:
+    """Records whose keys and values have any lengths."""
+    keyed = dice.random() < 0.5
+    longest = dice.choice((5, 70, 400))
+    many_headers = dice.random() < 0.2
+    return [
+        RecordData(
+            dice.randbytes(dice.randrange(20)) if keyed and dice.random() < 0.97 else None,
+            dice.randbytes(dice.randrange(longest)) if dice.random() < 0.97 else None,
+            TIME + place // 10,
+            (("trace", dice.randbytes(dice.randrange(80))),) if many_headers or dice.random() < 0.02 else (),
+        )
+        for place in range(dice.choice((1, 3, 20, 70, 150, 300)))
+    ]
+
+
+@given(st.lists(anything, min_size=1, max_size=40), st.randoms(use_true_random=False), st.integers(0, 3))
+def test_any_records(records: list[RecordData], dice: random.Random, times: int) -> None:
+    body = damaged(body_of(records), dice, times)
+    for count in (len(records), len(records) + 1, len(records) - 1):
+        assert pass_as_records(body, count) is are_records(body, count)
+
+
+@pytest.mark.parametrize("kind", [alike, different])
+@settings(max_examples=300)
+@given(seed=st.integers(0, 2**32))
+def test_many_records(kind: object, seed: int) -> None:
+    dice = random.Random(seed)
+    records = alike(dice) if kind is alike else different(dice)
+    honest = body_of(records)
+    count = len(records)
+    in_front = dice.choice((b"", b"\0", b"\xff"))
+    assert pass_as_records(honest, count, in_front=in_front)
+    assert all_have_keys(honest, count) is all(record.key is not None for record in records)
+    for times in (1, 1, 1, 1, 2, 5):
+        body = damaged(honest, dice, times)
+        assert pass_as_records(body, count, in_front=in_front) is are_records(body, count), (seed, times)
+        if all_have_keys(body, count):
+            assert are_records(body, count)
+    for torn in (honest[:-1], honest + b"\0", honest[: len(honest) // 2]):
+        assert not pass_as_records(torn, count, in_front=in_front)
+        assert not pass_as_records(torn, count + 1, in_front=in_front) or are_records(torn, count + 1)
+    assert not pass_as_records(honest, count + 1, in_front=in_front)
+
+
+@pytest.mark.parametrize("place", [0, 1, 30, 63, 64, 74])
+@pytest.mark.parametrize("where", range(8))
+def test_one_lie_among_records_that_are_alike_is_found(place: int, where: int) -> None:
+    """Each number of each record is made one more, after enough honest ones for their shape to be known."""
+    records = [RecordData(None, bytes(100), TIME + i // 20) for i in range(75)]
+    honest = body_of(records)
+    for _ in range(3):
+        assert pass_as_records(honest, 75)
+    begin = 109 * place if place < 64 else 109 * 64 + 110 * (place - 64)
+    wide = 1 if place >= 64 else 0
+    # length, attributes, timestamp delta, offset delta, length of the key, that of the value, and the count of headers
+    at = begin + (0, 2, 3, 4, 5 + wide, 6 + wide, 7 + wide, 108 + wide)[where]
+    for changed_by in (1, 2, 0x80):
+        body = bytearray(honest)
+        body[at] = body[at] + changed_by & 0xFF
+        assert pass_as_records(bytes(body), 75) is are_records(bytes(body), 75)
