@@ -22,11 +22,24 @@ class KafkaTools:
     def __init__(self, jars: Path) -> None:
         self._class_path = f"{jars}/*"
 
-    def produce(self, broker: Broker, topic: str, *, records: int, warm_up: int, properties: list[str]) -> float:
-        """Records of 100 bytes a second, after the first `warm_up` of `records`, during which the JVM compiles."""
+    def produce(
+        self,
+        broker: Broker,
+        topic: str,
+        *,
+        records: int,
+        warm_up: int,
+        properties: list[str],
+        lines: Path | None = None,
+    ) -> float:
+        """Records a second, after the first `warm_up` of `records`, during which the JVM compiles.
+
+        They have 100 bytes, or are lines of a file, picked at random.
+        """
+        content = ["--record-size", "100"] if lines is None else ["--payload-file", str(lines)]
         shown = self._run(
             "ProducerPerformance",
-            *("--bootstrap-server", broker.address, "--topic", topic, "--throughput", "-1", "--record-size", "100"),
+            *("--bootstrap-server", broker.address, "--topic", topic, "--throughput", "-1", *content),
             *("--num-records", str(records), "--warmup-records", str(warm_up), "--command-property", *properties),
         )
         return _figure(r"steady state records sent, ([0-9.]+) records/sec", shown)

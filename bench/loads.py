@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Final
 
@@ -17,6 +18,7 @@ from bench.topics import PARTITIONS, fresh_topic, record_count
 
 SMALL_BATCHES: Final = ["batch.size=8196"]
 LARGE_BATCHES: Final = ["batch.size=65536", "linger.ms=5"]
+DEFAULT_BATCHES: Final = ["batch.size=16384", "linger.ms=5"]
 FROM_START: Final = ("produce-small.cpu", "produce-large.cpu")
 """Rows that are also told over every record since the broker's start, those of the round that warms up included."""
 IN_FLIGHT: Final = 64
@@ -35,6 +37,7 @@ class Scale:
     small_records: int
     large_records: int
     kcat_records: int
+    lines: int
     latency_records: int
     seconds: float
     starts: int
@@ -45,7 +48,7 @@ class Scale:
     @property
     def warm_up_bytes(self) -> int:
         """About what one round leaves in the page cache before its topics are gone."""
-        return 110 * (self.small_records + self.large_records + self.kcat_records)
+        return 110 * (self.small_records + self.large_records + self.kcat_records) + 260 * self.lines
 
 
 FULL: Final = Scale(
@@ -53,6 +56,7 @@ FULL: Final = Scale(
     small_records=4_000_000,
     large_records=5_000_000,
     kcat_records=3_000_000,
+    lines=1_000_000,
     latency_records=4_000,
     seconds=3.0,
     starts=5,
@@ -65,6 +69,7 @@ QUICK: Final = Scale(
     small_records=1_000_000,
     large_records=1_500_000,
     kcat_records=1_000_000,
+    lines=400_000,
     latency_records=1_000,
     seconds=1.0,
     starts=3,
@@ -89,11 +94,13 @@ class Loads:
         self._scale = scale
         self._tools = tools
         self._kcat = Kcat(directory)
+        self._lines = directory / "lines-of-different-lengths"
 
     def all(self) -> list[Load]:
         loads = [
             Load("producing with small batches", self._produce_small),
             Load("producing with large batches, consuming", self._produce_large_and_consume),
+            Load("producing lines of different lengths", self._produce_lines),
             Load("one record at a time", self._synchronous),
             Load(f"{IN_FLIGHT} one-record requests in flight", self._in_flight),
             Load("end to end", self._end_to_end),
@@ -122,11 +129,27 @@ class Loads:
                 )
         return produced | consumed
 
-    def _produce(self, broker: Broker, topic: str, row: str, records: int, properties: list[str]) -> Sample:
+    def _produce_lines(self, broker: Broker) -> Sample:
+        if not self._lines.exists():
+            dice = Random(1)
+            lengths = [dice.randrange(80, 420) for _ in range(10_000)]
+            self._lines.write_text("".join("x" * length + "\n" for length in lengths))
+        with fresh_topic(broker, "lines") as topic:
+            return self._produce(broker, topic, "produce-lines", self._scale.lines, DEFAULT_BATCHES, self._lines)
+
+    def _produce(
+        self,
+        broker: Broker,
+        topic: str,
+        row: str,
+        records: int,
+        properties: list[str],
+        lines: Path | None = None,
+    ) -> Sample:
         before = record_count(broker, topic)
         with _cpu_per_million(broker, row, records) as sample:
             sample[f"{row}.rate"] = self._tools.produce(
-                broker, topic, records=records, warm_up=records // 4, properties=properties
+                broker, topic, records=records, warm_up=records // 4, properties=properties, lines=lines
             )
         _check_count(broker, topic, before + records)
         return sample

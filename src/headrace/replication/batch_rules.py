@@ -7,6 +7,7 @@ from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.compression import Codec, codec_named
 from headrace.wire.record_checks import all_have_keys
 from headrace.wire.records import recompress, records_of, uncompressed_body
+from headrace.wire.validation import PreparedBatch
 
 
 class RecordsRefusedError(KafkaError):
@@ -36,6 +37,8 @@ def with_codec(config: LogConfig, header: BatchHeader, records: bytes) -> tuple[
 
 def check_keys(topic_partition: TopicPartition, header: BatchHeader, records: bytes) -> None:
     """Raises RecordsRefusedError(invalid_record) where a record of a compacted topic has no key."""
+    if type(records) is PreparedBatch and records.all_have_keys:
+        return
     body = uncompressed_body(header, records, 0)
     if all_have_keys(body, header.record_count):
         return

@@ -45,6 +45,7 @@ def _follow(data: bytes, position: int, count: int, *, keyed: bool) -> int:
     left = count
     reach = _FIRST_REACH
     steps = _FIRST_STEPS
+    worth_learning = _WORTH_IT
     try:
         while left:
             if left == 1:
@@ -59,7 +60,27 @@ def _follow(data: bytes, position: int, count: int, *, keyed: bool) -> int:
                 steps = _FIRST_STEPS
                 continue
             reach = _FIRST_REACH
-            done, position = _some(data, position, left, steps, keyed)
+            run = _equal_sizes(data, position, left)
+            if run >= _WORTH_IT:
+                size = of_one_shape(data, position, run, keyed=keyed)
+                if size:
+                    position += run * size
+                    left -= run
+                    continue
+            begin = position
+            position = _read(data, position, 1, keyed)
+            left -= 1
+            if run >= worth_learning:
+                learn_shape(data, begin)
+                # A shape costs as much as some forty records, and a batch may have been made of ever new ones.
+                worth_learning = min(2 * worth_learning, _FIRST_REACH)
+                continue
+            done = min(left, steps)
+            alike, position = alike_in_layout(data, position, done, keyed=keyed)
+            if alike < _WORTH_IT:
+                position = _read(data, position, done - alike, keyed)
+            else:
+                done = alike
             left -= done
             steps = min(2 * steps, _MOST_STEPS)
     except IndexError:
@@ -67,28 +88,6 @@ def _follow(data: bytes, position: int, count: int, *, keyed: bool) -> int:
     except KafkaError as error:
         raise _invalid(str(error)) from None
     return position
-
-
-def _some(data: bytes, position: int, left: int, steps: int, keyed: bool) -> tuple[int, int]:
-    """Check some of the records that are `left`, two or more; how many, and the position behind them."""
-    run = _equal_sizes(data, position, left)
-    if run >= _WORTH_IT:
-        size = of_one_shape(data, position, run, keyed=keyed)
-        if size:
-            return run, position + run * size
-    begin = position
-    position = _read(data, position, 1, keyed)
-    if run >= _WORTH_IT:
-        learn_shape(data, begin)
-        size = of_one_shape(data, position, run - 1, keyed=keyed)
-        if size:
-            return run, position + (run - 1) * size
-    steps = min(left - 1, steps)
-    alike, position = alike_in_layout(data, position, steps, keyed=keyed)
-    if alike < _WORTH_IT:
-        position = _read(data, position, steps - alike, keyed)
-        alike = steps
-    return 1 + alike, position
 
 
 def _equal_sizes(data: bytes, position: int, left: int) -> int:

@@ -12,6 +12,10 @@ from typing import Final, NamedTuple, TypeAlias
 from headrace.wire.records import get_varint
 
 _MOST_SHAPES: Final = 64
+_MOST_HEADERS: Final = 16
+"""Records with more are read field by field: each header is two columns more."""
+_MOST_WANTED: Final = 8
+"""Numbers of records for which a shape remembers what their columns must be."""
 _FEW: Final = 64
 """Records that are copied together so that prepared slices fit them; with more, slices for them alone are faster."""
 _MORE_FOLLOWS: Final = bytes(range(0x80, 0x100))
@@ -59,8 +63,11 @@ def of_one_shape(data: bytes, position: int, count: int, *, keyed: bool) -> int:
     records = data[position : position + size * count]
     wanted = remembered.get(count)
     if wanted is None:
+        if len(remembered) >= _MOST_WANTED:
+            remembered.clear()
         wanted = remembered[count] = (*(byte * count for byte in fixed.values()), b"")
-    # where the data end, columns are too short
+    if len(records) != size * count:
+        return 0
     if fixed_of(records) != wanted or not b"".join(lasts_of(records)).isascii():
         return 0
     if others and b"".join([records[at::size] for at in others]).translate(None, _MORE_FOLLOWS):
@@ -83,13 +90,16 @@ def _many_fit(shape: _Shape, data: bytes, position: int, count: int) -> bool:
 
 
 def learn_shape(data: bytes, position: int) -> None:
-    """Know the shape of the record at `position`, which is a sound one, from now on."""
+    """Know the shape of the record at `position`, which is a sound one, from now on, unless it has too many headers."""
+    shape = _shape_of(data, position)
+    if shape is None:
+        return
     if len(_shapes) >= _MOST_SHAPES:
         _shapes.clear()
-    _shapes[data[position : position + 2]] = _shape_of(data, position)
+    _shapes[data[position : position + 2]] = shape
 
 
-def _shape_of(data: bytes, position: int) -> _Shape:
+def _shape_of(data: bytes, position: int) -> _Shape | None:
     fixed: dict[int, bytes] = {}
 
     def number(at: int) -> tuple[int, int]:
@@ -108,6 +118,8 @@ def _shape_of(data: bytes, position: int) -> _Shape:
     key, at = number(key_at)
     value, at = number(at + max(0, key))
     headers, at = number(at + max(0, value))
+    if headers > _MOST_HEADERS:
+        return None
     for _ in range(headers):
         name, at = number(at)
         content, at = number(at + name)

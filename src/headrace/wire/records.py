@@ -14,6 +14,8 @@ from headrace.wire.compression import Codec, compress, decompress
 
 Headers = Sequence[tuple[str, bytes | None]]
 
+_SIGN: Final = 1 << 63
+_ALL_BITS: Final = (1 << 64) - 1
 MAX_UNCOMPRESSED_BATCH: Final = 256 * 1024 * 1024
 """Bytes that one batch may unpack to before it is called corrupt."""
 
@@ -196,18 +198,23 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
                 raise KafkaError(ErrorCode.corrupt_message, "a record's fields do not fill its length")
             yield Record(
                 header.base_offset + offset_delta,
-                header.base_timestamp + timestamp_delta if append_time is None else append_time,
+                _wrapped(header.base_timestamp + timestamp_delta) if append_time is None else append_time,
                 key,
                 value,
                 headers,
             )
             position = end
-    except (IndexError, UnicodeDecodeError) as error:
+    except IndexError as error:
         raise KafkaError(ErrorCode.corrupt_message, f"a record cannot be read: {error}") from error
     if position != len(body):
         raise KafkaError(
             ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
         )
+
+
+def _wrapped(timestamp: int) -> int:
+    """What Kafka makes of a timestamp over 64 bits."""
+    return (timestamp + _SIGN & _ALL_BITS) - _SIGN
 
 
 def _append_record(out: bytearray, offset_delta: int, timestamp_delta: int, record: RecordData) -> None:
@@ -217,7 +224,7 @@ def _append_record(out: bytearray, offset_delta: int, timestamp_delta: int, reco
     fields += (_NULL,) if value is None else (varint(len(value)), value)
     fields.append(varint(len(headers)))
     for name, content in headers:
-        encoded = name.encode()
+        encoded = name.encode(errors="surrogateescape")
         fields += (varint(len(encoded)), encoded)
         fields += (_NULL,) if content is None else (varint(len(content)), content)
     body = b"".join(fields)
@@ -248,7 +255,8 @@ _NULL: Final = varint(-1)
 def get_varint(data: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
     """The zigzag varint of a number of 32 or 64 bits at `position`, and the position behind it.
 
-    Raises KafkaError(corrupt_message) for one of more than five or ten bytes; IndexError.
+    Bits above those are dropped, as by Kafka. Raises KafkaError(corrupt_message) for one of more than five or ten
+    bytes; IndexError.
     """
     byte = data[position]
     if byte < 0x80:
@@ -260,10 +268,12 @@ def get_varint(data: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
         byte = data[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position + 1
+            break
         shift += 7
         if shift > bits:
             raise KafkaError(ErrorCode.corrupt_message, f"a varint of {bits} bits has over {shift // 7} bytes")
+    value &= (1 << bits) - 1
+    return (value >> 1) ^ -(value & 1), position + 1
 
 
 def _nullable_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
@@ -287,5 +297,6 @@ def _headers(data: Buffer, position: int, end: int) -> tuple[tuple[tuple[str, by
         if name is None:
             raise KafkaError(ErrorCode.corrupt_message, "a header without a name")
         value, position = _nullable_bytes(data, position, end)
-        headers.append((name.decode(), value))
+        # any bytes are a name to Kafka, and stay what they are
+        headers.append((name.decode(errors="surrogateescape"), value))
     return tuple(headers), position

@@ -17,12 +17,14 @@ from headrace.wire.batch import (
 )
 from headrace.wire.checksum import crc32c
 from headrace.wire.compression import Codec, UnpackedTooLargeError, decompress
-from headrace.wire.record_checks import check_records
+from headrace.wire.record_checks import all_have_keys, check_records
 
-MAX_CHECKED_BODY: Final = 8 * 1024 * 1024
+MAX_CHECKED_BODY: Final = 16 * 1024 * 1024
 """Bytes a compressed batch may unpack to and still be checked inside; a larger one is taken as it is, unread."""
+_NO_LIMIT: Final = 1 << 31
 _LENGTH: Final = Struct(">i")
 _LENGTH_POSITION: Final = 8
+_CODEC_POSITION: Final = 22
 _UP_TO_MAGIC: Final = 17
 """Bytes of a batch up to and with its magic."""
 _LEAST_LENGTH: Final = 14
@@ -41,6 +43,53 @@ def _corrupt(why: str) -> KafkaError:
 def _unreadable(why: str) -> KafkaError:
     # Kafka's own answer, and the better one: a client would retry after corrupt_message
     return KafkaError(ErrorCode.unknown_server_error, why)
+
+
+class PreparedBatch(bytes):
+    """A batch with what was done ahead of `validate_produced`, which then need not do it."""
+
+    body: bytes | None = None
+    """What it unpacks to."""
+    is_checked = False
+    error: KafkaError | None = None
+    """What is wrong with it, if it is checked and anything is."""
+    all_have_keys = False
+    """Whether it is checked, and each of its records has a key."""
+
+
+def unpack_ahead(data: bytes, max_size: int) -> PreparedBatch | None:
+    """The batch with what it unpacks to; None where that is over `max_size` bytes, or cannot be told."""
+    prepared = PreparedBatch(data)
+    codec = data[_CODEC_POSITION] & CODEC_MASK if len(data) > HEADER_SIZE else 0
+    if codec == 0 or codec > Codec.ZSTD:
+        return prepared if len(data) - HEADER_SIZE <= max_size else None
+    try:
+        prepared.body = decompress(Codec(codec), memoryview(data)[HEADER_SIZE:], max_size)
+    except KafkaError:
+        return None
+    return prepared
+
+
+def check_ahead(data: bytes) -> PreparedBatch:
+    """Do what `validate_produced` will do with `data`, and have it raise what there is to raise."""
+    try:
+        header, batch = validate_produced(data, _NO_LIMIT)
+        prepared = PreparedBatch(batch)
+        body = batch[HEADER_SIZE:] if header.codec == 0 else _unpacked(header.codec, batch)
+        prepared.all_have_keys = body is not None and all_have_keys(body, header.record_count)
+    except KafkaError as error:
+        # without what led to it, which would keep what the batch unpacks to
+        return refused_ahead(data, error.with_traceback(None))
+    prepared.is_checked = True
+    return prepared
+
+
+def refused_ahead(data: bytes, error: KafkaError) -> PreparedBatch:
+    """The batch, of which `validate_produced` will raise `error`."""
+    prepared = PreparedBatch(data)
+    prepared.error = error
+    prepared.is_checked = True
+    return prepared
 
 
 def validate_produced(data: bytes, max_message_bytes: int) -> tuple[BatchHeader, bytes]:
@@ -66,6 +115,11 @@ def validate_produced(data: bytes, max_message_bytes: int) -> tuple[BatchHeader,
             ErrorCode.message_too_large,
             f"the record batch has {size} bytes; max.message.bytes of the topic allows {max_message_bytes}",
         )
+    prepared = data if type(data) is PreparedBatch else None
+    if prepared is not None and prepared.is_checked:
+        if prepared.error is not None:
+            raise prepared.error
+        return header, data
     if crc32c(memoryview(data)[CRC_START:]) != crc:
         raise _corrupt("the checksum of the record batch is wrong")
     if base_offset != 0:
@@ -80,7 +134,9 @@ def validate_produced(data: bytes, max_message_bytes: int) -> tuple[BatchHeader,
     if codec == 0:
         _check_records(data, HEADER_SIZE, count)
     else:
-        body = _unpacked(codec, data)
+        body = prepared.body if prepared is not None else None
+        if body is None:
+            body = _unpacked(codec, data)
         if body is not None:
             _check_records(body, 0, count)
     return header, data

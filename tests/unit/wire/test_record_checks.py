@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.wire.batch import HEADER_SIZE
+from headrace.wire import record_shapes
+from headrace.wire.batch import HEADER_SIZE, parse_header
 from headrace.wire.record_checks import all_have_keys, check_records
-from headrace.wire.records import RecordData, build_batch
+from headrace.wire.records import RecordData, build_batch, records_of, varint
 
 TIME = 1_700_000_000_000
 texts = st.one_of(st.binary(max_size=6), st.binary(min_size=50, max_size=80), st.binary(min_size=8100, max_size=8300))
@@ -45,6 +46,8 @@ class Reader:
             byte = self.byte()
             value |= (byte & 0x7F) << 7 * place
             if byte < 0x80:
+                # Java has no room for more
+                value &= 2**64 - 1 if most_bytes == 10 else 2**32 - 1
                 return value >> 1 if value % 2 == 0 else -(value >> 1) - 1
         raise WrongError
 
@@ -87,11 +90,13 @@ def are_records(body: bytes, count: int) -> bool:
 def pass_as_records(body: bytes, count: int, *, in_front: bytes = b"") -> bool:
     data = in_front + body
     try:
-        return check_records(data, len(in_front), count) == len(data)
+        position = check_records(data, len(in_front), count)
     except KafkaError as error:
         if error.code is not ErrorCode.invalid_record:
             raise
         return False
+    assert position <= len(data)
+    return position == len(data)
 
 
 def body_of(records: list[RecordData]) -> bytes:
@@ -198,3 +203,35 @@ def test_one_lie_among_records_that_are_alike_is_found(place: int, where: int) -
         body = bytearray(honest)
         body[at] = body[at] + changed_by & 0xFF
         assert pass_as_records(bytes(body), 75) is are_records(bytes(body), 75)
+
+
+def test_bits_that_a_number_has_no_room_for_are_dropped_as_by_kafka() -> None:
+    key_length = b"\x86\x80\x80\x80\x10"
+    content = b"\0\0\0" + key_length + b"key" + b"\1" + b"\0"
+    body = bytes([2 * len(content)]) + content
+    assert are_records(body, 1)
+    assert pass_as_records(body, 1)
+
+
+def test_names_of_headers_are_any_bytes_and_timestamps_wrap() -> None:
+    content = b"\0" + varint(2**62) + b"\0" + b"\1" + b"\1" + b"\2" + b"\2\xff" + b"\1"
+    body = varint(len(content)) + content
+    header = parse_header(build_batch([RecordData(None, None, 2**62)]))
+    [record] = records_of(header, body)
+    assert record.timestamp == -(2**63)
+    [(name, value)] = record.headers
+    assert value is None
+    again = build_batch([RecordData(None, None, 0, [(name, value)])])
+    assert again.endswith(b"\2\xff\1")
+
+
+def test_shapes_are_few_and_small() -> None:
+    """Records with thousands of headers have no shape, and those of many lengths only the last some."""
+    for size in range(80):
+        for headers in (0, 16, 17, 4000 if size < 2 else 18):
+            record = build_batch([RecordData(bytes(size), b"", TIME, [("", None)] * headers)])[HEADER_SIZE:]
+            for count in range(8, 20):
+                assert pass_as_records(record * count, count)
+    shapes = record_shapes._shapes.values()
+    assert 0 < len(shapes) <= 64
+    assert all(len(shape.fixed) <= 64 and len(shape.wanted) <= 8 for shape in shapes)

@@ -14,6 +14,7 @@ from uuid import UUID
 from headrace.broker.context import NO_REPLY, RawReply, Reply, RequestContext
 from headrace.broker.dispatch import Replies
 from headrace.broker.frames import InvalidRequestError
+from headrace.broker.large_batches import LargeBatches, Prepared
 from headrace.broker.slow_disk import STALL_NS, SlowDisk
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
@@ -73,6 +74,7 @@ class ProduceApi:
         self._replicas = replicas
         self._group_commit = group_commit
         self._slow_disk = SlowDisk()
+        self._large_batches = LargeBatches()
         self._topic_name = topic_name
 
     def produce(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
@@ -85,12 +87,26 @@ class ProduceApi:
 
         Their replies, in order; an error instead of one ends the connection and is the last.
         """
+        large, prepared = self._large_batches.found_in(requests)
+        return self._once_checked(requests, large, prepared) if large else self._append_run(requests, prepared)
+
+    async def _once_checked(
+        self, requests: Sequence[tuple[RequestContext, Any]], large: Sequence[bytes], prepared: Prepared
+    ) -> Replies:
+        checked = await self._large_batches.checked(large)
+        replies = self._append_run(requests, {**prepared, **checked})
+        return replies if isinstance(replies, list) else await replies
+
+    def _append_run(
+        self, requests: Sequence[tuple[RequestContext, Any]], prepared: Prepared
+    ) -> Replies | Awaitable[Replies]:
+        """`produce_run`, with the batches that were prepared in place of what they were."""
         began_ns = time.time_ns()
         now_ms = began_ns // 1_000_000
         results: list[_Results] = []
         waiting: dict[Partition, list[_Waiting]] = {}
         for context, request in requests:
-            results.append(self._sort(context, request, waiting))
+            results.append(self._sort(context, request, waiting, prepared))
             if request.acks == 0:
                 self._append(waiting, now_ms)
                 if _any_failed(results[-1]):
@@ -127,7 +143,9 @@ class ProduceApi:
                     outcomes[place] = new_tuple(_Outcome, (index, 0, base_offset, append_time, start, None, ()))
         waiting.clear()
 
-    def _sort(self, context: RequestContext, request: Any, waiting: dict[Partition, list[_Waiting]]) -> _Results:
+    def _sort(
+        self, context: RequestContext, request: Any, waiting: dict[Partition, list[_Waiting]], prepared: Prepared
+    ) -> _Results:
         """Put the request's batches to those that wait for their partitions; the places of what becomes of them."""
         version = context.api_version
         acks = request.acks
@@ -153,6 +171,8 @@ class ProduceApi:
             for data in topic.partition_data:
                 index = data.index
                 records = data.records or b""
+                if prepared:
+                    records = prepared.get(id(records), records)
                 try:
                     if version < _ZSTD:
                         _refuse_zstd(records)
