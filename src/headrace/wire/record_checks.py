@@ -8,6 +8,7 @@ Layout: https://kafka.apache.org/documentation/#record
 from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.record_heads import alike_in_heads
 from headrace.wire.record_layouts import alike_in_layout
 from headrace.wire.record_shapes import learn_shape, of_one_shape
 from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES, equal_run
@@ -17,7 +18,7 @@ _FIRST_REACH: Final = 64
 """Records compared by columns at first; four times as many whenever all of them were alike."""
 _WORTH_IT: Final = 8
 """With fewer records than this in a comparison, single ones are as fast."""
-_FIRST_STEPS: Final = 16
+_FIRST_STEPS: Final = 64
 """Records read one by one after a comparison that was not worth it; twice as many after each further one."""
 _MOST_STEPS: Final = 256
 _SHORT_DELTAS: Final = 6
@@ -46,6 +47,7 @@ def _follow(data: bytes, position: int, count: int, *, keyed: bool) -> int:
     reach = _FIRST_REACH
     steps = _FIRST_STEPS
     worth_learning = _WORTH_IT
+    by_heads = True
     try:
         while left:
             if left == 1:
@@ -76,7 +78,12 @@ def _follow(data: bytes, position: int, count: int, *, keyed: bool) -> int:
                 worth_learning = min(2 * worth_learning, _FIRST_REACH)
                 continue
             done = min(left, steps)
-            alike, position = alike_in_layout(data, position, done, keyed=keyed)
+            alike = 0
+            if by_heads:
+                alike, position = alike_in_heads(data, position, done, keyed=keyed)
+                by_heads = alike > 0
+            if not alike:
+                alike, position = alike_in_layout(data, position, done, keyed=keyed)
             if alike < _WORTH_IT:
                 position = _read(data, position, done - alike, keyed)
             else:
