@@ -144,15 +144,19 @@ def alike(dice: random.Random) -> list[RecordData]:
 
 def different(dice: random.Random) -> list[RecordData]:
     """Records whose keys and values have any lengths."""
-    keyed = dice.random() < 0.5
-    longest = dice.choice((5, 70, 400))
+    key_size = dice.choice((0, 8, 36, 63))
+    keyed = dice.choice((True, False, "alike"))
+    shortest, longest = dice.choice(((0, 5), (0, 70), (0, 400), (64, 400), (100, 9000)))
+    odds = dice.choice((0.97, 1))
     many_headers = dice.random() < 0.2
     return [
         RecordData(
-            dice.randbytes(dice.randrange(20)) if keyed and dice.random() < 0.97 else None,
-            dice.randbytes(dice.randrange(longest)) if dice.random() < 0.97 else None,
+            dice.randbytes(key_size if keyed == "alike" else dice.randrange(20))
+            if keyed and dice.random() < odds
+            else None,
+            dice.randbytes(dice.randrange(shortest, longest)) if dice.random() < odds else None,
             TIME + place // 10,
-            (("trace", dice.randbytes(dice.randrange(80))),) if many_headers or dice.random() < 0.02 else (),
+            (("trace", dice.randbytes(dice.randrange(80))),) if many_headers or dice.random() < 1 - odds else (),
         )
         for place in range(dice.choice((1, 3, 20, 70, 150, 300)))
     ]
