@@ -5,14 +5,13 @@ headers. What the first bytes of such a record are tells where the length of its
 each, half of what it takes to read field by field.
 """
 
+import struct
 from collections.abc import Callable
 from functools import cache
-from struct import Struct
-from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.wire.record_sizes import RECORD_SIZES
+from headrace.wire.record_sizes import SIZES_BY_LENGTH_SIZE
 from headrace.wire.records import varint
 
 
@@ -22,7 +21,6 @@ class _Layout(NamedTuple):
     unpack: Callable[[bytes, int], tuple[int, ...]]
     """What is in front of the record, its first two bytes, and the four that begin with the timestamp delta."""
     sizes: list[list[int | None]]
-    """RECORD_SIZES, for records with a length of one byte or for those of two."""
     mask: int
     deltas: int
     """What is left of those four bytes under `mask`, where the deltas have as many bytes as here."""
@@ -40,10 +38,9 @@ def _layout(length_size: int, offset_size: int) -> _Layout:
     value_at[0:128:2] = range(key_at + 1, key_at + 65)
     keyed_value_at = value_at.copy()
     value_at[1:128:2] = [key_at + 1] * 64
-    none: list[int | None] = [None] * 256
     return _Layout(
-        unpack=Struct("<BBBI" if length_size == 1 else "<BBBxI").unpack_from,
-        sizes=[sizes if (first < 0x80) == (length_size == 1) else none for first, sizes in enumerate(RECORD_SIZES)],
+        unpack=struct.Struct("<BBBI" if length_size == 1 else "<BBBxI").unpack_from,
+        sizes=SIZES_BY_LENGTH_SIZE[length_size],
         mask=0x8080 if offset_size == 1 else 0x808080,
         deltas=0 if offset_size == 1 else 0x8000,
         shift=8 * (1 + offset_size),
@@ -92,10 +89,11 @@ def alike_in_layout(data: bytes, position: int, count: int, *, keyed: bool) -> t
     lengths_of_values = _lengths_of_values()
     alike = 0
     try:
-        for alike in range(count):  # noqa: B007
+        for alike in range(count):  # noqa: B007  it is what counts when the loop is left
             headers_before, first, second, head = unpack(data, position - 1)
             if headers_before or head & mask != deltas:
                 break
+            # None, of what the tables do not have, cannot be added, and costs nothing where there is none
             value = position + value_at[head >> shift & 0xFF]  # type: ignore[operator]
             end = position + sizes[first][second]  # type: ignore[operator]
             if not starts_with(lengths_of_values[end - value], value):
@@ -103,8 +101,8 @@ def alike_in_layout(data: bytes, position: int, count: int, *, keyed: bool) -> t
             position = end
         else:
             alike = count
-    except (KeyError, TypeError, StructError):
-        # what the tables do not have, or the end of the data
+    except (KeyError, TypeError, struct.error):
+        # the tables do not have it, or the data end
         pass
     if data[position - 1]:
         raise KafkaError(ErrorCode.invalid_record, "a record says that it has headers, and ends")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
+from headrace.wire.record_sizes import MORE_FOLLOWS
 from headrace.wire.records import get_varint
 
 _MOST_SHAPES: Final = 64
@@ -18,8 +19,6 @@ _MOST_WANTED: Final = 8
 """Numbers of records for which a shape remembers what their columns must be."""
 _FEW: Final = 64
 """Records that are copied together so that prepared slices fit them; with more, slices for them alone are faster."""
-_MORE_FOLLOWS: Final = bytes(range(0x80, 0x100))
-"""The bytes of a varint that are not its last one."""
 
 _ColumnsOf: TypeAlias = Callable[[bytes], tuple[bytes, ...]]
 """Columns of records back to back."""
@@ -70,7 +69,7 @@ def of_one_shape(data: bytes, position: int, count: int, *, keyed: bool) -> int:
         return 0
     if fixed_of(records) != wanted or not b"".join(lasts_of(records)).isascii():
         return 0
-    if others and b"".join([records[at::size] for at in others]).translate(None, _MORE_FOLLOWS):
+    if others and b"".join([records[at::size] for at in others]).translate(None, MORE_FOLLOWS):
         return 0
     return size
 
@@ -86,7 +85,7 @@ def _many_fit(shape: _Shape, data: bytes, position: int, count: int) -> bool:
     for at in lasts:
         if not data[position + at : end : size].isascii():
             return False
-    return not any(data[position + at : end : size].translate(None, _MORE_FOLLOWS) for at in others)
+    return not any(data[position + at : end : size].translate(None, MORE_FOLLOWS) for at in others)
 
 
 def learn_shape(data: bytes, position: int) -> None:

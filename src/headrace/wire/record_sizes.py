@@ -26,6 +26,14 @@ two bytes, or it is none that a record can have. A loop over records takes 70 ns
 read the length bit by bit.
 """
 
+SIZES_BY_LENGTH_SIZE: Final = {
+    1: [sizes if first < 0x80 else _NONE for first, sizes in enumerate(RECORD_SIZES)],
+    2: [sizes if first >= 0x80 else _NONE for first, sizes in enumerate(RECORD_SIZES)],
+}
+"""RECORD_SIZES for records whose length has one byte, and for those of two."""
+MORE_FOLLOWS: Final = bytes(range(0x80, 0x100))
+"""The bytes of a varint that are not its last one."""
+
 
 def equal_run(data: bytes, position: int, size: int, longest: int) -> int:
     """How many records in a row, up to `longest`, have the `size` that RECORD_SIZES tells of the one at `position`.

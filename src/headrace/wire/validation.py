@@ -72,10 +72,11 @@ def unpack_ahead(data: bytes, max_size: int) -> PreparedBatch | None:
 
 def check_ahead(data: bytes) -> PreparedBatch:
     """Do what `validate_produced` will do with `data`, and have it raise what there is to raise."""
+    unpacked = unpack_ahead(data, MAX_CHECKED_BODY)
     try:
-        header, batch = validate_produced(data, _NO_LIMIT)
+        header, batch = validate_produced(data if unpacked is None else unpacked, _NO_LIMIT)
         prepared = PreparedBatch(batch)
-        body = batch[HEADER_SIZE:] if header.codec == 0 else _unpacked(header.codec, batch)
+        body = batch[HEADER_SIZE:] if header.codec == 0 else unpacked and unpacked.body
         prepared.all_have_keys = body is not None and all_have_keys(body, header.record_count)
     except KafkaError as error:
         # without what led to it, which would keep what the batch unpacks to
