@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 
 from headrace.storage import log_file
-from tests.support.broker_process import logs_of_running_brokers
+from tests.support.broker_process import LogsSince
 from tests.support.flush_disk import Disk
 
 _FIRST: Final = (
@@ -41,14 +41,22 @@ def _place(item: pytest.Item) -> int:
     return next((place for place, prefix in enumerate(_FIRST) if item.nodeid.startswith(prefix)), len(_FIRST))
 
 
+_logs_since: Final = pytest.StashKey[LogsSince]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_logs_since] = LogsSince()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the logs of the brokers that were running when a test failed."""
+    """Show what the brokers that were running when a test failed have logged since it began."""
     report = yield
     if report.failed and report.when != "teardown":
-        report.sections.extend(logs_of_running_brokers())
+        report.sections.extend(item.stash[_logs_since].of_running())
     return report
 
 

@@ -6,7 +6,7 @@ import gzip
 import socket
 import struct
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.hostile.conftest import Bystander, Memory
 from tests.hostile.raw import (
@@ -41,22 +41,32 @@ def packed(body: bytes, count: int) -> bytes:
     return Batch(attributes=1, body=gzip.compress(body), count=count, last_offset_delta=count - 1).encode()
 
 
-def goes_on_until_answered(bystander: Bystander, connection: RawConnection) -> tuple[float, float]:
-    """The seconds that the bystander waited at most until `connection` had its answer, and those that this took."""
+class Meanwhile(NamedTuple):
+    """What a bystander could do until another client had its answer."""
+
+    times: int
+    longest_s: float
+    """Of which one took at most."""
+    whole_s: float
+
+
+def goes_on_until_answered(bystander: Bystander, connection: RawConnection) -> Meanwhile:
     started = time.monotonic()
     longest = 0.0
+    times = 0
     connection.socket.settimeout(0)
     while True:
         begin = time.monotonic()
         bystander.works()
         longest = max(longest, time.monotonic() - begin)
+        times += 1
         try:
             # to look, and leave it there
             connection.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             continue
         connection.socket.settimeout(PATIENCE_S)
-        return longest, time.monotonic() - started
+        return Meanwhile(times, longest, time.monotonic() - started)
 
 
 def test_nobody_else_waits(address: tuple[str, int], topic: str, bystander: Bystander, memory: Memory) -> None:
@@ -64,9 +74,10 @@ def test_nobody_else_waits(address: tuple[str, int], topic: str, bystander: Byst
     batch = packed(body, count)
     with RawConnection(*address) as connection:
         connection.send(framed(request(PRODUCE, 8, produce_body(topic, batch))))
-        longest_s, whole_s = goes_on_until_answered(bystander, connection)
+        meanwhile = goes_on_until_answered(bystander, connection)
         connection.receive()
-        assert longest_s < whole_s / 2
+        # where all wait it is the one or two that came first
+        assert meanwhile.times > 10
         # what is sent next comes behind it
         assert connection.produce(topic, GOOD) == (0, count)
     memory.has_grown_by_at_most(60 << 20)
@@ -126,8 +137,8 @@ def test_many_batches_in_one_request_that_unpack_to_much(
     with RawConnection(*address) as connection:
         connection.socket.settimeout(60)
         connection.send(framed(request(PRODUCE, 8, produce)))
-        longest_s, whole_s = goes_on_until_answered(bystander, connection)
-        assert longest_s < whole_s / 2
+        meanwhile = goes_on_until_answered(bystander, connection)
+        assert meanwhile.longest_s < meanwhile.whole_s / 2
         connection.socket.settimeout(60)
         connection.receive()
         assert connection.produce(topic, GOOD) == (0, 10 * count + 10 * sum(range(8, 40)))

@@ -158,12 +158,21 @@ def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def logs_of_running_brokers(last_lines: int = 60) -> list[tuple[str, str]]:
-    """Title and last lines of the log of every broker now running: what a failed test's report shows."""
-    return [
-        (
-            f"broker {broker.bootstrap} (pid {broker.pid}, of {os.getpid()})",
-            broker.end_of_log(last_lines),
-        )
-        for broker in _running
-    ]
+class LogsSince:
+    """What the brokers of this test process write to their logs from now on."""
+
+    def __init__(self) -> None:
+        self._before = {broker.log_path: broker.log_path.stat().st_size for broker in _running}
+
+    def of_running(self, last_lines: int = 60) -> list[tuple[str, str]]:
+        """Title and last lines for every broker now running that has written any: what a failed test's report shows."""
+        return [
+            (f"broker {broker.bootstrap} (pid {broker.pid}, of {os.getpid()})", "\n".join(lines[-last_lines:]))
+            for broker in _running
+            if (lines := self._of(broker.log_path))
+        ]
+
+    def _of(self, log_path: Path) -> list[str]:
+        with log_path.open("rb") as log:
+            log.seek(self._before.get(log_path, 0))
+            return log.read().decode(errors="replace").splitlines()

@@ -16,7 +16,7 @@ from headrace.storage.disk_space import DiskSpace, Marks, Room
 log = logging.getLogger(__name__)
 
 _SLOWEST_S: Final = 1.0
-_FASTEST_S: Final = 0.02
+_FASTEST_S: Final = 0.005
 _FILLED_PER_SECOND: Final = 1024**3
 """Bytes in a second that the broker is assumed to write at most, with others beside it."""
 _RETENTION_S: Final = 2.0

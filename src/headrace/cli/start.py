@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 DEFAULT_DATA: Final = "headrace-data"
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9092)
 _NEVER: Final = 2**63 - 1
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""How long a thread may keep Python's lock from the event loop, which asks for it after every system call."""
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 def run(options: StartOptions) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit code: 0, or 1 with the reason on stderr where it cannot start."""
     gc.disable()  # nothing that start-up makes is garbage; the node turns the collector on once it serves
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     logging.basicConfig(
         level=os.environ.get("HEADRACE_LOG_LEVEL", "INFO").upper(),
         format="%(asctime)s %(levelname)-7s %(name)s  %(message)s",
