@@ -1,6 +1,6 @@
 """What a topic's settings mean to its logs: Kafka's names with underscores, Kafka 4.3's defaults."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 NO_LIMIT: Final = 2**63 - 1
@@ -44,11 +44,21 @@ class LogConfig:
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
 
+    # What an append asks for every batch is there to be read.
+    compacts: bool = field(init=False)
+    keeps_what_is_sent: bool = field(init=False)
+    """Whether batches go to the log as they came, unless their timestamps are too far ahead."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
+        keeps = (
+            self.compression_type == "producer"
+            and self.message_timestamp_type != "LogAppendTime"
+            and self.message_timestamp_before_max_ms >= NO_LIMIT
+        )
+        object.__setattr__(self, "keeps_what_is_sent", keeps)
+
     @property
     def deletes(self) -> bool:
         """Whether retention by time and size applies."""
         return "delete" in self.cleanup_policy
-
-    @property
-    def compacts(self) -> bool:
-        return "compact" in self.cleanup_policy

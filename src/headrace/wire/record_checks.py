@@ -12,6 +12,7 @@ from headrace.wire.record_heads import alike_in_heads
 from headrace.wire.record_layouts import alike_in_layout
 from headrace.wire.record_shapes import learn_shape, of_one_shape
 from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES, equal_run
+from headrace.wire.record_templates import Run, laid_out_as_before, remember_layout
 from headrace.wire.records import get_varint
 
 _FIRST_REACH: Final = 64
@@ -30,19 +31,31 @@ def check_records(data: bytes, position: int, count: int) -> int:
 
     Raises KafkaError(invalid_record) where there are not as many, or the fields of one do not fill its length.
     """
-    return _follow(data, position, count, keyed=False)
+    if count == 1:
+        return _follow(data, position, 1, [], keyed=False)
+    end = laid_out_as_before(data, position, count)
+    if end:
+        return end
+    runs: list[Run] = []
+    end = _follow(data, position, count, runs, keyed=False)
+    if runs:
+        remember_layout(data, position, count, runs)
+    return end
 
 
 def all_have_keys(body: bytes, count: int) -> bool:
     """Whether `body` holds `count` sound records with keys and nothing else."""
     try:
-        return _follow(body, 0, count, keyed=True) == len(body)
+        return _follow(body, 0, count, [], keyed=True) == len(body)
     except KafkaError:
         return False
 
 
-def _follow(data: bytes, position: int, count: int, *, keyed: bool) -> int:
-    """`check_records`, which with `keyed` also raises KafkaError for a record without a key."""
+def _follow(data: bytes, position: int, count: int, runs: list[Run], *, keyed: bool) -> int:
+    """`check_records`, which with `keyed` also raises KafkaError for a record without a key.
+
+    Adds to `runs` those that were checked as one.
+    """
     left = count
     reach = _FIRST_REACH
     steps = _FIRST_STEPS
@@ -54,9 +67,10 @@ def _follow(data: bytes, position: int, count: int, *, keyed: bool) -> int:
                 return _read(data, position, 1, keyed)
             # equal records get one byte longer with the 64th, where the varint of their offset delta does
             run = min(reach, left)
-            size = of_one_shape(data, position, run, keyed=keyed)
-            if size:
-                position += run * size
+            shape = of_one_shape(data, position, run, keyed=keyed)
+            if shape is not None:
+                runs.append((position, run, shape))
+                position += run * shape.size
                 left -= run
                 reach *= 4
                 steps = _FIRST_STEPS
@@ -64,9 +78,10 @@ def _follow(data: bytes, position: int, count: int, *, keyed: bool) -> int:
             reach = _FIRST_REACH
             run = _equal_sizes(data, position, left)
             if run >= _WORTH_IT:
-                size = of_one_shape(data, position, run, keyed=keyed)
-                if size:
-                    position += run * size
+                shape = of_one_shape(data, position, run, keyed=keyed)
+                if shape is not None:
+                    runs.append((position, run, shape))
+                    position += run * shape.size
                     left -= run
                     continue
             begin = position

@@ -5,9 +5,7 @@ comparisons tell what else takes a loop over the records: 8 us for 600 of them. 
 whatever has a fixed format.
 """
 
-from collections.abc import Callable, Iterable
-from operator import itemgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from headrace.wire.record_sizes import MORE_FOLLOWS
 from headrace.wire.records import get_varint
@@ -15,16 +13,9 @@ from headrace.wire.records import get_varint
 _MOST_SHAPES: Final = 64
 _MOST_HEADERS: Final = 16
 """Records with more are read field by field: each header is two columns more."""
-_MOST_WANTED: Final = 8
-"""Numbers of records for which a shape remembers what their columns must be."""
-_FEW: Final = 64
-"""Records that are copied together so that prepared slices fit them; with more, slices for them alone are faster."""
-
-_ColumnsOf: TypeAlias = Callable[[bytes], tuple[bytes, ...]]
-"""Columns of records back to back."""
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
     """Where records have the numbers that tell how they are laid out, as bytes from their beginning."""
 
     size: int
@@ -32,60 +23,38 @@ class _Shape(NamedTuple):
     keyed: bool
     fixed: dict[int, bytes]
     """The bytes of its own length, those of key, value and headers, and of the count of these."""
-    lasts: tuple[int, ...]
-    """Where the last bytes of timestamp delta and offset delta are."""
-    others: tuple[int, ...]
-    """Where their other bytes are."""
-    fixed_of: _ColumnsOf
-    lasts_of: _ColumnsOf
-    wanted: dict[int, tuple[bytes, ...]]
-    """What `fixed_of` is of so many records."""
+    timestamp_delta: range
+    offset_delta: range
 
 
-_shapes: dict[bytes, _Shape] = {}
+_shapes: dict[bytes, Shape] = {}
 """The last shape of records that begin with the same two bytes."""
 
 
-def of_one_shape(data: bytes, position: int, count: int, *, keyed: bool) -> int:
-    """The size of each of `count` sound records of one shape that begin at `position`; 0 where they are not.
+def of_one_shape(data: bytes, position: int, count: int, *, keyed: bool) -> Shape | None:
+    """The shape of `count` sound records that begin at `position`, or None where they have not all the same.
 
     With `keyed`, of those that have keys.
     """
     shape = _shapes.get(data[position : position + 2])
     if shape is None:
-        return 0
-    size, has_key, fixed, _, others, fixed_of, lasts_of, remembered = shape
+        return None
+    size, has_key, fixed, *deltas = shape
     if keyed and not has_key:
-        return 0
-    if count > _FEW:
-        return size if _many_fit(shape, data, position, count) else 0
-    records = data[position : position + size * count]
-    wanted = remembered.get(count)
-    if wanted is None:
-        if len(remembered) >= _MOST_WANTED:
-            remembered.clear()
-        wanted = remembered[count] = (*(byte * count for byte in fixed.values()), b"")
-    if len(records) != size * count:
-        return 0
-    if fixed_of(records) != wanted or not b"".join(lasts_of(records)).isascii():
-        return 0
-    if others and b"".join([records[at::size] for at in others]).translate(None, MORE_FOLLOWS):
-        return 0
-    return size
-
-
-def _many_fit(shape: _Shape, data: bytes, position: int, count: int) -> bool:
-    size, _, fixed, lasts, others, *_ = shape
+        return None
     end = position + size * count
     if end > len(data):
-        return False
+        return None
     for at, byte in fixed.items():
         if data[position + at : end : size] != byte * count:
-            return False
-    for at in lasts:
-        if not data[position + at : end : size].isascii():
-            return False
-    return not any(data[position + at : end : size].translate(None, MORE_FOLLOWS) for at in others)
+            return None
+    for places in deltas:
+        if not data[position + places[-1] : end : size].isascii():
+            return None
+        for at in places[:-1]:
+            if data[position + at : end : size].translate(None, MORE_FOLLOWS):
+                return None
+    return shape
 
 
 def learn_shape(data: bytes, position: int) -> None:
@@ -98,7 +67,7 @@ def learn_shape(data: bytes, position: int) -> None:
     _shapes[data[position : position + 2]] = shape
 
 
-def _shape_of(data: bytes, position: int) -> _Shape | None:
+def _shape_of(data: bytes, position: int) -> Shape | None:
     fixed: dict[int, bytes] = {}
 
     def number(at: int) -> tuple[int, int]:
@@ -109,11 +78,9 @@ def _shape_of(data: bytes, position: int) -> _Shape | None:
     length, at = number(position)
     size = at + length - position
     # behind the attributes
-    at += 1
-    _, offset_at = get_varint(data, at, 64)
+    timestamp_at = at + 1
+    _, offset_at = get_varint(data, timestamp_at, 64)
     _, key_at = get_varint(data, offset_at)
-    deltas = range(at - position, key_at - position)
-    lasts = (offset_at - 1 - position, key_at - 1 - position)
     key, at = number(key_at)
     value, at = number(at + max(0, key))
     headers, at = number(at + max(0, value))
@@ -123,18 +90,10 @@ def _shape_of(data: bytes, position: int) -> _Shape | None:
         name, at = number(at)
         content, at = number(at + name)
         at += max(0, content)
-
-    def columns_of(places: Iterable[int]) -> _ColumnsOf:
-        # with an empty one, so that there are always several
-        return itemgetter(*(slice(place, None, size) for place in places), slice(0, 0))
-
-    return _Shape(
+    return Shape(
         size=size,
         keyed=key >= 0,
         fixed=fixed,
-        lasts=lasts,
-        others=tuple(place for place in deltas if place not in lasts),
-        fixed_of=columns_of(fixed),
-        lasts_of=columns_of(lasts),
-        wanted={},
+        timestamp_delta=range(timestamp_at - position, offset_at - position),
+        offset_delta=range(offset_at - position, key_at - position),
     )

@@ -20,7 +20,7 @@ from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import RecordsRefusedError
 from headrace.replication.group_commit import GroupCommit
-from headrace.replication.partition import ALL_REPLICAS, NoRoomError, Partition
+from headrace.replication.partition import ALL_REPLICAS, AppendResult, NoRoomError, Partition
 from headrace.replication.replica_manager import OfflineError, ReplicaManager
 from headrace.types import new_tuple
 from headrace.wire.compression import Codec
@@ -136,11 +136,11 @@ class ProduceApi:
             for (_, _, outcomes, place, index, context), result in zip(
                 batches, partition.append_all(batches, now_ms=now_ms), strict=True
             ):
-                if isinstance(result, KafkaError):
-                    outcomes[place] = _refused_by(partition, context, result)
-                else:
+                if type(result) is AppendResult:
                     base_offset, _, append_time, start = result
                     outcomes[place] = new_tuple(_Outcome, (index, 0, base_offset, append_time, start, None, ()))
+                else:
+                    outcomes[place] = _refused_by(partition, context, result)
         waiting.clear()
 
     def _sort(
