@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -80,9 +81,12 @@ def write_plain(bootstrap: str) -> None:
     settle(plain)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_records([TopicPartition("long", 0, 1234)])[TopicPartition("long", 0)].result(20)
+    now = round(1000 * time.time())
     for lot in range(5):
         for number in range(40):
-            plain.produce("latest", b"lot %d" % lot if number % 4 or lot < 4 else None, b"key %d" % number)
+            value = b"lot %d" % lot if number % 4 or lot < 4 else None
+            # a segment each, however fast they are
+            plain.produce("latest", value, b"key %d" % number, timestamp=now + 10 * lot)
         settle(plain)
 
 
