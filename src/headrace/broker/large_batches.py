@@ -1,7 +1,8 @@
 """Batches so large that other clients would notice the check of their records: they are checked in a thread.
 
-The check holds Python's lock, which it hands over every few milliseconds. Who has sent such a batch waits for it, with
-all that it sends after it; nobody else does (docs/decisions/071).
+The check holds Python's lock, which it hands over whenever the event loop has waited for it as long as `headrace start`
+lets it, half a millisecond. Who has sent such a batch waits for it, with all that it sends after it; nobody else does
+(docs/decisions/071).
 """
 
 import asyncio

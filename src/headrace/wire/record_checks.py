@@ -1,7 +1,8 @@
 """Whether bytes are records, as many as were counted, each with a key, a value and headers that fill its length.
 
-Nothing is decoded. Records in a row that are alike are checked together, by columns (`record_shapes`, `record_heads`)
-or with tables (`record_layouts`); others are read number by number. See docs/decisions/071.
+Nothing is decoded. A batch like one before is compared with that (`record_templates`). Records in a row that are alike
+are checked together, by columns (`record_shapes`, `record_heads`) or with tables (`record_layouts`); others are read
+number by number. See docs/decisions/071.
 Layout: https://kafka.apache.org/documentation/#record
 """
 

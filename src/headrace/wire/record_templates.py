@@ -2,7 +2,7 @@
 
 A producer that is busy sends batches as large as it may: as many records, of the same lengths. Of such a batch only the
 timestamps' deltas and what keys, values and headers hold are new, and neither says where something is. So if all other
-bytes in front of, between and behind those are the ones of a batch that was sound, this one is: 1.5 us for 75 records,
+bytes in front of, between and behind those are the ones of a batch that was sound, this one is: 1.6 us for 75 records,
 where columns of each run of them take 4.
 """
 
