@@ -13,7 +13,7 @@ from headrace.wire.record_heads import alike_in_heads
 from headrace.wire.record_layouts import alike_in_layout
 from headrace.wire.record_shapes import learn_shape, of_one_shape
 from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES, equal_run
-from headrace.wire.record_templates import Run, laid_out_as_before, remember_layout
+from headrace.wire.record_templates import Run, Templates
 from headrace.wire.records import get_varint
 
 _FIRST_REACH: Final = 64
@@ -26,6 +26,8 @@ _MOST_STEPS: Final = 256
 _SHORT_DELTAS: Final = 6
 """Bytes that timestamp delta and offset delta may have together without one of them having too many."""
 
+_templates = Templates()
+
 
 def check_records(data: bytes, position: int, count: int) -> int:
     """Position behind the `count` records that begin at `position`.
@@ -34,13 +36,13 @@ def check_records(data: bytes, position: int, count: int) -> int:
     """
     if count == 1:
         return _follow(data, position, 1, [], keyed=False)
-    end = laid_out_as_before(data, position, count)
+    end = _templates.end_of(data, position, count)
     if end:
         return end
     runs: list[Run] = []
     end = _follow(data, position, count, runs, keyed=False)
     if runs:
-        remember_layout(data, position, count, runs)
+        _templates.learn(data, position, count, runs)
     return end
 
 

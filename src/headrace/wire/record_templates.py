@@ -13,10 +13,20 @@ from typing import Final, NamedTuple, TypeAlias
 from headrace.wire.record_shapes import Shape
 
 _MOST_TEMPLATES: Final = 128
-_MOST_SEEN: Final = 512
-_MOST_BYTES: Final = 8192
-"""Of a layout: that of some 900 plain records. What a template saves does not show with more."""
+_WORTH_IT: Final = 16
+"""Records below which a batch is checked as fast without a template."""
+_MOST_RECORDS: Final = 1024
+_MOST_COLUMNS: Final = 32
 _MOST_RUNS: Final = 3
+
+_MOST_CREDIT: Final = 256
+_HIT: Final = 4
+_MISS: Final = 1
+_COST: Final = 64
+"""What to make a template takes of the credit that batches give: 16 of them that had one, or 64 that did not.
+
+It costs as much as a template saves in five batches, so who sends ever new layouts must not have each of them learned.
+"""
 
 _ColumnsOf: TypeAlias = Callable[[bytes], tuple[bytes, ...]]
 
@@ -33,41 +43,54 @@ class _Template(NamedTuple):
     end: int
 
 
-_templates: dict[tuple[int, int, int], _Template] = {}
-"""By size of the data, position of the first record and number of records."""
-_seen: dict[tuple[int, int, int], None] = {}
-"""Sizes and numbers that came once. Only what comes again is worth a template."""
+class Templates:
+    """The layouts of some batches that were seen of late; two megabytes at most."""
 
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], _Template] = {}
+        """By size of the data, position of the first record and number of records."""
+        self._credit = _MOST_CREDIT
 
-def laid_out_as_before(data: bytes, position: int, count: int) -> int:
-    """The position behind `count` records from `position` on, where a batch laid out as they are was sound; else 0."""
-    template = _templates.get((len(data), position, count))
-    if template is None:
-        return 0
-    layout_of, layout, timestamps_of, end = template
-    return end if layout_of(data) == layout and b"".join(timestamps_of(data)).isascii() else 0
+    def __len__(self) -> int:
+        return len(self._known)
 
+    def end_of(self, data: bytes, position: int, count: int) -> int:
+        """The position behind `count` records from `position` on, if a batch laid out as they are was sound; else 0."""
+        template = self._known.get((len(data), position, count))
+        if template is None:
+            return 0
+        layout_of, layout, timestamps_of, end = template
+        if layout_of(data) != layout or not b"".join(timestamps_of(data)).isascii():
+            return 0
+        if self._credit < _MOST_CREDIT:
+            self._credit += _HIT
+        return end
 
-def remember_layout(data: bytes, position: int, count: int, runs: Sequence[Run]) -> None:
-    """Know batches like this one from now on, if its `count` records from `position` on are the few `runs`."""
-    if len(runs) > _MOST_RUNS or sum(number for _, number, _ in runs) != count:
-        return
-    if sum(number * (len(shape.fixed) + len(shape.offset_delta)) for _, number, shape in runs) > _MOST_BYTES:
-        return
-    if any(len(shape.timestamp_delta) > 1 for _, _, shape in runs):
-        return
-    key = len(data), position, count
-    if key not in _seen:
-        if len(_seen) >= _MOST_SEEN:
-            _seen.clear()
-        _seen[key] = None
-        return
-    if len(_templates) >= _MOST_TEMPLATES:
-        _templates.clear()
-    layout_of = _columns_of((run, place) for run in runs for place in (*run[2].fixed, *run[2].offset_delta))
-    timestamps_of = _columns_of((run, place) for run in runs for place in run[2].timestamp_delta)
-    begin, number, shape = runs[-1]
-    _templates[key] = _Template(layout_of, layout_of(data), timestamps_of, begin + number * shape.size)
+    def learn(self, data: bytes, position: int, count: int, runs: Sequence[Run]) -> None:
+        """Know batches like this sound one from now on, if its `count` records are the `runs`, and credit allows it."""
+        if not _WORTH_IT <= count <= _MOST_RECORDS or len(runs) > _MOST_RUNS:
+            return
+        if self._credit < _MOST_CREDIT:
+            self._credit += _MISS
+        if self._credit < _COST:
+            return
+        columns = records = 0
+        for _, number, shape in runs:
+            records += number
+            columns += len(shape.fixed) + len(shape.offset_delta) + 1
+            if len(shape.timestamp_delta) > 1:
+                return
+        if records != count or columns > _MOST_COLUMNS:
+            return
+        self._credit -= _COST
+        key = len(data), position, count
+        if len(self._known) >= _MOST_TEMPLATES:
+            # the younger half stays; another thread that learns meanwhile may lose what it has learned
+            self._known = dict(list(self._known.items())[_MOST_TEMPLATES // 2 :])
+        layout_of = _columns_of((run, place) for run in runs for place in (*run[2].fixed, *run[2].offset_delta))
+        timestamps_of = _columns_of((run, place) for run in runs for place in run[2].timestamp_delta)
+        begin, number, shape = runs[-1]
+        self._known[key] = _Template(layout_of, layout_of(data), timestamps_of, begin + number * shape.size)
 
 
 def _columns_of(places: Iterable[tuple[Run, int]]) -> _ColumnsOf:

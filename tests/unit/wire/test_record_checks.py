@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.wire import record_shapes, record_templates
+from headrace.wire import record_checks, record_shapes
 from headrace.wire.batch import HEADER_SIZE, parse_header
 from headrace.wire.record_checks import all_have_keys, check_records
+from headrace.wire.record_templates import Templates
 from headrace.wire.records import RecordData, build_batch, records_of, varint
 
 TIME = 1_700_000_000_000
@@ -196,11 +197,12 @@ def test_many_records(kind: object, seed: int) -> None:
 @pytest.mark.parametrize("place", [0, 1, 30, 63, 64, 74])
 @pytest.mark.parametrize("where", range(8))
 @pytest.mark.parametrize("known", range(5))
-def test_one_lie_among_records_that_are_alike_is_found(place: int, where: int, known: int) -> None:
+def test_one_lie_among_records_that_are_alike_is_found(
+    place: int, where: int, known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each number of each record is made one more, before and after their shape, and that of the batch, is known."""
     record_shapes._shapes.clear()
-    record_templates._templates.clear()
-    record_templates._seen.clear()
+    monkeypatch.setattr(record_checks, "_templates", Templates())
     records = [RecordData(None, bytes(100), TIME + i // 20) for i in range(75)]
     honest = body_of(records)
     for _ in range(known):
@@ -247,21 +249,41 @@ def test_shapes_are_few_and_small() -> None:
     assert all(len(shape.fixed) <= 64 for shape in shapes)
 
 
-def test_templates_are_few_and_small() -> None:
-    """Only batches that come again have one, and not those of a thousand records or of many kinds of them."""
-    for size in range(100, 110):
-        for count in range(2, 90):
-            body = body_of([RecordData(None, bytes(size), TIME)] * count)
-            for _ in range(4):
-                assert pass_as_records(body, count)
-    assert 0 < len(record_templates._templates) <= 128
-    assert len(record_templates._seen) <= 512
-    record_templates._templates.clear()
-    many = body_of([RecordData(None, bytes(100), TIME)] * 1200)
-    mixed = body_of([RecordData(None, bytes(100 + place // 20), TIME) for place in range(120)])
-    slow = body_of([RecordData(None, bytes(100), TIME + 100 * place) for place in range(120)])
+def test_templates_are_of_what_is_alike_and_neither_small_nor_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    templates = Templates()
+    monkeypatch.setattr(record_checks, "_templates", templates)
+    small = [RecordData(None, bytes(100), TIME)] * 15
+    many = [RecordData(None, bytes(100), TIME)] * 1200
+    mixed = [RecordData(None, bytes(100 + place // 20), TIME) for place in range(120)]
+    slow = [RecordData(None, bytes(100), TIME + 100 * place) for place in range(120)]
+    many_headers = [RecordData(None, bytes(100), TIME, [("", None)] * 16)] * 20
+    for records in (small, many, mixed, slow, many_headers):
+        body = body_of(records)
+        for _ in range(300):
+            assert pass_as_records(body, len(records))
+    assert len(templates) == 0
+    body = body_of([RecordData(b"key", bytes(100), TIME)] * 75)
     for _ in range(4):
-        assert pass_as_records(many, 1200)
-        assert pass_as_records(mixed, 120)
-        assert pass_as_records(slow, 120)
-    assert record_templates._templates == {}
+        assert pass_as_records(body, 75)
+    assert len(templates) == 1
+
+
+def test_ever_new_layouts_are_learned_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    templates = Templates()
+    monkeypatch.setattr(record_checks, "_templates", templates)
+    shapes = [body_of([RecordData(None, bytes(size), TIME)] * 90) for size in range(100, 160, 3)]
+    for body in shapes:
+        assert pass_as_records(body, 90)
+        assert pass_as_records(body, 90)
+    # what it begins with is for four; then there is one for every 64 that had none
+    assert 4 <= len(templates) <= 4 + 2 * len(shapes) // 64 + 1
+    for _ in range(400):
+        for body in shapes:
+            assert pass_as_records(body, 90)
+    assert len(templates) == len(shapes)
+    for size in range(100, 140):
+        for count in range(16, 64, 4):
+            body = body_of([RecordData(None, bytes(size), TIME)] * count)
+            for _ in range(30):
+                assert pass_as_records(body, count)
+    assert 64 <= len(templates) <= 128
