@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -243,5 +244,8 @@ def log_start_is_noted(data: Path) -> bool:
 
 
 def cleaner_has_cleaned(data: Path, topic: str) -> bool:
+    """Whether all of partition 0 is compacted but the active segment: what it shows stays as it is from then on."""
     note = data / "cleaner-offset-checkpoint"
-    return note.exists() and f"{topic} 0 " in note.read_text()
+    cleaned = re.search(rf"^{topic} 0 (\d+)$", note.read_text(), re.MULTILINE) if note.exists() else None
+    active = max(int(path.stem) for path in (data / f"{topic}-0").glob("*.log"))
+    return cleaned is not None and int(cleaned[1]) == active
