@@ -13,7 +13,7 @@ from headrace.wire.record_heads import alike_in_heads
 from headrace.wire.record_layouts import alike_in_layout
 from headrace.wire.record_shapes import learn_shape, of_one_shape
 from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES, equal_run
-from headrace.wire.record_templates import Run, Templates
+from headrace.wire.record_templates import WORTH_A_TEMPLATE, Run, Templates
 from headrace.wire.records import get_varint
 
 _FIRST_REACH: Final = 64
@@ -34,8 +34,8 @@ def check_records(data: bytes, position: int, count: int) -> int:
 
     Raises KafkaError(invalid_record) where there are not as many, or the fields of one do not fill its length.
     """
-    if count == 1:
-        return _follow(data, position, 1, [], keyed=False)
+    if count < WORTH_A_TEMPLATE:
+        return _follow(data, position, count, [], keyed=False)
     end = _templates.end_of(data, position, count)
     if end:
         return end

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 from headrace.wire.record_shapes import Shape
 
 _MOST_TEMPLATES: Final = 128
-_WORTH_IT: Final = 16
+WORTH_A_TEMPLATE: Final = 16
 """Records below which a batch is checked as fast without a template."""
 _MOST_RECORDS: Final = 1024
 _MOST_COLUMNS: Final = 32
@@ -68,7 +68,7 @@ class Templates:
 
     def learn(self, data: bytes, position: int, count: int, runs: Sequence[Run]) -> None:
         """Know batches like this sound one from now on, if its `count` records are the `runs`, and credit allows it."""
-        if not _WORTH_IT <= count <= _MOST_RECORDS or len(runs) > _MOST_RUNS:
+        if count > _MOST_RECORDS or len(runs) > _MOST_RUNS:
             return
         if self._credit < _MOST_CREDIT:
             self._credit += _MISS
