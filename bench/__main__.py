@@ -91,7 +91,7 @@ def _parse() -> argparse.Namespace:
         description="Measures Headrace and Apache Kafka in turn on this machine and prints the ratios.",
         epilog="Both brokers run with their own defaults but for " + ", ".join(f"{k}={v}" for k, v in SETTINGS.items()),
     )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and records: 3 minutes instead of 15")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and records: 3 minutes instead of 30")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
     parser.add_argument("--json", action="store_true", help="print one object with all samples instead of the table")
     parser.add_argument(

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import median
 from typing import Final
 
 from bench import frames, raw_client
@@ -19,11 +18,9 @@ from bench.topics import PARTITIONS, fresh_topic, record_count
 SMALL_BATCHES: Final = ["batch.size=8196"]
 LARGE_BATCHES: Final = ["batch.size=65536", "linger.ms=5"]
 DEFAULT_BATCHES: Final = ["batch.size=16384", "linger.ms=5"]
-FROM_START: Final = ("produce-small.cpu", "produce-large.cpu")
+FROM_START: Final = frozenset({"produce-small.cpu", "produce-large.cpu"})
 """Rows that are also told over every record since the broker's start, those of the round that warms up included."""
 IN_FLIGHT: Final = 64
-READINGS: Final = 7
-"""How often consumers read a topic in a round: a reading takes a second or two, and they differ by a tenth."""
 
 Sample = dict[str, float]
 """Figures by the key of their row, e.g. `produce-small.cpu`."""
@@ -31,9 +28,15 @@ Sample = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much is done: records, seconds, and rounds that count."""
+    """How much is done: records, seconds, and rounds that count.
+
+    In a round the two brokers take a load of a few seconds in `turns`, and consumers read a topic `readings` times, for
+    single ones differ by a tenth.
+    """
 
     rounds: int
+    turns: int
+    readings: int
     small_records: int
     large_records: int
     kcat_records: int
@@ -53,6 +56,8 @@ class Scale:
 
 FULL: Final = Scale(
     rounds=5,
+    turns=3,
+    readings=11,
     small_records=4_000_000,
     large_records=5_000_000,
     kcat_records=3_000_000,
@@ -66,6 +71,8 @@ FULL: Final = Scale(
 )
 QUICK: Final = Scale(
     rounds=2,
+    turns=1,
+    readings=3,
     small_records=1_000_000,
     large_records=1_500_000,
     kcat_records=1_000_000,
@@ -81,10 +88,13 @@ QUICK: Final = Scale(
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One kind of load; `run` puts it on a broker and yields the figures of its rows."""
+    """One kind of load; `run` puts it on a broker in one or more turns and yields the figures of each.
+
+    Between two turns of one broker the other has its own.
+    """
 
     title: str
-    run: Callable[[Broker], Sample]
+    run: Callable[[Broker], Iterator[Sample]]
 
 
 class Loads:
@@ -114,28 +124,28 @@ class Loads:
         with fresh_topic(broker, "first") as topic:
             return self._produce(broker, topic, "produce-first", self._scale.small_records, SMALL_BATCHES)
 
-    def _produce_small(self, broker: Broker) -> Sample:
+    def _produce_small(self, broker: Broker) -> Iterator[Sample]:
         with fresh_topic(broker, "small") as topic:
-            return self._produce(broker, topic, "produce-small", self._scale.small_records, SMALL_BATCHES)
+            yield self._produce(broker, topic, "produce-small", self._scale.small_records, SMALL_BATCHES)
 
-    def _produce_large_and_consume(self, broker: Broker) -> Sample:
+    def _produce_large_and_consume(self, broker: Broker) -> Iterator[Sample]:
         records = self._scale.large_records
         with fresh_topic(broker, "large") as topic:
-            produced = self._produce(broker, topic, "produce-large", records, LARGE_BATCHES)
-            _write_back()
-            with _cpu_per_million(broker, "consume", records * READINGS) as consumed:
-                consumed["consume.rate"] = median(
-                    self._tools.consume(broker, topic, records=records) for _ in range(READINGS)
-                )
-        return produced | consumed
+            yield self._produce(broker, topic, "produce-large", records, LARGE_BATCHES)
+            for _ in range(self._scale.readings):
+                _write_back()
+                with _cpu_per_million(broker, "consume", records) as sample:
+                    sample["consume.rate"] = self._tools.consume(broker, topic, records=records)
+                yield sample
 
-    def _produce_lines(self, broker: Broker) -> Sample:
+    def _produce_lines(self, broker: Broker) -> Iterator[Sample]:
         if not self._lines.exists():
             dice = Random(1)
             lengths = [dice.randrange(80, 420) for _ in range(10_000)]
             self._lines.write_text("".join("x" * length + "\n" for length in lengths))
-        with fresh_topic(broker, "lines") as topic:
-            return self._produce(broker, topic, "produce-lines", self._scale.lines, DEFAULT_BATCHES, self._lines)
+        for _ in range(self._scale.turns):
+            with fresh_topic(broker, "lines") as topic:
+                yield self._produce(broker, topic, "produce-lines", self._scale.lines, DEFAULT_BATCHES, self._lines)
 
     def _produce(
         self,
@@ -154,35 +164,37 @@ class Loads:
         _check_count(broker, topic, before + records)
         return sample
 
-    def _librdkafka(self, broker: Broker) -> Sample:
+    def _librdkafka(self, broker: Broker) -> Iterator[Sample]:
         records = self._scale.kcat_records
-        with fresh_topic(broker, "librdkafka") as topic:
-            before = record_count(broker, topic)
-            with _cpu_per_million(broker, "rdkafka-produce", records) as produced:
-                produced["rdkafka-produce.rate"] = self._kcat.produce(broker, topic, records=records)
-            _check_count(broker, topic, before + records)
-            _write_back()
-            with _cpu_per_million(broker, "rdkafka-consume", records * READINGS) as consumed:
-                consumed["rdkafka-consume.rate"] = median(
-                    self._kcat.consume(broker, topic, records=records) for _ in range(READINGS)
-                )
-        return produced | consumed
+        for turn in range(self._scale.turns):
+            with fresh_topic(broker, "librdkafka") as topic:
+                before = record_count(broker, topic)
+                with _cpu_per_million(broker, "rdkafka-produce", records) as produced:
+                    produced["rdkafka-produce.rate"] = self._kcat.produce(broker, topic, records=records)
+                _check_count(broker, topic, before + records)
+                yield produced
+                for _ in range(0 if turn else self._scale.readings):
+                    _write_back()
+                    with _cpu_per_million(broker, "rdkafka-consume", records) as consumed:
+                        consumed["rdkafka-consume.rate"] = self._kcat.consume(broker, topic, records=records)
+                    yield consumed
 
-    def _synchronous(self, broker: Broker) -> Sample:
+    def _synchronous(self, broker: Broker) -> Iterator[Sample]:
         with fresh_topic(broker, "synchronous") as topic:
-            taken = raw_client.synchronous(broker.port, topic, self._scale.seconds)
-        return {"sync.p50": taken.p50, "sync.p99": taken.p99, "sync.p999": taken.p999}
+            for _ in range(self._scale.turns):
+                taken = raw_client.synchronous(broker.port, topic, self._scale.seconds)
+                yield {"sync.p50": taken.p50, "sync.p99": taken.p99, "sync.p999": taken.p999}
 
-    def _in_flight(self, broker: Broker) -> Sample:
+    def _in_flight(self, broker: Broker) -> Iterator[Sample]:
         with fresh_topic(broker, "flight") as topic:
             frame = frames.produce(topic, range(1), records=1, record_size=100)
             rate = raw_client.pipelined(broker.port, frame, in_flight=IN_FLIGHT, seconds=self._scale.seconds)
-        return {"in-flight.rate": rate}
+        yield {"in-flight.rate": rate}
 
-    def _end_to_end(self, broker: Broker) -> Sample:
+    def _end_to_end(self, broker: Broker) -> Iterator[Sample]:
         with fresh_topic(broker, "end-to-end") as topic:
-            mean = self._tools.end_to_end(broker, topic, records=self._scale.latency_records)
-        return {"end-to-end.mean": mean}
+            for _ in range(self._scale.turns):
+                yield {"end-to-end.mean": self._tools.end_to_end(broker, topic, records=self._scale.latency_records)}
 
 
 def start(broker: Broker) -> Sample:
@@ -208,7 +220,7 @@ def crash(broker: Broker, seconds: float) -> Sample:
 
 
 def _write_back() -> None:
-    """Have the kernel write what was produced, half a gigabyte, now: else it does so while consumers are measured."""
+    """Have the kernel write what was produced, a gigabyte, now: else it does so while consumers are measured."""
     os.sync()
 
 

@@ -1,6 +1,6 @@
 """The rows of the result: what is compared, which way is better, and the floor that Headrace must reach.
 
-Ratios are Headrace / Kafka, taken round by round, and the median of them is judged: a slow spell of the machine then
+Ratios are Headrace / Kafka, taken turn by turn, and the median of them is judged: a slow spell of the machine then
 falls on both sides of the same ratio.
 """
 
@@ -65,7 +65,7 @@ ROWS: Final = (
 
 
 def outcomes(headrace: Mapping[str, Sequence[float]], kafka: Mapping[str, Sequence[float]]) -> list[Outcome]:
-    """The rows that were measured, judged; samples by key, one a round, in the same order on both sides."""
+    """The rows that were measured, judged; samples by key, one a turn, in the same order on both sides."""
     return [_judge(row, headrace[row.key], kafka.get(row.key, ())) for row in ROWS if headrace.get(row.key)]
 
 

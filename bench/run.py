@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,7 @@ from rich.console import Console
 from bench import loads
 from bench.brokers import Broker, Headrace, Kafka
 from bench.clients import KafkaTools
-from bench.loads import FROM_START, Loads, Sample, Scale
+from bench.loads import FROM_START, Load, Loads, Sample, Scale
 
 Samples = dict[str, list[float]]
 
@@ -84,18 +84,13 @@ class Run:
         from_start = {broker.name: {key: list[float]() for key in FROM_START} for broker in brokers}
         for number in range(self._scale.rounds + 1):
             for load in chosen:
-                for broker in brokers if number % 2 else reversed(brokers):
-                    if number == 0:
-                        # Java compiles what runs often: the first round is not counted.
-                        self._say(f"warming up: {broker.name}, {load.title}")
-                        sample = load.run(broker)
-                    else:
-                        sample = self._measure(
-                            f"round {number} of {self._scale.rounds}: {load.title}", broker, load.run
-                        )
-                    for key in FROM_START:
-                        if key in sample:
-                            from_start[broker.name][key].append(sample[key])
+                # Java compiles what runs often: the first round is not counted.
+                what = f"round {number} of {self._scale.rounds}" if number else "warming up"
+                for broker, sample in self._turns(f"{what}: {load.title}", load, brokers[:: 1 if number % 2 else -1]):
+                    if number:
+                        self._keep(broker, sample)
+                    for key in FROM_START & sample.keys():
+                        from_start[broker.name][key].append(sample[key])
         for broker in brokers:
             broker.check_alive()
             self.samples[broker.name]["load.memory"].append(broker.peak_resident_bytes() / 1e6)
@@ -106,6 +101,19 @@ class Run:
             broker.remove()
             self._alive.remove(broker)
 
+    def _turns(self, what: str, load: Load, brokers: Sequence[Broker]) -> Iterator[tuple[Broker, Sample]]:
+        """One round of `load`, the brokers in turn as often as it has turns."""
+        left = {broker: load.run(broker) for broker in brokers}
+        while left:
+            for broker, turns in list(left.items()):
+                self._say(f"{what}: {broker.name}")
+                sample = next(turns, None)
+                if sample is None:
+                    del left[broker]
+                else:
+                    broker.check_alive()
+                    yield broker, sample
+
     def _crashes(self) -> None:
         for number in range(1, self._scale.crashes + 1):
             for kind in self._in_turn(number):
@@ -114,13 +122,14 @@ class Run:
                     what = f"kill -9 under load {number} of {self._scale.crashes}"
                     self._measure(what, broker, lambda broker: loads.crash(broker, self._scale.crash_seconds))
 
-    def _measure(self, what: str, broker: Broker, load: Callable[[Broker], Sample]) -> Sample:
+    def _measure(self, what: str, broker: Broker, load: Callable[[Broker], Sample]) -> None:
         self._say(f"{what}: {broker.name}")
-        sample = load(broker)
+        self._keep(broker, load(broker))
+        broker.check_alive()
+
+    def _keep(self, broker: Broker, sample: Sample) -> None:
         for key, value in sample.items():
             self.samples[broker.name][key].append(value)
-        broker.check_alive()
-        return sample
 
     def _in_turn(self, number: int) -> list[Callable[[Path], Broker]]:
         return self._kinds if number % 2 else self._kinds[::-1]

@@ -92,8 +92,8 @@ def python_packages() -> None:
         import ensurepip  # noqa: F401  (Debian packs it apart)
     except ImportError:
         raise MissingError("This Python cannot make virtual environments: apt-get install python3-venv") from None
-    if not PYTHON.exists():
-        run(sys.executable, "-m", "venv", VENV, hint="Could not make the virtual environment .venv.")
+    if not PYTHON.exists() or PYTHON.resolve() != Path(sys.executable).resolve():
+        run(sys.executable, "-m", "venv", "--clear", VENV, hint="Could not make the virtual environment .venv.")
     if not any(VENV.glob("lib/*/site-packages/pip")):  # as in one that uv made
         run(PYTHON, "-m", "ensurepip", hint="Could not put pip into the virtual environment .venv.")
     # uv takes a second where pip takes two minutes, and comes from the lock file like the rest.
@@ -206,6 +206,8 @@ def main() -> int:
     todo = [step for step in steps() if not step.is_done()]
     if not todo:
         say("setup: everything is in place")
+    else:
+        say(f"setup: with Python {sys.version.split()[0]} of {Path(sys.executable).resolve().parent}")
     for number, step in enumerate(todo, 1):
         say(f"setup {number}/{len(todo)}: {step.name} ... ", end="")
         started = time.monotonic()
