@@ -51,7 +51,7 @@ suites: setup ## run kafka-python's and librdkafka's own tests against a broker 
 	$(BIN)/python scripts/suites.py $(SUITES)
 
 bench: setup ## compare with Apache Kafka on this machine (BENCH_ARGS="--quick --check")
-	$(BIN)/python -m bench $(BENCH_ARGS)
+	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 docs: setup ## bring the generated parts of docs/ up to date with the code
 	$(BIN)/python scripts/docs.py
