@@ -51,15 +51,15 @@ class Scale:
     @property
     def warm_up_bytes(self) -> int:
         """About what one round leaves in the page cache before its topics are gone."""
-        return 110 * (self.small_records + self.large_records + self.kcat_records) + 260 * self.lines
+        return self.turns * (110 * (self.small_records + self.large_records + self.kcat_records) + 260 * self.lines)
 
 
 FULL: Final = Scale(
     rounds=5,
     turns=3,
     readings=11,
-    small_records=4_000_000,
-    large_records=5_000_000,
+    small_records=1_500_000,
+    large_records=1_700_000,
     kcat_records=3_000_000,
     lines=1_000_000,
     latency_records=4_000,
@@ -125,13 +125,15 @@ class Loads:
             return self._produce(broker, topic, "produce-first", self._scale.small_records, SMALL_BATCHES)
 
     def _produce_small(self, broker: Broker) -> Iterator[Sample]:
-        with fresh_topic(broker, "small") as topic:
-            yield self._produce(broker, topic, "produce-small", self._scale.small_records, SMALL_BATCHES)
+        for _ in range(self._scale.turns):
+            with fresh_topic(broker, "small") as topic:
+                yield self._produce(broker, topic, "produce-small", self._scale.small_records, SMALL_BATCHES)
 
     def _produce_large_and_consume(self, broker: Broker) -> Iterator[Sample]:
-        records = self._scale.large_records
+        records = self._scale.turns * self._scale.large_records
         with fresh_topic(broker, "large") as topic:
-            yield self._produce(broker, topic, "produce-large", records, LARGE_BATCHES)
+            for _ in range(self._scale.turns):
+                yield self._produce(broker, topic, "produce-large", self._scale.large_records, LARGE_BATCHES)
             for _ in range(self._scale.readings):
                 _write_back()
                 with _cpu_per_million(broker, "consume", records) as sample:
