@@ -3,11 +3,11 @@
 # A .venv that is there keeps its Python; PYTHON=... makes it anew with another. A distribution's own Python comes before
 # others on the path: it is built with profile-guided optimisation, which is worth an eighth of the broker's CPU, and
 # pyenv's is not unless told to.
-PYTHONS := .venv/bin/python $(addprefix /usr/bin/,python3.11 python3.12 python3.13) python3.11 python3.12 python3.13
+PYTHONS := .venv/bin/python $(addprefix /usr/bin/,python3.11 python3.12 python3.13) python3.11 python3.12 python3.13 python3
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+first = $(shell for python in $(PYTHONS); do if $$python -c '$(1)' 2>/dev/null; then echo $$python; exit; fi; done)
 ifndef PYTHON
-PYTHON := $(shell for python in $(PYTHONS); do \
-    if $$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>&-; then echo $$python; exit; fi; \
-    done; command -v python3)
+PYTHON := $(or $(call first,import ensurepip; $(NEW_ENOUGH)),$(call first,$(NEW_ENOUGH)))
 endif
 BIN := .venv/bin
 TESTS ?= tests

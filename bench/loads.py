@@ -127,7 +127,8 @@ class Loads:
     def _produce_small(self, broker: Broker) -> Iterator[Sample]:
         for _ in range(self._scale.turns):
             with fresh_topic(broker, "small") as topic:
-                yield self._produce(broker, topic, "produce-small", self._scale.small_records, SMALL_BATCHES)
+                sample = self._produce(broker, topic, "produce-small", self._scale.small_records, SMALL_BATCHES)
+            yield sample
 
     def _produce_large_and_consume(self, broker: Broker) -> Iterator[Sample]:
         records = self._scale.turns * self._scale.large_records
@@ -147,7 +148,8 @@ class Loads:
             self._lines.write_text("".join("x" * length + "\n" for length in lengths))
         for _ in range(self._scale.turns):
             with fresh_topic(broker, "lines") as topic:
-                yield self._produce(broker, topic, "produce-lines", self._scale.lines, DEFAULT_BATCHES, self._lines)
+                sample = self._produce(broker, topic, "produce-lines", self._scale.lines, DEFAULT_BATCHES, self._lines)
+            yield sample
 
     def _produce(
         self,

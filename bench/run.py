@@ -16,7 +16,7 @@ from rich.console import Console
 
 from bench import loads
 from bench.brokers import Broker, Headrace, Kafka
-from bench.clients import KafkaTools
+from bench.clients import KafkaTools, ToolError
 from bench.loads import FROM_START, Load, Loads, Sample, Scale
 
 Samples = dict[str, list[float]]
@@ -75,12 +75,16 @@ class Run:
                         )
 
     def _rounds(self) -> None:
+        known = self._loads.all()
+        chosen = [load for load in known if self._only is None or self._only in load.title]
+        if not chosen:
+            titles = ", ".join(repr(load.title) for load in known)
+            raise RuntimeError(f"No load has {self._only!r} in its title. There are: {titles}.")
         brokers = []
         for kind in self._kinds:
             broker = self._new(kind)
             broker.start()
             brokers.append(broker)
-        chosen = [load for load in self._loads.all() if self._only is None or self._only in load.title]
         from_start = {broker.name: {key: list[float]() for key in FROM_START} for broker in brokers}
         for number in range(self._scale.rounds + 1):
             for load in chosen:
@@ -107,7 +111,11 @@ class Run:
         while left:
             for broker, turns in list(left.items()):
                 self._say(f"{what}: {broker.name}")
-                sample = next(turns, None)
+                try:
+                    sample = next(turns, None)
+                except (ToolError, TimeoutError):
+                    broker.check_alive()
+                    raise
                 if sample is None:
                     del left[broker]
                 else:

@@ -43,13 +43,14 @@ class MissingError(Exception):
 
 
 class Step(NamedTuple):
-    """One thing to put in place; done again when `inputs` change or one of `outputs` or `programs` is not there."""
+    """One thing to put in place; done again when `inputs` change, something is missing, or it no longer `holds`."""
 
     name: str
     run: Callable[[], None]
     inputs: Sequence[Path] = ()
     outputs: Sequence[Path] = ()
     programs: Sequence[str] = ()
+    holds: Callable[[], bool] = lambda: True
 
     @property
     def stamp(self) -> Path:
@@ -67,6 +68,7 @@ class Step(NamedTuple):
             and self.stamp.read_text() == self.fingerprint()
             and all(path.exists() for path in self.outputs)
             and all(shutil.which(program) for program in self.programs)
+            and self.holds()
         )
 
 
@@ -92,8 +94,31 @@ def python_packages() -> None:
         import ensurepip  # noqa: F401  (Debian packs it apart)
     except ImportError:
         raise MissingError("This Python cannot make virtual environments: apt-get install python3-venv") from None
-    if not PYTHON.exists() or PYTHON.resolve() != Path(sys.executable).resolve():
-        run(sys.executable, "-m", "venv", "--clear", VENV, hint="Could not make the virtual environment .venv.")
+    if venv_is_of_this_python():
+        fill_venv()
+        return
+    if VENV.is_symlink():
+        raise MissingError(f".venv leads to {VENV.resolve()}, which another Python made: remove the link.")
+    before = BUILD / "venv-before"
+    shutil.rmtree(before, ignore_errors=True)
+    if VENV.is_dir():
+        VENV.rename(before)
+    try:
+        run(sys.executable, "-m", "venv", VENV, hint="Could not make the virtual environment .venv.")
+        fill_venv()
+    except BaseException:
+        if before.exists():
+            shutil.rmtree(VENV, ignore_errors=True)
+            before.rename(VENV)
+        raise
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def venv_is_of_this_python() -> bool:
+    return PYTHON.exists() and PYTHON.resolve() == Path(sys.executable).resolve()
+
+
+def fill_venv() -> None:
     if not any(VENV.glob("lib/*/site-packages/pip")):  # as in one that uv made
         run(PYTHON, "-m", "ensurepip", hint="Could not put pip into the virtual environment .venv.")
     # uv takes a second where pip takes two minutes, and comes from the lock file like the rest.
@@ -180,7 +205,13 @@ def steps() -> list[Step]:
     spark, kafka, kafka_39 = (BUILD / "jars" / name for name in ("spark", "kafka", "kafka-3.9"))
     npm_lock = NODE_CLIENTS / "package-lock.json"
     return [
-        Step("Python packages", python_packages, inputs=[LOCK, pyproject], outputs=[VENV / "bin" / "headrace"]),
+        Step(
+            "Python packages",
+            python_packages,
+            inputs=[LOCK, pyproject],
+            outputs=[VENV / "bin" / "headrace"],
+            holds=venv_is_of_this_python,
+        ),
         Step("Java", java, programs=["java"]),
         Step("Programs for tests", programs, programs=list(PROGRAMS)),
         Step("Spark's Kafka connector and Delta Lake", jars(SPARK_POM, spark), inputs=[SPARK_POM], outputs=[spark]),
