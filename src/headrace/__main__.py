@@ -1,15 +1,30 @@
 """The command `headrace`, also `python -m headrace`."""
 
+import os
 import sys
 
 
 def main() -> int:
     """Run the command line; answers its exit code."""
+    _replace_closed_streams()
     try:
         return _main()
     except KeyboardInterrupt:
         # Ctrl-C while something is still loading.
         return 130
+
+
+def _replace_closed_streams() -> None:
+    """Without this a socket or a log file could get the number of a closed stream, and its output.
+
+    Whoever closed standard output (`>&-`) learns that it cannot be written to; what nobody wants to hear is dropped.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _main() -> int:

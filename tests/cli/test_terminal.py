@@ -4,17 +4,22 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
 import termios
 from collections.abc import Mapping
 
+import pytest
+
 from tests.cli.conftest import Headrace
 
 
-def _seen(environment: Mapping[str, str], *words: str, typed: str = "", status: int = 0) -> list[str]:
-    """The lines on the terminal at the end, without colours and without what was typed."""
+def _seen(
+    environment: Mapping[str, str], *words: str, typed: str = "", status: int = 0, interrupt_at: bytes = b""
+) -> list[str]:
+    """The lines on the terminal at the end, without colours and without what was typed; Ctrl-C comes at `interrupt_at`."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     attributes = termios.tcgetattr(theirs)
@@ -30,6 +35,10 @@ def _seen(environment: Mapping[str, str], *words: str, typed: str = "", status: 
     os.close(theirs)
     os.write(ours, typed.encode())
     seen = b""
+    while interrupt_at not in seen:
+        seen += _read(ours)
+    if interrupt_at:
+        process.send_signal(signal.SIGINT)
     while chunk := _read(ours):
         seen += chunk
     os.close(ours)
@@ -76,6 +85,29 @@ def test_deleting_asks_first(headrace: Headrace, topic: str, environment: Mappin
     agreed = _seen(environment, "topics", "delete", topic, typed="y\n")
     assert agreed[-1].endswith(f"[y/N]: Deleted topic {topic}")
     assert topic not in headrace("topics", "list").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "delete", "{topic}"),
+        ("groups", "delete", "{topic}"),
+        ("groups", "delete-offsets", "{topic}", "{topic}"),
+    ],
+)
+def test_ctrl_c_at_a_question_is_an_interruption(
+    headrace: Headrace, topic: str, environment: Mapping[str, str], words: tuple[str, ...]
+) -> None:
+    headrace("consume", topic, "--group", topic, "--until-end")
+    asked = [word.format(topic=topic) for word in words]
+    seen = _seen(environment, *asked, status=130, interrupt_at=b"[y/N]")
+    assert "Traceback" not in "\n".join(seen)
+    assert topic in headrace("topics", "list").stdout
+    assert topic in headrace("groups", "list").stdout
+
+
+def test_a_question_that_is_not_answered_changes_nothing(topic: str, environment: Mapping[str, str]) -> None:
+    assert _seen(environment, "topics", "delete", topic, typed="\x04", status=1)[-1].endswith("Nothing was changed.")
 
 
 def test_someone_who_types_records_is_told_how(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
 
 from headrace.cli.failures import CommandError, missing_topic, refused
+from headrace.cli.greeting import why_not_kafka
 
 T = TypeVar("T")
 
@@ -59,8 +60,8 @@ class Cluster:
 
     @classmethod
     def connect(cls, bootstrap: str) -> Self:
-        """The cluster, once something listens at one of its addresses."""
-        _check_that_someone_listens(bootstrap)
+        """The cluster, once a broker answers at one of its addresses."""
+        _check_that_a_broker_answers(bootstrap)
         return cls(bootstrap)
 
     def topic_names(self) -> list[str]:
@@ -148,14 +149,18 @@ class UnknownTopicError(CommandError):
     """A broker does not know the topic; the caller knows whether that is bad."""
 
 
-def _check_that_someone_listens(bootstrap: str) -> None:
-    """Fail at once and with the reason, where librdkafka would go on trying without one."""
+def _check_that_a_broker_answers(bootstrap: str) -> None:
+    """Fail soon and with the reason, where librdkafka would go on trying without one."""
     reasons = []
+    hint = "Start a broker with `headrace start`, or name another one with --bootstrap or HEADRACE_BOOTSTRAP."
     for address in bootstrap.split(","):
         host, port = _address(address.strip())
         try:
-            socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
-            return
+            wrong = why_not_kafka(host, port, _CONNECT_TIMEOUT_S)
+            if wrong is None:
+                return
+            reasons.append(f"{address} {wrong}")
+            hint = "Name a broker's address with --bootstrap or HEADRACE_BOOTSTRAP."
         except ConnectionRefusedError:
             reasons.append(f"nobody listens at {address}")
         except TimeoutError:
@@ -164,10 +169,7 @@ def _check_that_someone_listens(bootstrap: str) -> None:
             reasons.append(f"there is no host '{host}'")
         except OSError as error:
             reasons.append(f"cannot reach {address}: {error.strerror or error}")
-    raise CommandError(
-        "; ".join(reasons),
-        "Start a broker with `headrace start`, or name another one with --bootstrap or HEADRACE_BOOTSTRAP.",
-    )
+    raise CommandError("; ".join(reasons), hint)
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -175,6 +177,7 @@ def _address(text: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(_KAFKA_PORT)
+    host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise CommandError(f"'{text}' is not HOST:PORT", "For example --bootstrap 127.0.0.1:9092.", exit_code=2)
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host, int(port)

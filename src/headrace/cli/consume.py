@@ -138,10 +138,13 @@ def consume(
         limit=max_messages,
         until_end=until_end,
         timeout_s=timeout,
+        quiet=quiet,
     )
     outcome = read(Cluster.connect(bootstrap), reading, formatter, sys.stdout.buffer)
     if not quiet:
         output.tell(outcome.summary())
+    if outcome.lost is not None:
+        raise outcome.lost
     _check_complete(outcome, max_messages)
     if outcome.interrupted:
         raise KeyboardInterrupt

@@ -1,8 +1,10 @@
-"""How help pages look beyond what typer does by itself: flags without a type, and examples at the end."""
+"""Commands as typer's, with our own help pages and usage errors: flags without a type, examples at the end."""
 
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
+
+from headrace.cli import output, usage
 
 
 class Command(TyperCommand):
@@ -11,12 +13,25 @@ class Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_plain_flags(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with usage.explained(ctx, args), output.writing():
+            return super().parse_args(ctx, args)
+
 
 class Group(TyperGroup):
     """The same for a command that has commands of its own."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_plain_flags(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with usage.explained(ctx, args), output.writing():
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            raise usage.unknown_command(ctx, args)
+        return super().resolve_command(ctx, args)
 
 
 def examples(*lines: str) -> str:

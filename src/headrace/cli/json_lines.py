@@ -55,7 +55,7 @@ def from_json_line(line: bytes, now_ms: int) -> Record:
     if unknown:
         raise MalformedRecordError(f"unknown field '{min(unknown)}'; known are {', '.join(sorted(_FIELDS))}")
     partition = fields.get("partition")
-    if partition is not None and (not _is_int(partition) or partition < 0):
+    if partition is not None and (not _is_int(partition) or not 0 <= partition < 2**31):
         raise MalformedRecordError(f"'partition' is {json.dumps(partition)}, not a number from 0")
     return Record(
         key=_from_json(fields.get("key"), "key"),
@@ -107,7 +107,7 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
 def _timestamp(value: Any, now_ms: int) -> int | None:
     if value is None:
         return None
-    if _is_int(value) and value >= 0:
+    if _is_int(value) and 0 <= value < 2**63:
         return int(value)
     if isinstance(value, str):
         try:

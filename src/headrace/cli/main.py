@@ -3,16 +3,16 @@
 Modules of commands keep to cheap imports at their top; what talks to a cluster is loaded when a command runs.
 """
 
-import os
 import signal
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from headrace import __version__
-from headrace.cli import consume, demo, directories, groups, output, produce, start_args, topics, verify
-from headrace.cli.failures import INTERRUPTED, CommandError
+from headrace.cli import consume, demo, directories, groups, output, produce, start_args, topics, usage, verify
+from headrace.cli.failures import FAILED, INTERRUPTED, CommandError
 from headrace.cli.help_pages import Command, Group, examples
 
 
@@ -32,23 +32,41 @@ class Commands(Group):
         """In the order in which a newcomer needs them."""
         return sorted(super().list_commands(ctx), key=_ORDER.index)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _ending():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _ending():
             return super().invoke(ctx)
-        except CommandError as error:
-            output.tell_error(error.what, error.hint)
-            raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            # The reader, say `head`, has all it wants. Python would complain when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Turn whatever ends a command into its exit code."""
+    try:
+        with usage.explained():
+            yield
+    except CommandError as error:
+        output.tell_error(error.what, error.hint)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except typer.Abort as abort:
+        # A question that was answered with no, or with Ctrl-C, which leaves the cursor after it.
+        interrupted = isinstance(abort.__context__, KeyboardInterrupt)
+        output.tell("" if interrupted else "Nothing was changed.")
+        raise typer.Exit(INTERRUPTED if interrupted else FAILED) from None
+    except BrokenPipeError:
+        # The reader, say `head`, has all it wants.
+        raise typer.Exit(0) from None
 
 
 def _own_name(name: str) -> str:
-    """Of an option, where Kafka's own tools call it otherwise: who types that is understood."""
-    return {"bootstrap-server": "bootstrap"}.get(name, name)
+    """Accept the names that Kafka's own tools have for an option that all commands share."""
+    return {"bootstrap-server": "bootstrap", "bootstrap-servers": "bootstrap", "broker-list": "bootstrap"}.get(
+        name, name
+    )
 
 
 app = typer.Typer(
@@ -81,12 +99,13 @@ app.command(cls=Command, epilog=directories.HANDOVER_EPILOG)(directories.handove
 @app.callback()
 def headrace(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, help="Print the version.", callback=_version)
+        bool, typer.Option("--version", "-V", is_eager=True, help="Print the version.", callback=_version)
     ] = False,
 ) -> None:
-    """A partitioned, replicated commit log that any Kafka client can use.
+    """A partitioned commit log that any Kafka client can use.
 
-    Commands exit with 0 when done, 1 when something failed, 2 when the command line makes no sense.
+    Commands exit with 0 when done, 1 when something failed, 2 when the command line makes no sense, and 130 when they
+    are stopped with Ctrl-C.
     """
 
 

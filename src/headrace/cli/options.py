@@ -5,6 +5,11 @@ from typing import Annotated
 import typer
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+MAX_PARTITIONS = 100_000
+"""What librdkafka sends as a number of partitions; brokers stop earlier."""
+MAX_REPLICAS = 10_000
+MAX_NUMBER = 2**31 - 1
+"""Kafka's int32, as of partitions and timeouts in ms."""
 
 Bootstrap = Annotated[
     str,

@@ -5,12 +5,16 @@ Tables are drawn with rich on a terminal and are tab-separated lines with a head
 """
 
 import json
+import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
+
+from headrace.cli.failures import CommandError
 
 Cell = str | int | None
 
@@ -48,7 +52,8 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> No
         table.add_column(column.title, justify="right" if column.number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("-", "dim") if cell is None else Text(_shown(cell)) for cell in row))
-    Console(highlight=False).print(table)
+    with writing():
+        Console(highlight=False).print(table)
 
 
 def print_pairs(pairs: Sequence[tuple[str, Cell]]) -> None:
@@ -67,14 +72,44 @@ def print_json(value: object) -> None:
 
 def write_lines(*lines: str) -> None:
     """Print plain lines to standard output."""
-    sys.stdout.write("".join(line + "\n" for line in lines))
-    sys.stdout.flush()
+    with writing():
+        sys.stdout.write("".join(line + "\n" for line in lines))
+        sys.stdout.flush()
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """For writing to standard output: raises CommandError where that fails, and lets BrokenPipeError through."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard(sys.stdout)
+        raise
+    except SystemExit as ended:
+        # rich ends the process by itself when it prints to a pipe that nobody reads.
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        raise
+    except OSError as error:
+        discard(sys.stdout)
+        reason = (error.strerror or str(error)).lower()
+        raise CommandError(f"cannot write to standard output: {reason}") from None
+
+
+def discard(stream: IO[str]) -> None:
+    """Let nobody see what is left in the buffer: Python would fail again when it flushes at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def tell(text: str) -> None:
-    """Say something to the person, on standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """Say something to the person, on standard error; where that cannot be written, nobody is told."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:
+        discard(sys.stderr)
 
 
 def tell_error(what: str, hint: str | None) -> None:

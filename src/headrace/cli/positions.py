@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import Enum, auto
 
 DAY_MS = 86_400_000
+_MAX_MS = 2**63 - 1
 
 
 class Start(Enum):
@@ -53,10 +54,12 @@ def parse_position(text: str, now_ms: int) -> Position:
         return Position(Start.BEFORE_END, int(word[1:]))
     try:
         return Position(Start.TIME, parse_moment(text, now_ms))
-    except ValueError:
+    except ValueError as error:
+        if "out of range" in str(error):
+            raise
         raise ValueError(
-            f"'{text}' is no place in a topic: give beginning, end, an offset (42), records before the end (-10), "
-            "a time (2026-11-21T09:30, @MILLISECONDS) or how long ago (15m, 2h, 1d12h)"
+            f"'{text}' is not a valid position: use beginning, end, an offset (42), records before the end (-10), "
+            "a time (2026-11-21T09:30, @MILLISECONDS), or a duration before now (15m, 2h, 1d12h)"
         ) from None
 
 
@@ -65,18 +68,24 @@ def parse_moment(text: str, now_ms: int) -> int:
 
     Raises ValueError that says what is allowed.
     """
-    word = text.strip()
-    if re.fullmatch(r"@\d+", word):
-        return int(word[1:])
-    ago = _duration_ms(word.lower().removesuffix("ago").rstrip())
+    moment = _moment(text.strip(), now_ms)
+    if not 0 <= moment <= _MAX_MS:
+        raise ValueError(f"'{text}' is out of range: Kafka's timestamps are milliseconds since 1970")
+    return moment
+
+
+def _moment(text: str, now_ms: int) -> int:
+    if re.fullmatch(r"@\d+", text):
+        return int(text[1:])
+    ago = _duration_ms(text.lower().removesuffix("ago").rstrip())
     if ago is not None:
         return now_ms - ago
     try:
-        return round(datetime.fromisoformat(word).timestamp() * 1000)
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"'{text}' is no time: give an ISO date or time (2026-11-21, 2026-11-21T09:30:00Z), @MILLISECONDS or how "
-            "long ago (15m, 2h, 1d12h)"
+            f"'{text}' is not a valid time: use an ISO date or time (2026-11-21, 2026-11-21T09:30:00Z), @MILLISECONDS, "
+            "or a duration before now (15m, 2h, 1d12h)"
         ) from None
 
 

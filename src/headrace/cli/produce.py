@@ -10,7 +10,7 @@ import typer
 from headrace.cli import output
 from headrace.cli.failures import missing_topic, usage_error
 from headrace.cli.help_pages import examples
-from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Quiet, key_and_value
+from headrace.cli.options import DEFAULT_BOOTSTRAP, MAX_NUMBER, Bootstrap, Json, Quiet, key_and_value
 from headrace.cli.positions import parse_moment
 
 if TYPE_CHECKING:
@@ -134,7 +134,12 @@ def produce(
     timeout: Annotated[
         float,
         typer.Option(
-            "--timeout", metavar="SECONDS", min=0.1, rich_help_panel=_DELIVERY, help="Give a record up after that long."
+            "--timeout",
+            metavar="SECONDS",
+            min=0.1,
+            max=MAX_NUMBER // 1000,
+            rich_help_panel=_DELIVERY,
+            help="Give a record up after that long.",
         ),
     ] = 30.0,
     create: Annotated[bool, typer.Option("--create", help="Create the topic where it is missing.")] = False,
@@ -197,6 +202,6 @@ def _check_topic(cluster: "Cluster", topic: str, partition: int | None, create: 
 
 def _timestamp(text: str, now_ms: int) -> int:
     try:
-        return int(text) if text.isascii() and text.isdigit() else parse_moment(text, now_ms)
+        return parse_moment(f"@{text}" if text.isascii() and text.isdigit() else text, now_ms)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--timestamp'") from None

@@ -1,17 +1,16 @@
 """Reading a topic: from where, how far, alone or in a group. What is read goes to a writer batch by batch."""
 
 import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace.cli import output
-from headrace.cli.cluster import Cluster, client_config
-from headrace.cli.failures import refused
+from headrace.cli.cluster import Cluster, Offsets, client_config
+from headrace.cli.failures import CommandError, refused
 from headrace.cli.interruption import Interruption
 from headrace.cli.positions import Position, Start
 from headrace.cli.text_lines import Formatter
@@ -20,8 +19,12 @@ _BATCH = 1000
 _WAKE_UP_S = 0.25
 """How long Ctrl-C and the timeouts may go unnoticed in an idle topic."""
 
+_ALIVE_S = 3.0
+"""How long a broker may take to answer before it counts as lost."""
+
 _LEAVING_S = 5.0
 _LEAVING_STEP_S = 0.02
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class Reading:
     limit: int | None
     until_end: bool
     timeout_s: float | None
+    quiet: bool = False
 
 
 @dataclass(slots=True)
@@ -47,6 +51,8 @@ class Outcome:
     """Bytes of values."""
     seconds: float = 0.0
     interrupted: bool = False
+    lost: CommandError | None = None
+    """Set where the timeout passed and no broker answered: there may be more records."""
 
     def summary(self) -> str:
         """'1,000 records (95 KB) from t in 0.4 s'."""
@@ -64,12 +70,14 @@ def read(cluster: Cluster, reading: Reading, formatter: Formatter, out: BinaryIO
     started = time.monotonic()
     with Interruption() as interruption, _Reader(cluster, reading, partitions) as reader:
         for messages in reader.batches(interruption):
-            out.write(b"".join([formatter(message) + b"\n" for message in messages]))
-            out.flush()
+            with output.writing():
+                out.write(b"".join([formatter(message) + b"\n" for message in messages]))
+                out.flush()
             reader.written(messages)
             outcome.records += len(messages)
             outcome.size += sum(map(len, messages))
         outcome.interrupted = interruption.asked
+        outcome.lost = reader.lost
     outcome.seconds = time.monotonic() - started
     return outcome
 
@@ -83,6 +91,7 @@ class _Reader:
         self._ends: dict[int, int] = {}
         self._assigned = False
         self._cut_off = False
+        self.lost: CommandError | None = None
         self._consumer = Consumer(_config(cluster.bootstrap, reading, self._on_error))
         if reading.group is None:
             self._assign(self._consumer, [TopicPartition(reading.topic, number) for number in partitions])
@@ -124,7 +133,19 @@ class _Reader:
                 yield messages
                 last = time.monotonic()
             elif self._reading.timeout_s is not None and time.monotonic() - last >= self._reading.timeout_s:
+                self._check_connection()
                 return
+
+    def _check_connection(self) -> None:
+        """Tell a topic without new records from a broker that is gone or hangs."""
+        try:
+            self._consumer.list_topics(self._reading.topic, timeout=_ALIVE_S)
+        except KafkaException:
+            doing = f"consuming from '{self._reading.topic}'"
+            self.lost = CommandError(
+                f"lost {self._cluster.bootstrap} while {doing}; there may be more records",
+                "Is the broker still running? A group continues where it stopped; without one, --from says where.",
+            )
 
     def written(self, messages: list[Message]) -> None:
         """These have reached the reader: their offsets may be committed."""
@@ -176,11 +197,13 @@ class _Reader:
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Give each partition its place to start and, with until_end, note where it ends now."""
         numbers = [partition.partition for partition in partitions]
-        starts = self._starts(numbers)
+        known = self._cluster.offsets(self._reading.topic, numbers)
+        starts = self._starts(known)
         committed: dict[int, int] = {}
         if self._reading.group is not None and partitions:
             answers = consumer.committed(partitions, timeout=10.0)
             committed = {answer.partition: answer.offset for answer in answers if answer.offset >= 0}
+        self._tell_of_clamping(known, committed)
         starts |= committed
         self._ends = {number: end for number, end in self._ends.items() if starts[number] < end}
         consumer.assign([TopicPartition(self._reading.topic, number, starts[number]) for number in numbers])
@@ -192,25 +215,44 @@ class _Reader:
         consumer.unassign()
         self._assigned = False
 
-    def _starts(self, partitions: list[int]) -> dict[int, int]:
+    def _starts(self, known: Mapping[int, Offsets]) -> dict[int, int]:
         topic, start = self._reading.topic, self._reading.start
-        offsets = self._cluster.offsets(topic, partitions)
-        at_time = self._cluster.offsets_at(topic, partitions, start.number) if start.start is Start.TIME else {}
+        at_time = self._cluster.offsets_at(topic, list(known), start.number) if start.start is Start.TIME else {}
         starts = {}
-        for partition, known in offsets.items():
-            offset = start.offset(known.earliest, known.latest)
+        for partition, held in known.items():
+            offset = start.offset(held.earliest, held.latest)
             if offset is None:
                 # -1: nothing is that young yet.
-                offset = at_time[partition] if at_time[partition] >= 0 else known.latest
+                offset = at_time[partition] if at_time[partition] >= 0 else held.latest
             starts[partition] = offset
-            self._ends[partition] = known.latest
+            self._ends[partition] = held.latest
         return starts
+
+    def _tell_of_clamping(self, known: Mapping[int, Offsets], committed: Mapping[int, int]) -> None:
+        """Say where reading begins instead of at an offset that partitions do not have."""
+        if self._reading.start.start is not Start.OFFSET or self._reading.quiet:
+            return
+        asked = self._reading.start.number
+        outside = [
+            f"partition {number} has {_range(held)}"
+            for number, held in sorted(known.items())
+            if number not in committed and not held.earliest <= asked <= held.latest
+        ]
+        if outside:
+            more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
+            output.tell(f"Offset {asked} is outside of {self._reading.topic}: {'; '.join(outside[:_SHOWN])}{more}.")
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._cut_off:
             self._cut_off = True
-            if output.is_terminal(sys.stderr):
+            if not self._reading.quiet:
                 output.tell(f"Lost {self._cluster.bootstrap}; waiting for it to come back. Ctrl-C ends.")
+
+
+def _range(held: Offsets) -> str:
+    if held.earliest == held.latest:
+        return f"no records, the next is {held.latest}"
+    return f"{held.earliest} to {held.latest - 1}"
 
 
 def _config(bootstrap: str, reading: Reading, on_error: Callable[[KafkaError], None]) -> dict[str, Any]:

@@ -75,14 +75,16 @@ def parse(args: Sequence[str]) -> StartOptions | None:
 def _host_and_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"'{text}' is not HOST:PORT; for example 127.0.0.1:9092, or 127.0.0.1:0 for any free port")
+        raise UsageError(
+            f"--listen: '{text}' is not HOST:PORT; for example 127.0.0.1:9092, or 127.0.0.1:0 for any free port"
+        )
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise UsageError(f"'{text}' is ambiguous: put an IPv6 address in brackets, as in [::1]:9092")
+        raise UsageError(f"--listen: '{text}' is ambiguous: put an IPv6 address in brackets, as in [::1]:9092")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise UsageError(f"'{text}' is not KEY=VALUE; for example log.retention.hours=24")
+        raise UsageError(f"--set: '{text}' is not KEY=VALUE; for example log.retention.hours=24")
     return name.strip(), value.strip()

@@ -1,6 +1,8 @@
 """`headrace topics`: list, create, describe, delete and alter topics."""
 
+import difflib
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,7 +10,15 @@ import typer
 from headrace.cli import output
 from headrace.cli.failures import CommandError, missing_topic, usage_error
 from headrace.cli.help_pages import Command, Group, examples
-from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Quiet, key_and_value
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    MAX_PARTITIONS,
+    MAX_REPLICAS,
+    Bootstrap,
+    Json,
+    Quiet,
+    key_and_value,
+)
 from headrace.cli.output import Column
 
 if TYPE_CHECKING:
@@ -84,7 +94,15 @@ def create(
     topics: Topics,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, show_default="the broker decides", metavar="N", help="How many."),
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=1,
+            max=MAX_PARTITIONS,
+            show_default="the broker decides",
+            metavar="N",
+            help="How many.",
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None,
@@ -92,6 +110,7 @@ def create(
             "--replication-factor",
             "-r",
             min=1,
+            max=MAX_REPLICAS,
             show_default="the broker decides",
             metavar="N",
             help="Copies of every partition.",
@@ -202,7 +221,13 @@ def alter(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", "-p", min=1, show_default=False, metavar="N", help="New number; it can only grow."
+            "--partitions",
+            "-p",
+            min=1,
+            max=MAX_PARTITIONS,
+            show_default=False,
+            metavar="N",
+            help="New number; it can only grow.",
         ),
     ] = None,
     config: Config = None,
@@ -221,12 +246,11 @@ def alter(
     cluster = _connect(bootstrap)
     before = len(cluster.describe([topic])[0].partitions)
     if settings:
+        own = _own_settings(cluster, topic, delete_config or ())
         _alter_configs(cluster, topic, settings)
         if not quiet:
             for name, value in settings.items():
-                output.tell(
-                    f"{topic}: {name} is the default again" if value is None else f"{topic}: {name} is now {value}"
-                )
+                output.tell(f"{topic}: {name} {_changed(value, was_set=name in own)}")
     if partitions is not None:
         _add_partitions(cluster, topic, before, partitions)
         if not quiet:
@@ -261,6 +285,35 @@ def _create(
             ) from None
         return False
     return True
+
+
+def _own_settings(cluster: "Cluster", topic: str, deleted: Sequence[str]) -> set[str]:
+    """Names of the settings that the topic itself has; raises CommandError where one of `deleted` does not exist.
+
+    Brokers, Kafka's too, delete a setting that does not exist without a word.
+    """
+    from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
+
+    if not deleted:
+        return set()
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    future = cluster.admin.describe_configs([resource], request_timeout=10.0)[resource]
+    entries = cluster.answer(future, f"asking for the settings of topic '{topic}'")
+    own = {name for name, entry in entries.items() if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
+    unknown = [name for name in deleted if name not in entries]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], sorted(own)) or difflib.get_close_matches(unknown[0], entries)
+        set_now = f"Set on the topic: {', '.join(sorted(own))}." if own else "The topic has no settings of its own."
+        raise CommandError(
+            f"topics have no setting '{unknown[0]}'", f"Did you mean '{near[0]}'? {set_now}" if near else set_now
+        )
+    return own
+
+
+def _changed(value: str | None, *, was_set: bool) -> str:
+    if value is not None:
+        return f"is now {value}"
+    return "is the default again" if was_set else "was not set; it is the default"
 
 
 def _alter_configs(cluster: "Cluster", topic: str, settings: dict[str, str | None]) -> None:

@@ -1,0 +1,84 @@
+"""Finds out within seconds whether a port speaks Kafka's protocol, and if not, what it does speak.
+
+librdkafka keeps trying a wrong port until a request times out, and cannot say why. An ApiVersions request settles it:
+any Kafka broker answers that without authentication. Knows nothing of the command line.
+"""
+
+import contextlib
+import select
+import socket
+import struct
+import time
+
+_PATIENCE_S = 1.0
+"""After this long without an answer the port is asked whether it is a web server, which may wait for a line end."""
+_TIMEOUT_S = 5.0
+"""A broker that is busy is no other kind of server: it may take this long."""
+_CORRELATION_ID = 0x48445243
+
+_CLIENT_ID = b"headrace-cli"
+_BODY = struct.pack(">hhih", 18, 0, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID
+_API_VERSIONS = struct.pack(">i", len(_BODY)) + _BODY
+_HTTP_REQUEST = b"HEAD / HTTP/1.0\r\n\r\n"
+_MYSQL_HANDSHAKE = 10
+
+
+def why_not_kafka(host: str, port: int, connect_timeout_s: float) -> str | None:
+    """What is wrong with a port ('speaks HTTP, not Kafka'), or None where a broker answers.
+
+    Raises OSError where no connection can be made.
+    """
+    with socket.create_connection((host, port), timeout=connect_timeout_s) as connection:
+        try:
+            connection.sendall(_API_VERSIONS)
+            answer = _read(connection, _PATIENCE_S)
+            if not answer and answer is not None and _is_web_server(host, port):
+                return "speaks HTTP, not Kafka"
+            if not answer and answer is not None:
+                answer = _read(connection, _TIMEOUT_S - _PATIENCE_S)
+        except OSError:
+            answer = None
+    if answer is None:
+        return "closes the connection instead of answering: does it expect TLS?"
+    if not answer:
+        return f"accepts connections, but has not answered for {_TIMEOUT_S:.0f} s"
+    return _why_no_answer_of_kafka(answer)
+
+
+def _read(connection: socket.socket, timeout_s: float) -> bytes | None:
+    """The first 8 bytes, or fewer after a pause; empty where none came in time, None where the server hung up."""
+    data = b""
+    deadline = time.monotonic() + timeout_s
+    while len(data) < 8:
+        ready, _, _ = select.select([connection], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            break
+        chunk = connection.recv(8 - len(data))
+        if not chunk:
+            return data or None
+        data += chunk
+    return data
+
+
+def _is_web_server(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=_PATIENCE_S) as connection:
+        connection.sendall(_HTTP_REQUEST)
+        return (_read(connection, _PATIENCE_S) or b"").startswith(b"HTTP/")
+    return False
+
+
+def _why_no_answer_of_kafka(answer: bytes) -> str | None:
+    if answer[4:8] == struct.pack(">i", _CORRELATION_ID):
+        return None
+    if answer.startswith((b"HTTP/", b"<!DOCTYP", b"<html")):
+        return "speaks HTTP, not Kafka"
+    if answer.startswith(b"SSH-"):
+        return "speaks SSH, not Kafka"
+    if answer[:2] == b"\x15\x03":
+        return "expects TLS, which these commands do not offer"
+    if answer[4:5] == bytes([_MYSQL_HANDSHAKE]) and answer[3:4] == b"\0":
+        return "speaks MySQL's protocol, not Kafka's"
+    if answer.startswith((b"-ERR", b"-DENIED")):
+        return "speaks Redis's protocol, not Kafka's"
+    text = answer.decode("ascii", "replace")
+    return f"does not speak Kafka's protocol: it answered {text if text.isprintable() else answer.hex()!r}"

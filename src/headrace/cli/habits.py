@@ -1,0 +1,336 @@
+"""What people type who know Kafka's own tools, and how `headrace` spells it.
+
+Nothing here is accepted: an answer names the command to type, so that scripts use one spelling. Pure.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_TOPIC: Final = "The topic is an argument: `{path} {value:TOPIC}`."
+_TOPIC_LAST: Final = "Name topics as arguments: `{path} {value:TOPIC}`."
+_GROUP: Final = "The group is an argument: `{path} {value:GROUP}`."
+_NO_CLIENT_SETTINGS: Final = "The commands have no client settings: `{path} --help` lists the options there are."
+_WHOLE: Final = "`headrace groups describe GROUP` prints members, offsets and state together."
+_SECONDS: Final = "`--timeout` takes seconds: `--timeout {seconds}`."
+_TO: Final = "Use `--to {value:WHERE}`."
+
+_EVERYWHERE: Final[Mapping[str, str]] = {
+    "-V": "`headrace --version` prints the version.",
+    "--version": "`headrace --version` prints the version.",
+    "--zookeeper": "Commands talk to a broker: `--bootstrap HOST:PORT`.",
+    "--command-config": _NO_CLIENT_SETTINGS,
+    "--bootstrap-controller": "Commands talk to a broker: `--bootstrap HOST:PORT`.",
+    "--host": "Use `--bootstrap HOST:PORT`.",
+    "--port": "Use `--bootstrap HOST:PORT`, for example `--bootstrap 127.0.0.1:{value:9092}`.",
+}
+
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "headrace start": {
+        "--port": "Use `--listen 127.0.0.1:{value:9092}`.",
+        "-p": "Use `--listen 127.0.0.1:{value:9092}`.",
+        "--host": "Use `--listen {value:127.0.0.1}:9092`.",
+        "--bootstrap": "A broker listens: `--listen {value:127.0.0.1:9092}`.",
+        "--override": "Use `--set {value:KEY=VALUE}`.",
+        "--properties": "Use `--config {value:server.properties}`.",
+        "--config-file": "Use `--config {value:server.properties}`.",
+        "-c": "Use `--config {value:server.properties}`.",
+        "--data-dir": "Use `--data {value:DIR}`.",
+        "--dir": "Use `--data {value:DIR}`.",
+        "--log-dir": "Use `--data {value:DIR}`.",
+        "--log-dirs": "Use `--data DIR`, or `--set log.dirs={value:DIR,DIR}` for several.",
+        "--partitions": "Use `--set num.partitions={value:N}`.",
+        "--replication-factor": "Use `--set default.replication.factor={value:N}`.",
+        "--daemon": "It stays in the foreground: run it under systemd, or in the background with `&`.",
+        "-daemon": "It stays in the foreground: run it under systemd, or in the background with `&`.",
+        "-d": "Use `--data DIR`; for the background, put `&` at the end.",
+    },
+    "headrace consume": {
+        "--topic": _TOPIC,
+        "-t": _TOPIC,
+        "--from-beginning": "It begins there by itself; `--from end` waits for new records.",
+        "--offset": "Use `--from {value:OFFSET}`.",
+        "-o": "Use `--from {value:OFFSET}`.",
+        "--timeout-ms": _SECONDS,
+        "--max-records": "Use `--max-messages {value:N}`.",
+        "-c": "Use `--max-messages {value:N}`.",
+        "--property": "`--print-key`, `--print-timestamp` and others print more than the value; see --help.",
+        "--formatter-property": "`--print-key`, `--print-timestamp` and others print more than the value; see --help.",
+        "--formatter": "Use `--format TEMPLATE`, or `--jsonl`.",
+        "--include": "One topic at a time: `headrace consume TOPIC`.",
+        "--whitelist": "One topic at a time: `headrace consume TOPIC`.",
+        "--isolation-level": "It always reads committed records only.",
+        "--group-id": "Use `--group {value:GROUP}`.",
+        "--consumer-property": _NO_CLIENT_SETTINGS,
+        "--consumer-config": _NO_CLIENT_SETTINGS,
+        "--consumer.config": _NO_CLIENT_SETTINGS,
+        "--command-property": _NO_CLIENT_SETTINGS,
+        "--describe": "Use `headrace topics describe TOPIC`.",
+        "--list": "Use `headrace topics list`.",
+    },
+    "headrace produce": {
+        "--topic": _TOPIC,
+        "-t": _TOPIC,
+        "--property": "`--key-separator TEXT` splits a line into key and value; see --help for others.",
+        "--reader-property": "`--key-separator TEXT` splits a line into key and value; see --help for others.",
+        "--compression-codec": "Use `--compression {value:CODEC}`.",
+        "--compression-type": "Use `--compression {value:CODEC}`.",
+        "--request-required-acks": "Use `--acks {value:all}`.",
+        "--request-timeout-ms": _SECONDS,
+        "--timeout-ms": _SECONDS,
+        "--producer-property": _NO_CLIENT_SETTINGS,
+        "--producer-config": _NO_CLIENT_SETTINGS,
+        "--producer.config": _NO_CLIENT_SETTINGS,
+        "--command-property": _NO_CLIENT_SETTINGS,
+        "--sync": "It waits for every record's acknowledgement before it ends.",
+        "--partitions": "`headrace topics create TOPIC --partitions {value:N}` first; `--partition` chooses one.",
+        "--group": "Groups belong to consumers: `headrace consume TOPIC --group {value:GROUP}`.",
+    },
+    "headrace topics list": {
+        "--topic": "Use `headrace topics describe {value:TOPIC}`.",
+        "--exclude-internal": "The cluster's own topics are left out unless you say `--internal`.",
+        "--describe": "Use `headrace topics describe TOPIC`.",
+    },
+    "headrace topics create": {
+        "--topic": _TOPIC_LAST,
+        "--replica-assignment": "Headrace places replicas itself: use `--partitions` and `--replication-factor`.",
+        "--command-config": _NO_CLIENT_SETTINGS,
+    },
+    "headrace topics describe": {
+        "--topic": _TOPIC_LAST,
+        "--under-replicated-partitions": "Compare the columns Replicas and ISR of `headrace topics describe TOPIC`.",
+        "--unavailable-partitions": "Look at the column Leader of `headrace topics describe TOPIC`.",
+        "--exclude-internal": "It describes the topics that you name.",
+    },
+    "headrace topics alter": {
+        "--topic": _TOPIC,
+        "--add-config": "Use `--config {value:KEY=VALUE}`.",
+        "--entity-name": _TOPIC,
+        "--replication-factor": "The replication factor of a topic cannot be changed in this version.",
+    },
+    "headrace topics delete": {"--topic": _TOPIC_LAST, "--force": "`--yes` deletes without asking."},
+    "headrace groups list": {
+        "--all": "It lists all groups by itself.",
+        "--all-groups": "It lists all groups by itself.",
+        "--group": "Use `headrace groups describe {value:GROUP}`.",
+        "--describe": "Use `headrace groups describe GROUP`.",
+    },
+    "headrace groups describe": {
+        "--group": _GROUP,
+        "--all-groups": "`headrace groups list --lag` shows all groups.",
+        "--all": "`headrace groups list --lag` shows all groups.",
+        "--members": _WHOLE,
+        "--offsets": _WHOLE,
+        "--state": _WHOLE,
+        "--verbose": _WHOLE,
+    },
+    "headrace groups reset": {
+        "--group": _GROUP,
+        "--to-earliest": "Use `--to earliest`.",
+        "--to-latest": "Use `--to latest`.",
+        "--to-current": "Use `--to current`.",
+        "--to-offset": _TO,
+        "--to-datetime": _TO,
+        "--by-duration": "Use `--to` with a duration: `--to 2h`.",
+        "--all-topics": "It covers all topics of the group unless you name some with `--topic`.",
+        "--dry-run": "It only prints the new offsets unless you say `--execute`.",
+        "--export": "`--json` prints the offsets; `--from-file` reads them again.",
+        "--partition": "Use `--topic TOPIC:{value:0}`.",
+    },
+    "headrace groups delete": {"--group": _GROUP, "--force": "`--yes` deletes without asking."},
+    "headrace groups delete-offsets": {
+        "--group": _GROUP,
+        "--topic": "Name topics as arguments: `headrace groups delete-offsets GROUP {value:TOPIC}`.",
+    },
+    "headrace groups timeline": {"--group": _GROUP},
+    "headrace verify": {
+        "--data": "Directories are arguments: `headrace verify {value:DIR}`.",
+        "--files": "Directories are arguments: `headrace verify {value:DIR}`.",
+    },
+    "headrace": {
+        "-v": "`headrace --version` prints the version.",
+        "--list": "Use `headrace topics list`.",
+        "--describe": "Use `headrace topics describe TOPIC`.",
+        "--topic": "Options come after the command; the topic is an argument: `headrace consume {value:TOPIC}`.",
+        "--bootstrap": "Options come after the command: `headrace topics list --bootstrap {value:HOST:PORT}`.",
+        "--config": "Options come after the command: `headrace start --config {value:FILE}`.",
+        "--data": "Options come after the command: `headrace start --data {value:DIR}`.",
+        "--port": "Use `headrace start --listen 127.0.0.1:{value:9092}`.",
+    },
+}
+
+_ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "headrace topics": {
+        "--list": "list",
+        "--create": "create",
+        "--describe": "describe",
+        "--alter": "alter",
+        "--delete": "delete",
+    },
+    "headrace groups": {
+        "--list": "list",
+        "--describe": "describe",
+        "--reset-offsets": "reset",
+        "--delete": "delete",
+        "--delete-offsets": "delete-offsets",
+    },
+}
+"""Kafka's tools have options where `headrace` has commands."""
+_OWN_NAMES: Final[Mapping[str, str]] = {"--bootstrap-server": "--bootstrap", "--add-config": "--config"}
+_PLACEHOLDERS: Final[Mapping[str, tuple[str, str]]] = {
+    "headrace topics": ("--topic", "TOPIC"),
+    "headrace groups": ("--group", "GROUP"),
+}
+
+_STOP: Final = (
+    "Press Ctrl-C in the broker's terminal, or send SIGTERM to its process: `pgrep -fa 'headrace start'` "
+    "shows its id, `kill ID` stops it."
+)
+_TOPICS: Final = "Use `headrace topics`: list, create, describe, alter and delete."
+_GROUPS: Final = "Use `headrace groups`: list, describe, timeline, reset, delete and delete-offsets."
+_START: Final = "Use `headrace start`."
+_PRODUCE: Final = "Use `headrace produce TOPIC`."
+_CONSUME: Final = "Use `headrace consume TOPIC`."
+_LIST: Final = "Use `headrace topics list` or `headrace groups list`."
+_HELP: Final = "Use `headrace --help`, or `headrace COMMAND --help`."
+
+_COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "headrace": {
+        **dict.fromkeys(("stop", "shutdown", "kill", "quit", "restart", "server-stop"), _STOP),
+        **dict.fromkeys(("run", "serve", "server", "broker", "up", "server-start", "run-class"), _START),
+        **dict.fromkeys(("topic", "topics"), _TOPICS),
+        **dict.fromkeys(("group", "consumer-groups", "consumer-group", "lag", "offsets", "reset-offsets"), _GROUPS),
+        **dict.fromkeys(("producer", "console-producer", "send", "write", "publish"), _PRODUCE),
+        **dict.fromkeys(("consumer", "console-consumer", "tail", "cat", "read", "subscribe"), _CONSUME),
+        **dict.fromkeys(("list", "ls"), _LIST),
+        "create": "Use `headrace topics create TOPIC`.",
+        "describe": "Use `headrace topics describe TOPIC` or `headrace groups describe GROUP`.",
+        "alter": "Use `headrace topics alter TOPIC`.",
+        "delete": "Use `headrace topics delete TOPIC` or `headrace groups delete GROUP`.",
+        "get-offsets": "Use `headrace topics describe TOPIC`.",
+        "log-dirs": "`headrace topics describe TOPIC` shows sizes on disk.",
+        **dict.fromkeys(
+            ("config", "configs", "settings"),
+            "A topic's: `headrace topics alter TOPIC --config KEY=VALUE`. "
+            "A broker's: `headrace start --set KEY=VALUE`, or Kafka's `kafka-configs.sh` while it runs.",
+        ),
+        "dump-log": "Use `headrace verify DIR`; Kafka's `kafka-dump-log.sh` reads the files too.",
+        **dict.fromkeys(("check", "fsck"), "Use `headrace verify DIR`."),
+        **dict.fromkeys(("storage", "format", "init"), "A directory needs no formatting: use `headrace start`."),
+        **dict.fromkeys(("acls", "acl"), "This version has no access rules."),
+        **dict.fromkeys(
+            ("migrate", "import", "adopt"),
+            "`headrace start --data DIR` adopts a KRaft directory; `headrace takeover` one from ZooKeeper.",
+        ),
+        "status": "`headrace topics list` answers if the broker is up.",
+        "version": "Use `headrace --version`.",
+        "help": _HELP,
+    },
+    "headrace topics": {
+        "ls": "Use `headrace topics list`.",
+        **dict.fromkeys(("rm", "remove", "drop"), "Use `headrace topics delete TOPIC`."),
+        **dict.fromkeys(("show", "info", "get", "inspect"), "Use `headrace topics describe TOPIC`."),
+        **dict.fromkeys(("add", "new", "make"), "Use `headrace topics create TOPIC`."),
+        **dict.fromkeys(("update", "set", "config", "change", "edit"), "Use `headrace topics alter TOPIC`."),
+        "consume": _CONSUME,
+        "produce": _PRODUCE,
+        "help": "Use `headrace topics --help`.",
+    },
+    "headrace groups": {
+        "ls": "Use `headrace groups list`.",
+        **dict.fromkeys(("rm", "remove", "drop"), "Use `headrace groups delete GROUP`."),
+        **dict.fromkeys(("show", "info", "get", "inspect", "lag"), "Use `headrace groups describe GROUP`."),
+        **dict.fromkeys(("reset-offsets", "seek"), "Use `headrace groups reset GROUP --to WHERE`."),
+        **dict.fromkeys(("history", "events", "log"), "Use `headrace groups timeline GROUP`."),
+        "help": "Use `headrace groups --help`.",
+    },
+}
+_VERBS: Final = ("create", "list", "describe", "alter", "delete")
+_TOOLS: Final[Mapping[str, str]] = {"topics": "headrace topics", "consumer-groups": "headrace groups"}
+
+
+def for_option(path: str, option: str, args: Sequence[str]) -> str | None:
+    """What to type instead of an `option` that the command `path` does not have; None where nothing is known."""
+    if path in _ACTIONS:
+        return _for_action(path, args)
+    advice = _OPTIONS.get(path, {}).get(option) or _EVERYWHERE.get(option)
+    return None if advice is None else _filled(advice, path, _value(option, args))
+
+
+def for_command(path: str, args: Sequence[str]) -> str | None:
+    """What to type instead of a command that the group `path` does not have; None where nothing is known."""
+    name = args[0].removesuffix(".sh").removesuffix(".bat").removeprefix("kafka-")
+    if path != "headrace":
+        return _COMMANDS.get(path, {}).get(name)
+    if name == "help" and len(args) > 1:
+        return f"Use `{shlex.join(['headrace', *args[1:], '--help'])}`."
+    if name in _TOOLS and len(args) > 1:
+        return _for_action(_TOOLS[name], args[1:])
+    return _COMMANDS[path].get(name) or _verb_and_noun(name)
+
+
+def _verb_and_noun(name: str) -> str | None:
+    """`create-topic`, `topic-create` and the like."""
+    first, _, second = name.partition("-")
+    for verb, noun in ((first, second), (second, first)):
+        group = noun.removesuffix("s") + "s"
+        if group in ("topics", "groups") and verb in _VERBS:
+            return f"Use `headrace {group} {verb}`."
+    return None
+
+
+def for_argument(path: str, extra: str) -> str | None:
+    """What to do with an argument too many."""
+    return {
+        "headrace start": f"A settings file is named with `--config {extra}`, a directory with `--data {extra}`.",
+        "headrace consume": "One topic at a time.",
+        "headrace topics list": f"Use `headrace topics describe {extra}`.",
+        "headrace groups list": f"Use `headrace groups describe {extra}`.",
+    }.get(path)
+
+
+def _for_action(path: str, args: Sequence[str]) -> str | None:
+    """`headrace topics create orders` for the `--create --topic orders` of Kafka's tool."""
+    actions = _ACTIONS[path]
+    words = [word for arg in args for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
+    action = next((actions[word] for word in words if word in actions), None)
+    if action is None:
+        return f"Options come after the command: `{path} {next(iter(actions.values()))} ...`." if args else None
+    option, placeholder = _PLACEHOLDERS[path]
+    named, rest = [], []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == option and position + 1 < len(words):
+            position += 1
+            named.append(words[position])
+        elif word not in actions:
+            rest.append(_OWN_NAMES.get(word, word))
+        position += 1
+    if action != "list" and not named:
+        named = [placeholder]
+    return f"Use `{shlex.join([*path.split(), action, *named, *rest])}`."
+
+
+def _value(option: str, args: Sequence[str]) -> str | None:
+    """What was given as the value of `option`."""
+    for position, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if name == option:
+            following = args[position + 1] if position + 1 < len(args) else "-"
+            value = value if equals else following
+            return None if value.startswith("-") or not value else value
+    return None
+
+
+def _filled(advice: str, path: str, value: str | None) -> str:
+    """`advice` with the command, and with the value that was typed or the placeholder after `value:`."""
+    text = advice.replace("{path}", path)
+    before, found, rest = text.partition("{value:")
+    if found:
+        placeholder, _, after = rest.partition("}")
+        text = before + (placeholder if value is None else shlex.quote(value)) + after
+    if "{seconds}" in text:
+        is_number = value is not None and value.isdecimal()
+        text = text.replace("{seconds}", f"{int(value) / 1000:g}" if is_number and value is not None else "10")
+    return text

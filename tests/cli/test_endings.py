@@ -1,0 +1,210 @@
+"""How commands end when their output or their broker goes away: an exit code and a line, no traceback."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Headrace
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_for
+
+FULL = Path("/dev/full")
+needs_full_device = pytest.mark.skipif(not FULL.exists(), reason="only Linux has a device that is always full")
+
+PRINTING = [
+    "--version",
+    "--help",
+    "topics",
+    "topics --help",
+    "topics list",
+    "topics list --json",
+    "topics create {new}",
+    "topics create {new} --json",
+    "topics describe {topic}",
+    "topics describe {topic} --json",
+    "groups list",
+    "groups list --json",
+    "groups list --lag",
+    "groups describe {topic}-group --json",
+    "groups reset {topic}-group --to earliest --topic {topic}",
+    "groups timeline {topic}-group --json",
+    "consume {topic} --until-end",
+    "consume {topic} --until-end --jsonl",
+    "produce {topic} --json",
+    "verify {data} --json",
+]
+
+
+def _run(environment: Mapping[str, str], *words: str, **streams: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headrace", *words],
+        input="x\n",
+        text=True,
+        env=dict(environment),
+        timeout=60,
+        check=False,
+        **({"stderr": subprocess.PIPE} | streams),  # type: ignore[call-overload]  # streams are subprocess' own
+    )
+
+
+@needs_full_device
+@pytest.mark.parametrize("line", PRINTING)
+def test_output_that_cannot_be_written_is_reported_in_a_line(
+    headrace: Headrace,
+    topic: str,
+    new_name: Callable[[], str],
+    environment: Mapping[str, str],
+    tmp_path: Path,
+    line: str,
+) -> None:
+    headrace("produce", topic, stdin="a\n" * 10)
+    headrace("consume", topic, "--group", f"{topic}-group", "--until-end")
+    words = line.format(topic=topic, new=new_name(), data=tmp_path).split()
+    with FULL.open("w") as full:
+        result = _run(environment, *words, stdout=full)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == "Error: cannot write to standard output: no space left on device"
+    assert len(result.stderr.splitlines()) <= 2
+
+
+def test_a_closed_standard_output_is_reported(topic: str, environment: Mapping[str, str]) -> None:
+    command = f'exec "{sys.executable}" -m headrace topics list >&-'
+    result = subprocess.run(["bash", "-c", command], env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "Error: cannot write to standard output: bad file descriptor\n"
+
+
+@needs_full_device
+def test_results_are_printed_where_nothing_can_be_said(
+    headrace: Headrace, topic: str, environment: Mapping[str, str]
+) -> None:
+    headrace("produce", topic, stdin="a\n")
+    with FULL.open("w") as full:
+        result = _run(environment, "consume", topic, "--until-end", stdout=subprocess.PIPE, stderr=full)
+    assert (result.returncode, result.stdout) == (0, "a\n")
+
+
+def test_a_help_page_that_nobody_reads_to_its_end_is_no_failure(environment: Mapping[str, str]) -> None:
+    command = f'set -o pipefail; "{sys.executable}" -m headrace consume --help | head -c 1'
+    result = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> BrokerProcess:
+    """A broker that a test may kill."""
+    return BrokerProcess(tmp_path / "data")
+
+
+def _environment(broker: BrokerProcess, environment: Mapping[str, str]) -> dict[str, str]:
+    return {**environment, "HEADRACE_BOOTSTRAP": broker.bootstrap}
+
+
+@pytest.mark.parametrize("how", [BrokerProcess.sigkill, BrokerProcess.pause])
+@pytest.mark.parametrize("group", [(), ("--group", "g")])
+def test_a_broker_that_goes_while_a_consumer_waits_is_a_failure(
+    own_broker: BrokerProcess,
+    environment: Mapping[str, str],
+    how: Callable[[BrokerProcess], None],
+    group: tuple[str, ...],
+) -> None:
+    with own_broker:
+        environment = _environment(own_broker, environment)
+        _run(environment, "produce", "t", "--create")
+        consumer = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "consume", "t", "--timeout", "3", *group],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == "x\n"
+        how(own_broker)
+        _, err = consumer.communicate(timeout=60)
+    assert consumer.returncode == 1
+    assert f"Error: lost {own_broker.bootstrap} while consuming from 't'; there may be more records" in err
+
+
+def test_a_broker_that_comes_back_in_time_is_no_failure(
+    own_broker: BrokerProcess, environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    with own_broker:
+        environment = _environment(own_broker, environment)
+        _run(environment, "produce", "t", "--create")
+        with said.open("w") as stderr:
+            consumer = subprocess.Popen(
+                [sys.executable, "-m", "headrace", "consume", "t", "--timeout", "15"],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment,
+                text=True,
+            )
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == "x\n"
+        own_broker.sigkill()
+        wait_for(lambda: "waiting for it to come back" in said.read_text(), "word of the loss", timeout_s=14)
+        own_broker.start()
+        _run(environment, "produce", "t")
+        assert consumer.stdout.readline() == "x\n"
+        consumer.communicate(timeout=60)
+    assert consumer.returncode == 0
+    assert "Error" not in said.read_text()
+
+
+def _consumed(environment: Mapping[str, str]) -> list[str]:
+    return _run(environment, "consume", "t", "--until-end", stdout=subprocess.PIPE).stdout.split()
+
+
+def test_a_broker_that_goes_while_a_producer_sends_is_a_failure(
+    own_broker: BrokerProcess, environment: Mapping[str, str]
+) -> None:
+    with own_broker:
+        environment = _environment(own_broker, environment)
+        _run(environment, "produce", "t", "--create")
+        producer = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "produce", "t", "--timeout", "2"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        assert producer.stdin is not None
+        producer.stdin.write("a\n")
+        producer.stdin.flush()
+        wait_for(lambda: _consumed(environment) == ["x", "a"], "the record")
+        own_broker.sigkill()
+        producer.stdin.write("b\n")
+        _, err = producer.communicate(timeout=60)
+    assert producer.returncode == 1
+    assert f"Error: producing to 't': no answer from {own_broker.bootstrap}; 1 record arrived before that" in err
+
+
+def test_an_offset_that_no_partition_has_is_named(headrace: Headrace, topic: str) -> None:
+    headrace("produce", topic, "-p", "0", stdin="a\nb\n")
+    result = headrace("consume", topic, "--from", "99999", "--until-end")
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[0] == (
+        f"Offset 99999 is outside of {topic}: partition 0 has 0 to 1; partition 1 has no records, the next is 0."
+    )
+    assert headrace("consume", topic, "--from", "99999", "--until-end", "--quiet").stderr == ""
+    inside = headrace("consume", topic, "--from", "1", "--until-end", "--partition", "0")
+    assert inside.stdout == "b\n"
+    assert "outside" not in inside.stderr
+
+
+def test_deleting_a_setting_that_does_not_exist_is_refused(headrace: Headrace, topic: str) -> None:
+    headrace("topics", "alter", topic, "--config", "retention.ms=1000")
+    refused = headrace("topics", "alter", topic, "--delete-config", "retention.msec", status=1)
+    assert refused.stderr == (
+        "Error: topics have no setting 'retention.msec'\nDid you mean 'retention.ms'? Set on the topic: retention.ms.\n"
+    )
+    deleted = headrace("topics", "alter", topic, "--delete-config", "retention.ms")
+    assert deleted.stderr == f"{topic}: retention.ms is the default again\n"
+    again = headrace("topics", "alter", topic, "--delete-config", "retention.ms")
+    assert again.stderr == f"{topic}: retention.ms was not set; it is the default\n"
