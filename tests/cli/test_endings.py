@@ -30,7 +30,6 @@ PRINTING = [
     "groups list --lag",
     "groups describe {topic}-group --json",
     "groups reset {topic}-group --to earliest --topic {topic}",
-    "groups timeline {topic}-group --json",
     "consume {topic} --until-end",
     "consume {topic} --until-end --jsonl",
     "produce {topic} --json",

@@ -19,7 +19,7 @@ from tests.cli.conftest import Headrace
 def _seen(
     environment: Mapping[str, str], *words: str, typed: str = "", status: int = 0, interrupt_at: bytes = b""
 ) -> list[str]:
-    """The lines on the terminal at the end, without colours and without what was typed; Ctrl-C comes at `interrupt_at`."""
+    """The lines on the terminal at the end, without colours and without input; Ctrl-C comes at `interrupt_at`."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     attributes = termios.tcgetattr(theirs)
@@ -35,12 +35,11 @@ def _seen(
     os.close(theirs)
     os.write(ours, typed.encode())
     seen = b""
-    while interrupt_at not in seen:
-        seen += _read(ours)
-    if interrupt_at:
-        process.send_signal(signal.SIGINT)
     while chunk := _read(ours):
         seen += chunk
+        if interrupt_at and interrupt_at in seen:
+            process.send_signal(signal.SIGINT)
+            interrupt_at = b""
     os.close(ours)
     assert process.wait(timeout=30) == status, seen
     return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode().splitlines()
@@ -98,6 +97,7 @@ def test_deleting_asks_first(headrace: Headrace, topic: str, environment: Mappin
 def test_ctrl_c_at_a_question_is_an_interruption(
     headrace: Headrace, topic: str, environment: Mapping[str, str], words: tuple[str, ...]
 ) -> None:
+    headrace("produce", topic, stdin="a\n")
     headrace("consume", topic, "--group", topic, "--until-end")
     asked = [word.format(topic=topic) for word in words]
     seen = _seen(environment, *asked, status=130, interrupt_at=b"[y/N]")

@@ -1,6 +1,7 @@
 """Reading a topic: from where, how far, alone or in a group. What is read goes to a writer batch by batch."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -102,7 +103,10 @@ class _Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A group that cannot be left, its broker being gone, is no reason to fail after the work is done.
+        # A group that cannot be left is no reason to fail, nor to wait: closing takes a minute if no broker answers.
+        if self._reading.group is not None and (self.lost is not None or not self._is_connected()):
+            _keep_for_ever(self._consumer)
+            return
         with contextlib.suppress(KafkaException):
             self._leave()
             self._consumer.close()
@@ -138,14 +142,19 @@ class _Reader:
 
     def _check_connection(self) -> None:
         """Tell a topic without new records from a broker that is gone or hangs."""
-        try:
-            self._consumer.list_topics(self._reading.topic, timeout=_ALIVE_S)
-        except KafkaException:
+        if not self._is_connected():
             doing = f"consuming from '{self._reading.topic}'"
             self.lost = CommandError(
                 f"lost {self._cluster.bootstrap} while {doing}; there may be more records",
                 "Is the broker still running? A group continues where it stopped; without one, --from says where.",
             )
+
+    def _is_connected(self) -> bool:
+        try:
+            self._consumer.list_topics(self._reading.topic, timeout=_ALIVE_S)
+        except KafkaException:
+            return False
+        return True
 
     def written(self, messages: list[Message]) -> None:
         """These have reached the reader: their offsets may be committed."""
@@ -247,6 +256,11 @@ class _Reader:
             self._cut_off = True
             if not self._reading.quiet:
                 output.tell(f"Lost {self._cluster.bootstrap}; waiting for it to come back. Ctrl-C ends.")
+
+
+def _keep_for_ever(consumer: Consumer) -> None:
+    """Never free a member of a group whose broker hangs: librdkafka would spin until the session is over."""
+    threading.Thread(target=lambda _: threading.Event().wait(), args=(consumer,), daemon=True).start()
 
 
 def _range(held: Offsets) -> str:
