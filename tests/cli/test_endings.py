@@ -4,6 +4,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from subprocess import PIPE
+from typing import IO
 
 import pytest
 
@@ -37,15 +39,18 @@ PRINTING = [
 ]
 
 
-def _run(environment: Mapping[str, str], *words: str, **streams: object) -> subprocess.CompletedProcess[str]:
+def _run(
+    environment: Mapping[str, str], *words: str, stdout: int | IO[str] | None = None, stderr: int | IO[str] = PIPE
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "headrace", *words],
         input="x\n",
+        stdout=stdout,
+        stderr=stderr,
         text=True,
         env=dict(environment),
         timeout=60,
         check=False,
-        **({"stderr": subprocess.PIPE} | streams),  # type: ignore[call-overload]  # streams are subprocess' own
     )
 
 
@@ -71,7 +76,7 @@ def test_output_that_cannot_be_written_is_reported_in_a_line(
 
 def test_a_closed_standard_output_is_reported(topic: str, environment: Mapping[str, str]) -> None:
     command = f'exec "{sys.executable}" -m headrace topics list >&-'
-    result = subprocess.run(["bash", "-c", command], env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    result = subprocess.run(["bash", "-c", command], env=environment, stderr=PIPE, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == "Error: cannot write to standard output: bad file descriptor\n"
 
@@ -82,7 +87,7 @@ def test_results_are_printed_where_nothing_can_be_said(
 ) -> None:
     headrace("produce", topic, stdin="a\n")
     with FULL.open("w") as full:
-        result = _run(environment, "consume", topic, "--until-end", stdout=subprocess.PIPE, stderr=full)
+        result = _run(environment, "consume", topic, "--until-end", stdout=PIPE, stderr=full)
     assert (result.returncode, result.stdout) == (0, "a\n")
 
 
@@ -115,8 +120,8 @@ def test_a_broker_that_goes_while_a_consumer_waits_is_a_failure(
         _run(environment, "produce", "t", "--create")
         consumer = subprocess.Popen(
             [sys.executable, "-m", "headrace", "consume", "t", "--timeout", "3", *group],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
             env=environment,
             text=True,
         )
@@ -138,7 +143,7 @@ def test_a_broker_that_comes_back_in_time_is_no_failure(
         with said.open("w") as stderr:
             consumer = subprocess.Popen(
                 [sys.executable, "-m", "headrace", "consume", "t", "--timeout", "15"],
-                stdout=subprocess.PIPE,
+                stdout=PIPE,
                 stderr=stderr,
                 env=environment,
                 text=True,
@@ -156,7 +161,7 @@ def test_a_broker_that_comes_back_in_time_is_no_failure(
 
 
 def _consumed(environment: Mapping[str, str]) -> list[str]:
-    return _run(environment, "consume", "t", "--until-end", stdout=subprocess.PIPE).stdout.split()
+    return _run(environment, "consume", "t", "--until-end", stdout=PIPE).stdout.split()
 
 
 def test_a_broker_that_goes_while_a_producer_sends_is_a_failure(
@@ -167,9 +172,9 @@ def test_a_broker_that_goes_while_a_producer_sends_is_a_failure(
         _run(environment, "produce", "t", "--create")
         producer = subprocess.Popen(
             [sys.executable, "-m", "headrace", "produce", "t", "--timeout", "2"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
             env=environment,
             text=True,
         )

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from headrace.config import ConfigError
-from headrace.testing import Broker
+from headrace.testing import Broker, Settings
 
 pytest_plugins = ["pytester"]
 
@@ -109,3 +109,27 @@ def test_settings_are_overridden_where_tests_need_others(pytester: pytest.Pytest
     )
     result = pytester.run(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=4)
+
+
+def test_settings_may_be_numbers_booleans_and_lists() -> None:
+    settings: Settings = {
+        "num.partitions": 3,
+        "auto.create.topics.enable": False,
+        "log.cleaner.min.cleanable.ratio": 0.25,
+        "log.cleanup.policy": ["compact", "delete"],
+    }
+    with Broker(settings) as broker:
+        config = broker._config
+        assert (config.num_partitions, config.auto_create_topics_enable) == (3, False)
+        assert (config.log_cleaner_min_cleanable_ratio, config.log_cleanup_policy) == (0.25, ("compact", "delete"))
+
+
+@pytest.mark.parametrize("value", [None, {"a": 1}, [1, 2], object])
+def test_a_value_that_no_setting_can_have_is_named(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"for num\.partitions: allowed is text, a number"):
+        Broker({"num.partitions": value})  # type: ignore[dict-item]  # as a test without types would
+
+
+def test_a_key_that_is_no_text_is_named() -> None:
+    with pytest.raises(ConfigError, match="names are text"):
+        Broker({3: "x"})  # type: ignore[dict-item]  # as a test without types would

@@ -1,7 +1,6 @@
 """`headrace start`: runs one broker until it is told to stop."""
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DATA: Final = "headrace-data"
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9092)
+_LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _NEVER: Final = 2**63 - 1
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep Python's lock from the event loop, which asks for it after every system call."""
@@ -32,13 +32,13 @@ def run(options: StartOptions) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit code: 0, or 1 with the reason on stderr where it cannot start."""
     gc.disable()  # nothing that start-up makes is garbage; the node turns the collector on once it serves
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    logging.basicConfig(
-        level=os.environ.get("HEADRACE_LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s  %(message)s",
-        stream=sys.stderr,
-    )
-    _allow_many_files()
     try:
+        logging.basicConfig(
+            level=_log_level(),
+            format="%(asctime)s %(levelname)-7s %(name)s  %(message)s",
+            stream=sys.stderr,
+        )
+        _allow_many_files()
         config = _configuration(options)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(config, until_eof=options.until_eof))
@@ -46,6 +46,14 @@ def run(options: StartOptions) -> int:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _log_level() -> str:
+    """The level that HEADRACE_LOG_LEVEL names; raises ConfigError."""
+    text = os.environ.get("HEADRACE_LOG_LEVEL", "").strip()
+    if text and text.upper() not in _LOG_LEVELS:
+        raise ConfigError("HEADRACE_LOG_LEVEL", text, f"allowed is one of {', '.join(_LOG_LEVELS)}")
+    return text.upper() or "INFO"
 
 
 def _allow_many_files() -> None:
@@ -73,6 +81,8 @@ def _configuration(options: StartOptions) -> BrokerConfig:
             file_text = Path(options.config).read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError("--config", None, f"cannot read {options.config}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError("--config", None, f"cannot read {options.config}: it is not UTF-8 text") from None
     assignments = [f"{key}={value}" for key, value in options.settings.items()]
     if options.data is not None:
         assignments.append(f"log.dirs={options.data}")
@@ -94,8 +104,12 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
         _stop_at_eof(loop, stopped)
     node = Node(config, default_directories(config))
     await node.start()
-    with contextlib.suppress(BrokenPipeError):
+    try:
         print(banner(node), flush=True)
+    except OSError as error:
+        # Nobody reads it, or the disk it goes to is full: no reason not to serve.
+        log.warning("Cannot write to standard output: %s", error.strerror or error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     await stopped.wait()
     log.info("Shutting down")
     await node.stop()

@@ -32,13 +32,11 @@ def load(
 ) -> BrokerConfig:
     """A broker's configuration: `--set` over the environment over the file over what the start command chose.
 
-    Raises ConfigError that names the key, the value and what is allowed.
+    Keys that nobody knows are ignored with a warning if only the file has them, as in Kafka. Raises ConfigError that
+    names key, value and what is allowed of everything else that cannot be used.
     """
-    return BrokerConfig(
-        {
-            **(defaults or {}),
-            **(parse_properties(file_text) if file_text is not None else {}),
-            **(parse_environment(environment, known_keys()) if environment else {}),
-            **parse_assignments(assignments),
-        }
-    )
+    in_file = parse_properties(file_text) if file_text is not None else {}
+    typed = {**(parse_environment(environment, known_keys()) if environment else {}), **parse_assignments(assignments)}
+    settings = {**(defaults or {}), **in_file, **typed}
+    refuse = settings.get("headrace.unknown.settings", "").strip() == "refuse"
+    return BrokerConfig(settings, may_be_unknown=() if refuse else in_file.keys() - typed.keys())

@@ -6,12 +6,12 @@ file/environment/command line the broker started with, the default (KIP-226).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import dropwhile
 from typing import Final, NamedTuple
 
 from headrace.config.coordinator import COORDINATOR_SETTINGS
-from headrace.config.definition import CLUSTER_WIDE, READ_ONLY, ConfigError, Setting, Value, did_you_mean
+from headrace.config.definition import CLUSTER_WIDE, READ_ONLY, ConfigError, Setting, Value, combined, did_you_mean
 from headrace.config.inapplicable import INAPPLICABLE, why_idle, why_inapplicable
 from headrace.config.listeners import Listener, parse_http_listener, parse_listeners, parse_protocol_map
 from headrace.config.log import LOG_SETTINGS
@@ -74,6 +74,7 @@ class BrokerConfig:
     broker_rack: str | None
     headrace_adopt_partial: bool
     headrace_busy_poll_us: int
+    headrace_unknown_settings: str
     metadata_log_dir: str | None
     listeners: tuple[str, ...]
     advertised_listeners: tuple[str, ...] | None
@@ -279,23 +280,18 @@ class BrokerConfig:
     ssl_secure_random_implementation: str | None
     ssl_engine_factory_class: str | None
 
-    def __init__(self, properties: Mapping[str, str] | None = None) -> None:
-        """Take what the broker starts with; raises ConfigError for an unknown key or a bad value."""
+    def __init__(
+        self, properties: Mapping[str, str] | None = None, *, may_be_unknown: Collection[str] = frozenset()
+    ) -> None:
+        """Take what the broker starts with. Unknown keys in `may_be_unknown` are only warned of.
+
+        Raises ConfigError that lists all other unknown keys and all bad values.
+        """
         self._static: dict[str, str] = {}
         self._cluster: Mapping[str, str] = {}
         self._own: Mapping[str, str] = {}
         self.warnings: list[str] = []
-        for key, text in (properties or {}).items():
-            reason = why_inapplicable(key)
-            setting = find_setting(key)
-            if setting is None and reason is None:
-                raise ConfigError(key, None, f"Unknown setting {key}={text}.{did_you_mean(key, known_keys())}")
-            if setting is not None:
-                reason = why_idle(setting.name)
-                setting.parse(text)
-                self._static[key] = text
-            if reason is not None:
-                self.warnings.append(f"{key} is accepted but does nothing: {reason}")
+        self._take(properties or {}, may_be_unknown)
         self._unify_broker_id()
         self._refresh()
         parse_protocol_map(self.listener_security_protocol_map)
@@ -310,6 +306,33 @@ class BrokerConfig:
         self.parsed_http_listener = parse_http_listener(self.headrace_http_listener)
         self._check_listeners()
         self._check_together()
+
+    def _take(self, properties: Mapping[str, str], may_be_unknown: Collection[str]) -> None:
+        errors: list[ConfigError] = []
+        ignored: list[str] = []
+        for key, text in properties.items():
+            reason = why_inapplicable(key)
+            setting = find_setting(key)
+            if setting is not None:
+                reason = why_idle(setting.name)
+                try:
+                    setting.parse(text)
+                except ConfigError as error:
+                    errors.append(error)
+                self._static[key] = text
+            elif reason is None and key in may_be_unknown:
+                ignored.append(f"{key}{did_you_mean(key, known_keys())}")
+            elif reason is None:
+                errors.append(ConfigError(key, None, f"Unknown setting {key}.{did_you_mean(key, known_keys())}"))
+            if reason is not None:
+                self.warnings.append(f"{key} is accepted but does nothing: {reason}")
+        if errors:
+            raise combined(errors)
+        if ignored:
+            self.warnings.append(
+                "Settings that are unknown and ignored (headrace.unknown.settings=refuse makes them errors): "
+                + "; ".join(ignored)
+            )
 
     def reconfigure(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> set[str]:
         """Put run-time values in force, those for all brokers and those for this one; the names that changed.

@@ -6,7 +6,7 @@ written for Kafka means the same here. Knows no particular setting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
 Value: TypeAlias = "int | float | str | bool | tuple[str, ...] | None"
@@ -42,6 +42,14 @@ class ConfigError(ValueError):
     def __init__(self, key: str, value: object, reason: str) -> None:
         self.key, self.value, self.reason = key, value, reason
         super().__init__(reason if value is None else f"Invalid value {value!r} for {key}: {reason}")
+
+
+def combined(errors: Sequence[ConfigError]) -> ConfigError:
+    """One error that lists several, so that all of them can be mended at once."""
+    if len(errors) == 1:
+        return errors[0]
+    lines = "\n".join(f"  {error}" for error in errors)
+    return ConfigError(errors[0].key, None, f"{len(errors)} settings cannot be used:\n{lines}")
 
 
 class Check:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from headrace.config.definition import ConfigError, did_you_mean
+from headrace.config.definition import ConfigError, combined, did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "HEADRACE_"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -45,10 +45,11 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
 def parse_environment(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     """Settings given as HEADRACE_LOG_RETENTION_MS=...: the key in capitals, one `_` for each dot.
 
-    `__` stands for `_` and `___` for `-`, as container images of Kafka have it. Raises ConfigError for a variable that
-    looks like a misspelt one of `known`; any other is left alone, because the prefix serves more than settings.
+    `__` stands for `_` and `___` for `-`, as container images of Kafka have it. Raises ConfigError for variables that
+    look like a misspelt one of `known`; any other is left alone, because the prefix serves more than settings.
     """
     properties: dict[str, str] = {}
+    misspelt: list[ConfigError] = []
     for name, value in environment.items():
         if name.startswith(ENVIRONMENT_PREFIX):
             text = name.removeprefix(ENVIRONMENT_PREFIX).lower()
@@ -56,7 +57,10 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
             if key in known or key.startswith("listener.name."):
                 properties[key] = value
             elif suggestion := did_you_mean(key, known):
-                raise ConfigError(key, None, f"Unknown setting {key} in the environment ({name}={value}).{suggestion}")
+                what = f"Unknown setting {key} in the environment ({name}).{suggestion}"
+                misspelt.append(ConfigError(key, None, what))
+    if misspelt:
+        raise combined(misspelt)
     return properties
 
 

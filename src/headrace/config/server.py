@@ -56,6 +56,14 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "elsewhere. Those that are not here begin empty, and the replicas on other brokers are given up.",
     ),
     Setting(
+        "headrace.unknown.settings",
+        STRING,
+        "warn",
+        "What happens to unknown keys in the settings file: `warn` ignores them with one line in the log, as Kafka "
+        "does; `refuse` prevents the start. With --set and in the environment they are always errors.",
+        one_of("warn", "refuse"),
+    ),
+    Setting(
         "metadata.log.dir",
         STRING,
         None,

@@ -9,14 +9,14 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
-from headrace.config import load
+from headrace.config import ConfigError, load
 
-__all__ = ["TEST_SETTINGS", "Broker"]
+__all__ = ["TEST_SETTINGS", "Broker", "Settings"]
 
 TEST_SETTINGS: Final[Mapping[str, str]] = {
     # What makes a test wait in Kafka's defaults: groups that gather members, and offsets topics made for clusters.
@@ -28,22 +28,26 @@ TEST_SETTINGS: Final[Mapping[str, str]] = {
 }
 """Settings of a test broker that differ from `headrace start`; those given to `Broker` come on top."""
 
+Settings: TypeAlias = Mapping[str, str | int | float | bool | Sequence[str]]
+"""Kafka's settings as a test writes them: `{"num.partitions": 3, "auto.create.topics.enable": False}`."""
+
 _START_TIMEOUT: Final = 30.0
 
 
 class Broker:
     """One broker, running between `start` and `stop` or inside a `with` block.
 
-    `settings` are Kafka's (`{"num.partitions": "3"}`). `data` keeps the log in a directory of yours instead of a
-    temporary one, so that a second broker can open it. Raises ConfigError for a setting that is unknown or malformed.
+    `settings` are Kafka's (`{"num.partitions": 3}`): text, numbers, booleans, or lists of text. `data` keeps the log in
+    a directory of yours instead of a temporary one, so that a second broker can open it. Raises ConfigError for
+    settings that are unknown or malformed.
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None, *, data: Path | None = None, port: int = 0) -> None:
+    def __init__(self, settings: Settings | None = None, *, data: Path | None = None, port: int = 0) -> None:
         self._config = load(
             defaults={
                 "listeners": f"PLAINTEXT://127.0.0.1:{port}",
                 **TEST_SETTINGS,
-                **(settings or {}),
+                **{key: _as_text(key, value) for key, value in (settings or {}).items()},
             }
         )
         self._is_temporary = data is None
@@ -117,3 +121,17 @@ class Broker:
         self._ready.set()
         await self._stopped.wait()
         await node.stop()
+
+
+def _as_text(key: object, value: object) -> str:
+    """A value as a settings file would have it; raises ConfigError where it cannot be one."""
+    if not isinstance(key, str):
+        raise ConfigError(str(key), None, f"Unknown setting {key!r}: names are text")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float, Path)):
+        return str(value)
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    # As text: no value at all would look like an unknown setting.
+    raise ConfigError(key, repr(value), "allowed is text, a number, True or False, or a list of text")

@@ -29,7 +29,7 @@ def test_a_setting_is_said_to_be_without_effect_exactly_when_nothing_reads_it() 
     """Whoever makes a setting effective takes it off the list in headrace.config.inapplicable."""
     root = Path(headrace.__file__).parent
     sources = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] != "config"]
-    code = "\n".join(path.read_text() for path in [*sources, root / "config/listeners.py"])
+    code = "\n".join(path.read_text() for path in [*sources, root / "config/listeners.py", root / "config/__init__.py"])
     of_topics = {
         synonym
         for setting in TOPIC_SETTINGS.values()
@@ -80,7 +80,7 @@ def test_the_command_line_goes_over_the_environment_over_the_file_over_the_start
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"log.retentoin.ms": "1"}, r"Unknown setting log.retentoin.ms=1. Did you mean log.retention.ms"),
+        ({"log.retentoin.ms": "1"}, r"Unknown setting log\.retentoin\.ms\. Did you mean log.retention.ms"),
         ({"num.partitions": "many"}, r"'many' for num.partitions: allowed is a whole number"),
         ({"listeners": "nowhere"}, r"'nowhere' for listeners: allowed is NAME://host:port"),
         ({"listeners": "A://:1"}, r"no protocol for A"),
@@ -200,3 +200,57 @@ def test_the_http_listener_is_an_address_or_a_port(text: str, address: tuple[str
 def test_a_malformed_http_listener_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"headrace\.http\.listener: allowed is host:port"):
         load(assignments=[f"headrace.http.listener={text}"])
+
+
+FOREIGN = "my.plugin.depth=3\nlog.retention.hour=24\nnum.partitions=7\nplugin.password=hush\n"
+
+
+def test_unknown_keys_of_a_file_are_all_warned_of_in_one_line() -> None:
+    config = load(FOREIGN)
+    assert config.num_partitions == 7
+    [warning] = config.warnings
+    assert "my.plugin.depth; log.retention.hour Did you mean log.retention.hours?; plugin.password" in warning
+    assert "hush" not in warning
+
+
+@pytest.mark.parametrize("how", ["file", "assignment", "environment"])
+def test_unknown_keys_of_a_file_are_refused_together_on_request(how: str) -> None:
+    key = "headrace.unknown.settings"
+    with pytest.raises(ConfigError) as refused:
+        load(
+            FOREIGN + (f"{key}=refuse\n" if how == "file" else ""),
+            {"HEADRACE_HEADRACE_UNKNOWN_SETTINGS": "refuse"} if how == "environment" else None,
+            [f"{key}=refuse"] if how == "assignment" else [],
+        )
+    lines = str(refused.value).splitlines()
+    assert lines == [
+        "3 settings cannot be used:",
+        "  Unknown setting my.plugin.depth.",
+        "  Unknown setting log.retention.hour. Did you mean log.retention.hours?",
+        "  Unknown setting plugin.password.",
+    ]
+
+
+def test_unknown_keys_that_somebody_typed_are_errors_even_where_the_file_has_them() -> None:
+    with pytest.raises(ConfigError, match=r"^Unknown setting my\.plugin\.depth\.$"):
+        load(FOREIGN, assignments=["my.plugin.depth=4"])
+    with pytest.raises(ConfigError, match=r"HEADRACE_LOG_RETENTION_HOUR\b.*Did you mean log\.retention\.hours"):
+        load(FOREIGN, {"HEADRACE_LOG_RETENTION_HOUR": "24"})
+
+
+def test_bad_values_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load("num.partitions=0\nlog.retention.hours=long\n", assignments=["message.max.bytes=-1", "bogus=1"])
+    lines = str(refused.value).splitlines()
+    assert lines[0] == "4 settings cannot be used:"
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+        "Invalid value '0' for num.partitions",
+        "Invalid value 'long' for log.retention.hours",
+        "Invalid value '-1' for message.max.bytes",
+        "Unknown setting bogus.",
+    ]
+
+
+def test_a_bad_choice_about_unknown_settings_is_refused() -> None:
+    with pytest.raises(ConfigError, match="allowed is one of warn, refuse"):
+        load("headrace.unknown.settings=maybe\n")

@@ -71,3 +71,9 @@ def test_environment_variables_with_the_prefix_that_are_no_settings_are_left_alo
 def test_a_misspelt_environment_variable_is_refused_with_the_right_name() -> None:
     with pytest.raises(ConfigError, match=r"HEADRACE_LOG_RETENTOIN_MS.*Did you mean log\.retention\.ms"):
         parse_environment({"HEADRACE_LOG_RETENTOIN_MS": "5"}, {"log.retention.ms"})
+
+
+def test_misspelt_environment_variables_are_refused_together() -> None:
+    environment = {"HEADRACE_LOG_RETENTOIN_MS": "5", "HEADRACE_LOG_RETENTION_MSS": "5"}
+    with pytest.raises(ConfigError, match=r"(?s)2 settings.*RETENTOIN_MS.*RETENTION_MSS"):
+        parse_environment(environment, {"log.retention.ms"})
