@@ -65,6 +65,40 @@ def test_headrace_commands_and_their_options_exist(page: Path) -> None:
         assert [option for option in options if option not in known] == [], line
 
 
+def test_every_command_is_in_the_table_of_commands() -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    table = re.findall(r"^\| \[`headrace (\w+)`\]\(#([\w-]+)\)", page, re.MULTILINE)
+    app_commands: Any = typer.main.get_command(app)
+    assert [name for name, _ in table] == list(app_commands.list_commands(None))
+    sections = {title.replace(" ", "-") for title in re.findall(r"^## (.+)$", page, re.MULTILINE)}
+    assert {anchor for _, anchor in table} <= sections
+
+
+def test_every_variable_of_the_environment_is_on_the_settings_page() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    read = set(re.findall(r"\"(HEADRACE_[A-Z]+(?:_[A-Z]+)*)\"", code))
+    page = (ROOT / "docs/configuration.md").read_text()
+    assert {"HEADRACE_LOG_LEVEL", "HEADRACE_BOOTSTRAP"} <= read
+    assert {name for name in read if f"`{name}`" not in page} == set()
+
+
+@each_page
+def test_nothing_is_installed_from_an_index_that_does_not_have_it(page: Path) -> None:
+    """Take this out once Headrace is on PyPI."""
+    assert re.findall(r"pip install [^\n`]*\bheadrace\b(?!/)", page.read_text()) == []
+
+
+def test_replication_is_not_claimed() -> None:
+    """Take this out once there is more than one broker."""
+    claims = [
+        ROOT / "README.md",
+        ROOT / "pyproject.toml",
+        ROOT / "src/headrace/__init__.py",
+        ROOT / "src/headrace/cli/main.py",
+    ]
+    assert [path.name for path in claims if re.search(r"\breplicated\b", path.read_text())] == []
+
+
 def test_every_decision_is_in_the_index() -> None:
     index = (ROOT / "docs/decisions/README.md").read_text()
     pages = [page.name for page in ROOT.glob("docs/decisions/[0-9]*.md")]

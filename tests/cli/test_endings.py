@@ -10,7 +10,8 @@ from typing import IO
 import pytest
 
 from tests.cli.conftest import Headrace
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, answers_api_versions
+from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
 FULL = Path("/dev/full")
@@ -212,3 +213,43 @@ def test_deleting_a_setting_that_does_not_exist_is_refused(headrace: Headrace, t
     assert deleted.stderr == f"{topic}: retention.ms is the default again\n"
     again = headrace("topics", "alter", topic, "--delete-config", "retention.ms")
     assert again.stderr == f"{topic}: retention.ms was not set; it is the default\n"
+
+
+def test_an_unknown_log_level_is_refused_in_a_line(environment: Mapping[str, str], tmp_path: Path) -> None:
+    result = _run({**environment, "HEADRACE_LOG_LEVEL": "foo"}, "start", "--data", str(tmp_path / "data"))
+    assert result.returncode == 1
+    assert result.stderr == (
+        "headrace: Invalid value 'foo' for HEADRACE_LOG_LEVEL: "
+        "allowed is one of DEBUG, INFO, WARNING, ERROR, CRITICAL\n"
+    )
+
+
+@needs_full_device
+def test_a_broker_serves_where_its_banner_cannot_be_written(environment: Mapping[str, str], tmp_path: Path) -> None:
+    port = free_port()
+    words = ["start", "--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}"]
+    with FULL.open("w") as full:
+        broker = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=full, stderr=PIPE, text=True)
+    try:
+        wait_for(lambda: answers_api_versions("127.0.0.1", port), "an answer")
+    finally:
+        broker.terminate()
+        _, err = broker.communicate(timeout=30)
+    assert broker.returncode == 0
+    assert "Cannot write to standard output: No space left on device" in err
+    assert "Traceback" not in err
+
+
+def test_a_broker_starts_with_a_settings_file_that_has_unknown_keys(tmp_path: Path) -> None:
+    settings = tmp_path / "server.properties"
+    settings.write_text("my.plugin.depth=3\nlog.retention.hour=24\n")
+    words = ["start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--config", str(settings)]
+    broker = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=PIPE, stderr=PIPE, text=True)
+    try:
+        assert broker.stdout is not None
+        assert "is ready" in broker.stdout.readline()
+    finally:
+        broker.terminate()
+        _, err = broker.communicate(timeout=30)
+    [warning] = [line for line in err.splitlines() if "WARNING" in line]
+    assert "my.plugin.depth; log.retention.hour Did you mean log.retention.hours?" in warning

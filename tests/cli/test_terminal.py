@@ -20,6 +20,14 @@ def _seen(
     environment: Mapping[str, str], *words: str, typed: str = "", status: int = 0, interrupt_at: bytes = b""
 ) -> list[str]:
     """The lines on the terminal at the end, without colours and without input; Ctrl-C comes at `interrupt_at`."""
+    seen = _styled(environment, *words, typed=typed, status=status, interrupt_at=interrupt_at)
+    return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode().splitlines()
+
+
+def _styled(
+    environment: Mapping[str, str], *words: str, typed: str = "", status: int = 0, interrupt_at: bytes = b""
+) -> bytes:
+    """The same as the bytes that the terminal gets."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     attributes = termios.tcgetattr(theirs)
@@ -42,7 +50,7 @@ def _seen(
             interrupt_at = b""
     os.close(ours)
     assert process.wait(timeout=30) == status, seen
-    return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode().splitlines()
+    return seen
 
 
 def _read(terminal: int) -> bytes:
@@ -104,6 +112,13 @@ def test_ctrl_c_at_a_question_is_an_interruption(
     assert "Traceback" not in "\n".join(seen)
     assert topic in headrace("topics", "list").stdout
     assert topic in headrace("groups", "list").stdout
+
+
+def test_no_colour_is_printed_where_none_is_wanted(topic: str, environment: Mapping[str, str]) -> None:
+    for name, status, style in ((topic, 0, b"\x1b[1mTopic"), (f"no-{topic}", 1, b"\x1b[1;31m")):
+        assert style in _styled(environment, "topics", "describe", name, status=status)
+        plain = _styled({**environment, "NO_COLOR": "1"}, "topics", "describe", name, status=status)
+        assert style not in plain
 
 
 def test_a_question_that_is_not_answered_changes_nothing(topic: str, environment: Mapping[str, str]) -> None:

@@ -143,7 +143,7 @@ def start(
 ) -> None:
     """Start a broker; Ctrl-C stops it.
 
-    It needs nothing else running and no configuration. Settings carry Kafka's names; --set goes before the file.
+    It needs nothing else running and no configuration. Settings carry Kafka's names; --set overrides the file.
     """
     try:
         options = start_args.start_options(data, listen, config, settings or [], until_eof=until_eof)

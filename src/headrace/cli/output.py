@@ -32,6 +32,11 @@ def is_terminal(stream: IO[str]) -> bool:
     return stream.isatty()
 
 
+def _is_styled(stream: IO[str]) -> bool:
+    """Whether bold and colours are wanted there: see https://no-color.org."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def stdout_is_terminal() -> bool:
     """Whether a person reads the results."""
     return sys.stdout.isatty()
@@ -62,7 +67,8 @@ def print_pairs(pairs: Sequence[tuple[str, Cell]]) -> None:
     width = max(len(name) for name, _ in pairs)
     for name, cell in pairs:
         value = "-" if cell is None else _shown(cell) if on_terminal else str(cell)
-        write_lines(f"\x1b[1m{name:<{width}}\x1b[0m   {value}" if on_terminal else f"{name.lower()}\t{value}")
+        title = f"\x1b[1m{name:<{width}}\x1b[0m" if _is_styled(sys.stdout) else f"{name:<{width}}"
+        write_lines(f"{title}   {value}" if on_terminal else f"{name.lower()}\t{value}")
 
 
 def print_json(value: object) -> None:
@@ -114,7 +120,7 @@ def tell(text: str) -> None:
 
 def tell_error(what: str, hint: str | None) -> None:
     """Say what went wrong and what to do, on standard error."""
-    mark = "\x1b[1;31mError:\x1b[0m" if is_terminal(sys.stderr) else "Error:"
+    mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"
     tell(_folded(f"{mark} {what}") + (f"\n{_folded(hint)}" if hint else ""))
 
 
