@@ -172,7 +172,7 @@ def test_only_what_is_named_is_reset(headrace: Headrace, group: str, topic: str)
     failed = headrace("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:7", status=1)
     assert f"there is no partition 7 of topic '{topic}'" in failed.stderr
     assert "is no topic" in headrace("groups", "reset", group, "--to", "end", "-t", f"{topic}:x", status=2).stderr
-    assert "one thing says" in headrace("groups", "reset", group, status=2).stderr
+    assert "give exactly one of" in headrace("groups", "reset", group, status=2).stderr
 
 
 @pytest.mark.parametrize("form", ["json", "table", "kafka", "kafka of several groups"])

@@ -235,10 +235,11 @@ def reset(
     Offsets are kept within what a partition holds.
     """
     if (to is not None) + (shift_by is not None) + (from_file is not None) != 1:
-        raise usage_error("one thing says where to go on", "Give --to, --shift-by or --from-file.")
+        raise usage_error("give exactly one of --to, --shift-by and --from-file")
     from headrace.cli import group_calls, group_reset
     from headrace.cli.offset_plan import parse_selection
 
+    target = None if to is None else group_reset.parse_target(to)
     selection = parse_selection(topic or (), "--topic")
     cluster = _connect(bootstrap)
     described = group_calls.describe_groups(cluster, [group]).get(group)
@@ -251,7 +252,7 @@ def reset(
             f"group '{group}' has {output.count(len(members), 'member')}: {clients}",
             "Stop its members first, so that they do not go on from where they are.",
         )
-    steps = group_reset.steps(cluster, group, to, shift_by, from_file, selection)
+    steps = group_reset.steps(cluster, group, target, shift_by, from_file, selection)
     if execute:
         group_calls.alter(cluster, group, {(step.topic, step.partition): step.new for step in steps})
     group_reset.print_steps(group, steps, execute=execute, json=json)

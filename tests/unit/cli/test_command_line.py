@@ -60,7 +60,7 @@ def test_every_command_explains_itself_with_examples(command: list[str]) -> None
         ("produce t --keep-partitions", "goes with --jsonl"),
         ("produce t --idempotent --acks 1", "needs --acks all"),
         ("produce t --compression rar", "rar"),
-        ("consume t --from nowhere", "is no place in a topic"),
+        ("consume t --from nowhere", "is not a valid position"),
         ("consume t --group g --partition 1", "shares out the partitions itself"),
         ("consume t --jsonl --print-key", "each say what a line is"),
         ("consume t --format {nothing}", "is no field of a record"),

@@ -87,7 +87,7 @@ def test_headers_may_be_an_object_and_a_time_may_be_text() -> None:
         ('{"partition": -1}', "'partition' is -1"),
         ('{"partition": true}', "'partition' is true"),
         ('{"timestamp": 1.5}', "'timestamp' is 1.5"),
-        ('{"timestamp": "soon"}', "'timestamp': 'soon' is no time"),
+        ('{"timestamp": "soon"}', "'timestamp': 'soon' is not a valid time"),
         ('{"headers": [["a"]]}', "pairs"),
         ('{"headers": {"a": 1}}', "'header a' is neither"),
     ],
