@@ -27,7 +27,10 @@ class Position:
     number: int = 0
 
     def offset(self, earliest: int, latest: int) -> int | None:
-        """The offset in a partition that holds `earliest` up to but not with `latest`; None where a time or a group decides."""
+        """The offset in a partition that holds `earliest` up to but not with `latest`.
+
+        None for a time, and for what a group has committed.
+        """
         match self.start:
             case Start.BEGINNING:
                 return earliest
@@ -82,8 +85,8 @@ def parse_moment(text: str, now_ms: int) -> int:
         return round(datetime.fromisoformat(word).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"'{text}' is not a valid time: use an ISO date or time (2026-11-21, 2026-11-21T09:30:00Z), @MILLISECONDS or how "
-            "long ago (15m, 2h, 1d12h)"
+            f"'{text}' is not a valid time: use an ISO date or time (2026-11-21, 2026-11-21T09:30:00Z), @MILLISECONDS "
+            "or how long ago (15m, 2h, 1d12h)"
         ) from None
 
 
