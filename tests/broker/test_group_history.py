@@ -225,7 +225,7 @@ def test_metrics_have_the_names_of_the_exporters(broker: Broker) -> None:
 
     with member(broker.bootstrap, "billing") as consumer:
         consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
-        wait_for(lambda: metrics(broker).get("kafka_consumergroup_group_sum_lag"), "a sample")
+        wait_for(lambda: metrics(broker).get("kafka_consumergroup_group_sum_lag") == {("billing",): 60}, "a sample")
         found = metrics(broker)
     assert set(found["kafka_consumergroup_lag"].values()) == {60.0, 0.0}
     assert set(found["kafka_consumergroup_current_offset"].values()) == {40.0}
@@ -300,16 +300,20 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def test_a_history_survives_a_kill(process: BrokerProcess) -> None:
     http = f"http://{process.settings['headrace.http.listener']}"
+
+    def history() -> list[Any]:
+        return list(get(http, "/groups/history?group=g")["series"])
+
     produce(process.bootstrap, 10)
     with member(process.bootstrap, "g") as consumer:
         consumer.commit(offsets=[TopicPartition("orders", 0, 4)], asynchronous=False)
-        wait_for(lambda: len(get(http, "/groups/history?group=g")["series"]) > 0, "a sample")
+        wait_for(lambda: [series for series in history() if series["points"][-1][1] == 4], "a sample")
     before = get(http, "/groups/timeline?group=g")["events"]
     assert before[-1]["event"] == "empty"
     process.restart(signal.SIGKILL)
     after = get(http, "/groups/timeline?group=g")["events"]
     assert after[: len(before)] == before
-    series = get(http, "/groups/history?group=g")["series"][0]
+    series = history()[0]
     assert series["points"][-1][1:4] == [4, 10, 6]
 
 
