@@ -2,6 +2,8 @@
 
 import sys
 import time
+from dataclasses import asdict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +23,22 @@ app = typer.Typer(cls=Group, no_args_is_help=True, help="List, describe, reset a
 _NO_REASON = "not provided"
 """What a broker writes where a client gives no reason (KIP-800)."""
 
+
+class Reset(StrEnum):
+    """An auto.offset.reset that lag can assume."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+AssumedReset = Annotated[
+    Reset | None,
+    typer.Option(
+        "--assume-reset",
+        show_default="what the broker assumes, or earliest",
+        help="Where partitions without a committed offset count from, as consumers' auto.offset.reset says it.",
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="GROUP", show_default=False, help="Name of the group.")]
 Names = Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False, help="Names of groups.")]
 Http = Annotated[
@@ -61,6 +79,7 @@ def list_groups(
     lag: Annotated[
         bool, typer.Option("--lag", "-l", help="Members and lag of each group too, which takes longer.")
     ] = False,
+    assume_reset: AssumedReset = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -69,14 +88,20 @@ def list_groups(
     from headrace.cli import group_calls, group_report
 
     entries = group_calls.list_groups(cluster, state or (), type or ())
-    fares = group_report.fares(cluster, entries) if lag else {}
+    reset = group_report.assumed_reset(cluster, None, assume_reset) if lag else ""
+    fares = group_report.fares(cluster, entries, reset) if lag else {}
     if json:
         shown = []
         for entry in entries:
-            found = {"name": entry.name, "type": entry.type, "state": entry.state, "protocol_type": entry.protocol_type}
+            found: dict[str, Any] = {
+                "name": entry.name,
+                "type": entry.type,
+                "state": entry.state,
+                "protocol_type": entry.protocol_type,
+            }
             if lag:
                 fare = fares[entry.name]
-                found |= {"members": fare.members, "lag": fare.lag, "lag_seconds": fare.lag_seconds}  # type: ignore[dict-item]
+                found |= {**asdict(fare), "assumed_reset": reset}
             shown.append(found)
         output.print_json(shown)
         return
@@ -88,11 +113,14 @@ def list_groups(
     columns = [Column("Group"), Column("Type"), Column("State")]
     rows: list[list[output.Cell]] = [[entry.name, entry.type or None, entry.state or None] for entry in entries]
     if lag:
-        columns += [Column("Members", number=True), Column("Lag", number=True), Column("Behind", number=True)]
+        columns += [Column(title, number=True) for title in ("Members", "Lag", "Behind", "Not committed")]
         for row, entry in zip(rows, entries, strict=True):
             fare = fares[entry.name]
             row += [fare.members, fare.lag, group_report.seconds(fare.lag_seconds, on_terminal)]
+            row.append(fare.partitions_not_committed)
     output.print_table(columns, rows)
+    if on_terminal and any(fare.partitions_not_committed for fare in fares.values()):
+        output.tell(f"Partitions that are not committed are {group_report.counted_from(reset)}.")
 
 
 @app.command(
@@ -109,6 +137,7 @@ def describe(
     rebalances: Annotated[
         int, typer.Option("--rebalances", "-r", min=0, metavar="N", help="How many of the latest rebalances.")
     ] = 5,
+    assume_reset: AssumedReset = None,
     http: Http = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -119,7 +148,8 @@ def describe(
     """
     from headrace.cli.group_report import print_reports, report
 
-    reports = report(_connect(bootstrap), list(dict.fromkeys(groups)), http, rebalances=rebalances)
+    names = list(dict.fromkeys(groups))
+    reports = report(_connect(bootstrap), names, http, reset=assume_reset, rebalances=rebalances)
     if json:
         output.print_json([group.as_json() for group in reports])
     else:
