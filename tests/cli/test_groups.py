@@ -263,7 +263,7 @@ def test_a_file_that_is_none_of_offsets(headrace: Headrace, group: str, tmp_path
 
 def test_a_group_with_members_is_left_alone(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
     with member(bootstrap, group, topic):
-        assert "once its 1 member have stopped" in headrace("groups", "reset", group, "--to", "end").stderr
+        assert "once its 1 member has stopped" in headrace("groups", "reset", group, "--to", "end").stderr
         refused = headrace("groups", "reset", group, "--to", "end", "--execute", status=1)
         assert f"group '{group}' has 1 member: tester at " in refused.stderr
         assert f"group '{group}' has members" in headrace("groups", "delete", group, "--yes", status=1).stderr

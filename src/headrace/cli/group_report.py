@@ -9,6 +9,7 @@ from typing import Any
 from headrace.cli import group_calls, output
 from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets
 from headrace.cli.group_calls import GroupEntry, Place
+from headrace.cli.group_layout import Name, Prose, print_table, shortened, terminal_width
 from headrace.cli.http_side import HttpSide, broker_setting, http_side
 from headrace.cli.output import Cell, Column
 
@@ -281,24 +282,27 @@ def fares(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[s
 
 # Drawing
 
-_MEMBERS = [Column("Member"), Column("Client"), Column("Host"), Column("Instance"), Column("Assigned")]
+_MEMBERS = [Name("Member"), Name("Client"), Name("Host"), Name("Instance"), Prose("Assigned")]
 _PARTITIONS = [
-    Column("Topic"),
+    Name("Topic"),
     Column("Partition", number=True),
     Column("Committed", number=True),
     Column("End", number=True),
     Column("Lag", number=True),
     Column("Behind", number=True),
-    Column("Member"),
+    Name("Member"),
 ]
 _REBALANCES = [
     Column("Began"),
     Column("Took", number=True),
     Column("Gen", number=True),
     Column("Outcome"),
-    Column("Who"),
-    Column("Waited for"),
+    Prose("Who"),
+    Prose("Waited for"),
 ]
+
+
+_TITLE_WIDTH = len("Not committed   ")
 
 
 def print_reports(reports: Sequence[GroupReport]) -> None:
@@ -311,13 +315,13 @@ def print_reports(reports: Sequence[GroupReport]) -> None:
         if group.members:
             output.write_lines("")
             columns, rows = _without_empty(_MEMBERS, [_member_row(member, on_terminal) for member in group.members])
-            output.print_table(columns, rows)
+            print_table(columns, rows)
         if group.partitions:
             output.write_lines("")
             names = {member.member_id: _short(member) for member in group.members} if on_terminal else {}
             rows = [_partition_row(each, names, on_terminal) for each in group.partitions]
             columns, rows = _without_empty(_PARTITIONS, rows) if on_terminal else (_PARTITIONS, rows)
-            output.print_table(columns, rows)
+            print_table(columns, rows)
         if group.rebalances:
             output.write_lines("")
             print_rebalances(group.rebalances)
@@ -333,7 +337,7 @@ def print_rebalances(rebalances: Sequence[Mapping[str, Any]]) -> None:
         for found in each[field]
         for member in (found["waited_for"] if field == "phases" else [found])
     )
-    output.print_table(_REBALANCES, [_rebalance_row(each, name, on_terminal) for each in rebalances])
+    print_table(_REBALANCES, [_rebalance_row(each, name, on_terminal) for each in rebalances])
 
 
 _VERBS = {
@@ -380,11 +384,11 @@ def seconds(duration: float | None, on_terminal: bool) -> Cell:
 
 def _summary(group: GroupReport, on_terminal: bool) -> list[tuple[str, Cell]]:
     pairs: list[tuple[str, Cell]] = [
-        ("Group", group.name),
+        ("Group", _fitted(group.name, on_terminal)),
         ("Type", group.type or None),
         ("State", group.state or None),
         ("Assignor", group.assignor or None),
-        ("Coordinator", group.coordinator),
+        ("Coordinator", _fitted(group.coordinator, on_terminal)),
         ("Members", len(group.members)),
         ("Lag", group.lag),
         ("Behind", seconds(group.lag_seconds, on_terminal)),
@@ -397,6 +401,11 @@ def _summary(group: GroupReport, on_terminal: bool) -> list[tuple[str, Cell]]:
     if group.trend is not None:
         pairs.append(("Trend", _trend(group, on_terminal)))
     return pairs
+
+
+def _fitted(value: str, on_terminal: bool) -> str:
+    """Short enough to stand behind its title."""
+    return shortened(value, terminal_width() - _TITLE_WIDTH) if on_terminal else value
 
 
 def counted_from(reset: str) -> str:

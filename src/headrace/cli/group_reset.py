@@ -7,6 +7,7 @@ import typer
 from headrace.cli import group_calls, output
 from headrace.cli.cluster import Cluster, Offsets
 from headrace.cli.failures import CommandError
+from headrace.cli.group_layout import Name, print_table
 from headrace.cli.offset_plan import Place, Selection, Step, missing_places, plan, read_offsets
 from headrace.cli.output import Column
 from headrace.cli.positions import Position, Start, parse_position
@@ -91,14 +92,14 @@ def print_steps(group: str, steps: list[Step], *, execute: bool, json: bool) -> 
             }
         )
         return
-    columns = [Column("Topic"), Column("Partition", number=True), Column("Current", number=True)]
+    columns = [Name("Topic"), Column("Partition", number=True), Column("Current", number=True)]
     columns += [Column("New", number=True), Column("Change", number=True)]
     rows: list[list[output.Cell]] = [
         [step.topic, step.partition, step.current, step.new, _change(step)] for step in steps
     ]
     if not output.stdout_is_terminal():
         columns, rows = columns[:4], [row[:4] for row in rows]
-    output.print_table(columns, rows)
+    print_table(columns, rows)
 
 
 def _change(step: Step) -> output.Cell:

@@ -86,6 +86,7 @@ def list_groups(
     """List groups with their type and state."""
     cluster = _connect(bootstrap)
     from headrace.cli import group_calls, group_report
+    from headrace.cli.group_layout import Name, print_table
 
     entries = group_calls.list_groups(cluster, state or (), type or ())
     reset = group_report.assumed_reset(cluster, None, assume_reset) if lag else ""
@@ -110,7 +111,7 @@ def list_groups(
         output.tell(f"No groups at {bootstrap}{filtered}.")
         return
     on_terminal = output.stdout_is_terminal()
-    columns = [Column("Group"), Column("Type"), Column("State")]
+    columns = [Name("Group"), Column("Type"), Column("State")]
     rows: list[list[output.Cell]] = [[entry.name, entry.type or None, entry.state or None] for entry in entries]
     if lag:
         columns += [Column(title, number=True) for title in ("Members", "Lag", "Behind", "Not committed")]
@@ -118,7 +119,7 @@ def list_groups(
             fare = fares[entry.name]
             row += [fare.members, fare.lag, group_report.seconds(fare.lag_seconds, on_terminal)]
             row.append(fare.partitions_not_committed)
-    output.print_table(columns, rows)
+    print_table(columns, rows)
     if on_terminal and any(fare.partitions_not_committed for fare in fares.values()):
         output.tell(f"Partitions that are not committed are {group_report.counted_from(reset)}.")
 
@@ -296,7 +297,8 @@ def reset(
     if execute:
         output.tell(f"Reset group {group}: {output.count(len(steps), 'partition')}")
     else:
-        busy = f" once its {output.count(len(members), 'member')} have stopped" if members else ""
+        verb = "has" if len(members) == 1 else "have"
+        busy = f" once its {output.count(len(members), 'member')} {verb} stopped" if members else ""
         output.tell(f"Nothing was changed; --execute does it{busy}.")
 
 
@@ -429,13 +431,14 @@ def _timeline(
 
 
 def _print_events(events: list[dict[str, Any]]) -> None:
+    from headrace.cli.group_layout import Name, Prose, print_table
     from headrace.cli.group_report import moment, namer
 
     on_terminal = output.stdout_is_terminal()
     name = namer(event["member"] for event in events if event["member"])
-    columns = [Column("Time"), Column("Gen", number=True), Column("Member"), Column("Event"), Column("Reason")]
+    columns = [Column("Time"), Column("Gen", number=True), Name("Member"), Prose("Event"), Prose("Reason")]
     if not on_terminal:
-        columns[2:3] = [Column("Member"), Column("Client"), Column("Host"), Column("Instance")]
+        columns[2:3] = [Name("Member"), Name("Client"), Name("Host"), Name("Instance")]
     rows: list[list[output.Cell]] = []
     for event in events:
         member = event["member"]
@@ -448,4 +451,4 @@ def _print_events(events: list[dict[str, Any]]) -> None:
             row += [member["member_id"], member["client_id"], member["host"], member["instance_id"]]
         reason = event["reason"].removesuffix(_NO_REASON).removesuffix("; client reason: ")
         rows.append([*row, event["text"], reason or None])
-    output.print_table(columns, rows)
+    print_table(columns, rows)
