@@ -27,6 +27,7 @@ from headrace.coordinator.membership import ClassicMember, Membership
 from headrace.coordinator.records import GroupMetadata, MemberMetadata
 from headrace.coordinator.states import VALID_PREVIOUS, GroupState
 from headrace.errors import ErrorCode
+from headrace.wording import count
 
 _JOIN_TIMER = Timer(TimerKind.JOIN)
 _SYNC_TIMER = Timer(TimerKind.SYNC)
@@ -176,7 +177,7 @@ class Rebalance:
         self.protocol_name = self.membership.select_protocol()
         self.subscribed_topics = self._compute_subscribed_topics()
         self.move_to(GroupState.COMPLETING_REBALANCE, now_ms)
-        reason = f"{len(self.membership)} members, protocol {self.protocol_name}"
+        reason = f"{count(len(self.membership), 'member')}, protocol {self.protocol_name}"
         out.append(Note(what=Happening.COMPLETING, generation=self.generation, reason=reason))
         self.membership.pending_syncs = set(self.membership.members)
         for member in self.membership.members.values():
@@ -195,7 +196,9 @@ class Rebalance:
             return
         self._propagate(out, cause.assignments, error)
         self.move_to(GroupState.STABLE, now_ms)
-        out.append(Note(what=Happening.STABLE, generation=self.generation, reason=f"{len(self.membership)} members"))
+        out.append(
+            Note(what=Happening.STABLE, generation=self.generation, reason=count(len(self.membership), "member"))
+        )
 
     def _propagate(self, out: list[Effect], assignments: dict[str, bytes], error: ErrorCode) -> None:
         for member in self.membership.members.values():

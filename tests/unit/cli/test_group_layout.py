@@ -19,7 +19,7 @@ def test_a_long_name_loses_its_middle() -> None:
 
 
 def test_what_fits_stays_as_it_is() -> None:
-    rows = [["09:30:00", 1, "app", "joined", "not provided"]]
+    rows: list[list[str | int | None]] = [["09:30:00", 1, "app", "joined", "not provided"]]
     assert fitted(COLUMNS, rows, 80) == rows
 
 
