@@ -224,7 +224,7 @@ class ConsumerGroup(ConsumerState):
             out.decision.append((MemberKey(self.group_id, member_id), subscription_of(after)))
         if is_new or has_changed:
             what = Happening.JOINED if is_new else Happening.SUBSCRIBED
-            change = f"member {member_id} {'joined' if is_new else 'changed its subscription'}"
+            change = f"member {member_id} ({after.client_id}) {'joined' if is_new else 'changed its subscription'}"
             self._note(out, what, after, f"{count(len(after.topics), 'topic')} {after.regex}".rstrip())
         draft.members[member_id] = after
         if has_changed or not self._has_seen(topics):
@@ -276,7 +276,8 @@ class ConsumerGroup(ConsumerState):
             out.effects += no_more_timers(member.member_id)
         self._forget_unused_regexes(out, draft)
         draft.metadata_hash = metadata_hash(topics_of(draft), topics)
-        self._bump(out, draft, f"{', '.join(member.member_id for member in members)} is gone")
+        names = ", ".join(f"{member.member_id} ({member.client_id})" for member in members)
+        self._bump(out, draft, f"member {names} is gone" if len(members) == 1 else f"members {names} are gone")
 
     def _member_tombstones(self, member_id: str) -> Iterator[tuple[ConsumerKey, None]]:
         for kind in (CurrentAssignmentKey, TargetMemberKey, MemberKey):

@@ -417,7 +417,7 @@ class GroupCoordinator:
         key = group.group_id, effect.timer
         if effect.may_run_already and key in self._timers:
             return
-        if self._timers.schedule(key, self._loop.time() + effect.delay_ms / 1000):
+        if self._timers.schedule(key, self._loop.time() + max(effect.delay_ms, 0) / 1000):
             self._arm()
 
     def _arm(self) -> None:
