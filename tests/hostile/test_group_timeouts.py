@@ -71,6 +71,11 @@ class Member:
     def ask(self, api: ApiKey, version: int, **message: Any) -> dict[str, Any]:
         return self._client.ask(api, version, {"group_id": self._group, **message})
 
+    def has_coordinator(self) -> bool:
+        """Asking makes the topic that keeps groups."""
+        answer = self._client.ask(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [self._group]})
+        return bool(answer["coordinators"][0]["error_code"] == "none")
+
     def leave(self) -> None:
         leaver = {"member_id": self.member_id, "group_instance_id": self._instance, "reason": "bye"}
         self.ask(ApiKey.LEAVE_GROUP, 5, member_id="", members=[leaver])
@@ -86,7 +91,8 @@ def test_a_group_that_cannot_go_on_keeps_nobody_waiting(
     group = f"hostile-{uuid.uuid4().hex[:12]}"
     patient = Member(address, group, "patient", 60_000)
     hasty = Member(address, group, "hasty", rebalance_timeout_ms)
-    wait_for(lambda: patient.join() == "none", "a coordinator")
+    wait_for(patient.has_coordinator, "a coordinator")
+    wait_for(lambda: patient.join() == "none", "its groups")
     hasty.send_join()
     wait_for(lambda: patient.ask(ApiKey.HEARTBEAT, 4, **_beat(patient))["error_code"] != "none", "a rebalance")
     assert (patient.join(), hasty.joined()) == ("none", "none")
