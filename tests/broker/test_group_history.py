@@ -93,12 +93,66 @@ def test_lag_pace_and_owners_are_those_of_now(broker: Broker, protocol: str) -> 
         )
     assert (described["type"], described["state"], described["members"]) == (protocol, "Stable", 1)
     assert listed["group"] == "billing"
-    [only] = described["partitions"]
-    assert (only["committed"], only["end"], only["lag"], only["lost"]) == (40, 100, 60, 0)
-    assert 0 < only["lag_seconds"] < 60
+    read, empty = described["partitions"]
+    assert (read["committed"], read["end"], read["lag"], read["lost"]) == (40, 100, 60, 0)
+    assert 0 < read["lag_seconds"] < 60
+    assert (empty["committed"], empty["end"], empty["lag"], empty["lag_seconds"]) == (None, 0, 0, 0.0)
     [who] = described["member_list"]
     assert (who["client_id"], who["host"], who["partitions"]) == ("app", "127.0.0.1", {"orders": [0, 1]})
-    assert only["member_id"] == who["member_id"]
+    assert read["member_id"] == who["member_id"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(("assumed", "unread"), [("earliest", 30), ("latest", 0)])
+def test_partitions_without_a_commit_count_from_where_the_group_would_start(
+    protocol: str, assumed: str, unread: int
+) -> None:
+    with Broker({**SETTINGS, "headrace.group.lag.assumed.reset": assumed}) as broker:
+        create(broker.bootstrap)
+        produce(broker.bootstrap, 100)
+        produce(broker.bootstrap, 30, partition=1)
+        with member(broker.bootstrap, "billing", group_protocol=protocol) as consumer:
+            consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
+            described = get(broker.http, "/groups/describe?group=billing")
+            wait_for(lambda: metrics(broker).get("headrace_consumergroup_assumed_offset"), "a sample")
+            wait_for(lambda: get(broker.http, "/groups")["groups"][0]["lag"] == 60 + unread, "a sample")
+        # It is no less behind because its last member is gone.
+        wait_for(lambda: get(broker.http, "/groups")["groups"][0]["members"] == 0, "the member is gone")
+        listed = get(broker.http, "/groups")
+        assert get(broker.http, "/groups/describe?group=billing")["lag"] == 60 + unread
+        found = metrics(broker)
+        [_, series] = get(broker.http, "/groups/history?group=billing")["series"]
+    [group] = listed["groups"]
+    for each in (described, group):
+        assert (each["lag"], each["partitions_not_committed"]) == (60 + unread, 1)
+    assert listed["assumed_reset"] == described["assumed_reset"] == assumed
+    start = 30 - unread
+    read, waiting = described["partitions"]
+    assert (read["committed"], read["counted_from"], read["lag"]) == (40, 40, 60)
+    assert (waiting["committed"], waiting["counted_from"], waiting["lag"]) == (None, start, unread)
+    assert (waiting["lag_seconds"] > 0) == (unread > 0)
+    assert found["kafka_consumergroup_lag"]["billing", "1", "orders"] == unread
+    assert found["kafka_consumergroup_group_sum_lag"] == {("billing",): 60 + unread}
+    assert found["kafka_consumergroup_current_offset"] == {("billing", "0", "orders"): 40}
+    assert found["headrace_consumergroup_assumed_offset"] == {("billing", "1", assumed, "orders"): start}
+    assert found["headrace_consumergroup_partitions_not_committed"] == {("billing", assumed, "orders"): 1}
+    assert [series["points"][-1][place] for place in (1, 2, 3, 6)] == [None, 30, unread, start]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_that_never_commits_is_behind_and_stands_still(broker: Broker, protocol: str) -> None:
+    produce(broker.bootstrap, 100)
+    with member(broker.bootstrap, "billing", group_protocol=protocol):
+        wait_for(lambda: get(broker.http, "/groups")["groups"][0]["trend"] == "stalled", "samples")
+        [group] = get(broker.http, "/groups")["groups"]
+        assert metrics(broker)["kafka_consumergroup_group_max_lag"] == {("billing",): 100}
+    assert (group["lag"], group["topics"], group["partitions_not_committed"]) == (100, ["orders"], 2)
+
+
+def metrics(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
+    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {each.name: {tuple(sample.labels.values()): sample.value for sample in each.samples} for each in families}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -143,7 +197,7 @@ def test_a_history_has_every_sample_and_what_is_gone_ends(broker: Broker) -> Non
         for offset in (2, 5, 9):
             consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
             wait_for(lambda: points(broker, "g")[-1:] and points(broker, "g")[-1][1] == offset, "a sample")  # noqa: B023
-    seen = points(broker, "g")
+    seen = [point for point in points(broker, "g") if point[1] is not None]
     assert [committed for committed, _ in {(point[1], None): None for point in seen}] == [2, 5, 9]
     assert {point[2] for point in seen} == {10}
     assert all(point[3] == point[2] - point[1] for point in seen)
@@ -169,25 +223,17 @@ def points(broker: Broker, group: str) -> list[Any]:
 def test_metrics_have_the_names_of_the_exporters(broker: Broker) -> None:
     produce(broker.bootstrap, 100)
 
-    def metrics() -> dict[str, dict[tuple[str, ...], float]]:
-        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as answer:
-            families = text_string_to_metric_families(answer.read().decode())
-        return {
-            each.name: {tuple(sample.labels.values()): sample.value for sample in each.samples} for each in families
-        }
-
     with member(broker.bootstrap, "billing") as consumer:
         consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
-        wait_for(lambda: metrics().get("kafka_consumergroup_group_sum_lag"), "a sample")
-        found = metrics()
-    assert set(found["kafka_consumergroup_lag"].values()) == {60.0}
+        wait_for(lambda: metrics(broker).get("kafka_consumergroup_group_sum_lag") == {("billing",): 60}, "a sample")
+        found = metrics(broker)
+    assert set(found["kafka_consumergroup_lag"].values()) == {60.0, 0.0}
     assert set(found["kafka_consumergroup_current_offset"].values()) == {40.0}
     assert found["kafka_consumergroup_lag_sum"] == {("billing", "orders"): 60.0}
     assert found["kafka_consumergroup_members"] == {("billing",): 1.0}
     assert found["kafka_consumergroup_group_max_lag"] == {("billing",): 60.0}
     assert 0 < found["kafka_consumergroup_group_max_lag_seconds"]["billing",] < 60
-    [age] = found["kafka_consumergroup_group_lag_seconds"].values()
-    assert 0 < age < 60
+    assert 0 < found["kafka_consumergroup_group_lag_seconds"]["billing", "0", "orders"] < 60
     assert found["headrace_consumergroup_rebalances"]["billing",] == 1.0
     named = set(re.findall(r"`((?:kafka|headrace)_[a-z_]+)`", PAGE.read_text()))
     # A forecast is only there where there is one.
@@ -254,16 +300,20 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def test_a_history_survives_a_kill(process: BrokerProcess) -> None:
     http = f"http://{process.settings['headrace.http.listener']}"
+
+    def history() -> list[Any]:
+        return list(get(http, "/groups/history?group=g")["series"])
+
     produce(process.bootstrap, 10)
     with member(process.bootstrap, "g") as consumer:
         consumer.commit(offsets=[TopicPartition("orders", 0, 4)], asynchronous=False)
-        wait_for(lambda: len(get(http, "/groups/history?group=g")["series"]) > 0, "a sample")
+        wait_for(lambda: [series for series in history() if series["points"][-1][1] == 4], "a sample")
     before = get(http, "/groups/timeline?group=g")["events"]
     assert before[-1]["event"] == "empty"
     process.restart(signal.SIGKILL)
     after = get(http, "/groups/timeline?group=g")["events"]
     assert after[: len(before)] == before
-    [series] = get(http, "/groups/history?group=g")["series"]
+    series = history()[0]
     assert series["points"][-1][1:4] == [4, 10, 6]
 
 

@@ -312,7 +312,7 @@ def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path, failing
             assert produce(client, "new", 0) == produce(client, "new", 1) == "none"
         told = [line for line in dirs.broker.log().splitlines() if f"Log directory {dirs.b} has failed" in line]
         assert len(told) == 1
-        assert "its 1 partitions are offline" in told[0]
+        assert "as the answer: 1 partition." in told[0]
         # the request that met the failure, and perhaps one more before the partition was taken offline
         assert len([line for line in dirs.broker.log().splitlines() if "Produce to" in line]) <= 2
         assert dirs.broker.sigterm() == 0

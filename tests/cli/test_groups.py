@@ -104,6 +104,53 @@ def test_a_group_is_described(
     assert row.startswith(f"{topic}\t0\t4\t10\t6\t")
 
 
+@pytest.mark.parametrize("side", ["wire", "http"])
+@pytest.mark.parametrize(("assumed", "unread"), [("earliest", 15), ("latest", 6)])
+def test_partitions_without_a_commit_are_marked_and_count(
+    headrace: Headrace,
+    bootstrap: str,
+    group: str,
+    topic: str,
+    side: str,
+    assumed: str,
+    unread: int,
+    request: pytest.FixtureRequest,
+) -> None:
+    more = ("--http", request.getfixturevalue("http")) if side == "http" else ()
+    headrace("groups", "delete-offsets", group, f"{topic}:1", "--yes")
+    with member(bootstrap, group, topic):
+        headrace("produce", topic, "--partition", "1", stdin="x\n" * 4)
+        more = (*more, "--assume-reset", assumed)
+        described = describe(headrace, group, *more)
+        first, second = described["partitions"]
+        assert (first["committed"], first["counted_from"], first["lag"]) == (4, 4, 6)
+        start = 9 if assumed == "latest" else 0
+        assert (second["committed"], second["counted_from"], second["end"], second["lag"]) == (
+            None,
+            start,
+            9,
+            9 - start,
+        )
+        assert (described["lag"], described["partitions_not_committed"]) == (unread, 1)
+        assert described["assumed_reset"] == assumed
+        lines = headrace("groups", "describe", group, *more).stdout.splitlines()
+        assert {"not committed\t1", f"assumed reset\t{assumed}"} <= set(lines)
+        listed = json.loads(headrace("groups", "list", "--lag", "--json", "--assume-reset", assumed).stdout)
+        [found] = [each for each in listed if each["name"] == group]
+        assert (found["lag"], found["partitions_not_committed"], found["assumed_reset"]) == (unread, 1, assumed)
+
+
+def test_what_the_broker_assumes_is_asked(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker({"headrace.group.lag.assumed.reset": "latest"}) as broker:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)
+        headrace("produce", "t", "--create", stdin="x\n" * 4)
+        with member(broker.bootstrap, "g", "t"):
+            assert (describe(headrace, "g")["assumed_reset"], describe(headrace, "g")["lag"]) == ("latest", 0)
+            assert describe(headrace, "g", "--assume-reset", "earliest")["lag"] == 4
+            [listed] = json.loads(headrace("groups", "list", "--lag", "--json").stdout)
+            assert (listed["lag"], listed["assumed_reset"]) == (0, "latest")
+
+
 def test_members_and_what_they_read_are_described(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
     with member(bootstrap, group, topic):
         [who] = describe(headrace, group)["members"]
@@ -118,9 +165,9 @@ def test_a_group_without_offsets_and_one_whose_topic_is_gone(
     fresh = f"{topic}-fresh"
     with member(bootstrap, fresh, topic):
         partitions = describe(headrace, fresh)["partitions"]
-        assert [(each["partition"], each["committed"], each["lag"]) for each in partitions] == [
-            (0, None, None),
-            (1, None, None),
+        assert [(each["partition"], each["committed"], each["end"], each["lag"]) for each in partitions] == [
+            (0, None, 10, 10),
+            (1, None, 5, 5),
         ]
     headrace("topics", "delete", topic, "--yes")
     wait_for(lambda: describe(headrace, group)["lag"] is None, "a lag that nobody knows any more")
@@ -172,7 +219,15 @@ def test_only_what_is_named_is_reset(headrace: Headrace, group: str, topic: str)
     failed = headrace("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:7", status=1)
     assert f"there is no partition 7 of topic '{topic}'" in failed.stderr
     assert "is no topic" in headrace("groups", "reset", group, "--to", "end", "-t", f"{topic}:x", status=2).stderr
-    assert "one thing says" in headrace("groups", "reset", group, status=2).stderr
+    assert "give exactly one of" in headrace("groups", "reset", group, status=2).stderr
+
+
+def test_a_position_that_makes_no_sense_is_told_before_anything_else(headrace: Headrace, group: str) -> None:
+    for name in (group, "never-there"):
+        failed = headrace("groups", "reset", name, "--to", "banana", status=2).stderr
+        assert "'banana' is not a valid position: use earliest, latest, current, an offset (42)" in " ".join(
+            failed.replace("│", "").split()
+        )
 
 
 @pytest.mark.parametrize("form", ["json", "table", "kafka", "kafka of several groups"])
@@ -208,7 +263,7 @@ def test_a_file_that_is_none_of_offsets(headrace: Headrace, group: str, tmp_path
 
 def test_a_group_with_members_is_left_alone(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
     with member(bootstrap, group, topic):
-        assert "once its 1 member have stopped" in headrace("groups", "reset", group, "--to", "end").stderr
+        assert "once its 1 member has stopped" in headrace("groups", "reset", group, "--to", "end").stderr
         refused = headrace("groups", "reset", group, "--to", "end", "--execute", status=1)
         assert f"group '{group}' has 1 member: tester at " in refused.stderr
         assert f"group '{group}' has members" in headrace("groups", "delete", group, "--yes", status=1).stderr

@@ -1,4 +1,4 @@
-"""What a person sees: commands whose standard streams are a terminal of 80 columns."""
+"""What a person sees: commands whose standard streams are a terminal, of 80 columns if no other width is given."""
 
 import fcntl
 import os
@@ -12,24 +12,39 @@ import termios
 from collections.abc import Mapping
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.testing import Broker
 from tests.cli.conftest import Headrace
+from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 
 def _seen(
-    environment: Mapping[str, str], *words: str, typed: str = "", status: int = 0, interrupt_at: bytes = b""
+    environment: Mapping[str, str],
+    *words: str,
+    typed: str = "",
+    status: int = 0,
+    interrupt_at: bytes = b"",
+    width: int = 80,
 ) -> list[str]:
     """The lines on the terminal at the end, without colours and without input; Ctrl-C comes at `interrupt_at`."""
-    seen = _styled(environment, *words, typed=typed, status=status, interrupt_at=interrupt_at)
+    seen = _styled(environment, *words, typed=typed, status=status, interrupt_at=interrupt_at, width=width)
     return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode().splitlines()
 
 
 def _styled(
-    environment: Mapping[str, str], *words: str, typed: str = "", status: int = 0, interrupt_at: bytes = b""
+    environment: Mapping[str, str],
+    *words: str,
+    typed: str = "",
+    status: int = 0,
+    interrupt_at: bytes = b"",
+    width: int = 80,
 ) -> bytes:
     """The same as the bytes that the terminal gets."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     attributes = termios.tcgetattr(theirs)
     attributes[3] &= ~termios.ECHO
     termios.tcsetattr(theirs, termios.TCSANOW, attributes)
@@ -83,6 +98,38 @@ def test_a_group_fits_the_terminal(headrace: Headrace, topic: str, environment: 
     [row] = [line for line in lines if re.match(rf"{topic} +1 ", line)]
     assert re.search(r" 0 +1,500 +1,500 +\S+ m?s$", row)
     assert _seen(environment, "groups", "delete", group, typed="y\n")[-1].endswith(f"[y/N]: Deleted group {group}")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_long_names_of_groups_fit_the_terminal(width: int, environment: Mapping[str, str]) -> None:
+    port = free_port()
+    name = "settlement-reconciliation-service.production.europe-west-4"
+    topic = f"payments.transactions.{name}.v2"
+    with Broker({"headrace.http.listener": f"127.0.0.1:{port}"}) as broker:
+        there = {**environment, "HEADRACE_BOOTSTRAP": broker.bootstrap}
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic(topic, 6)])[topic].result(10)
+        settings = {"bootstrap.servers": broker.bootstrap, "group.id": name}
+        members = [Consumer({**settings, "client.id": f"{name}-7f9c6d5b8-x{number}"}) for number in range(4)]
+        try:
+            for member in members:
+                member.subscribe([topic])
+            wait_for(lambda: all(member.poll(0.05) or member.assignment() for member in members), "assignments")
+            for words in (
+                ("list", "--lag"),
+                ("describe", name),
+                ("timeline", name),
+                ("timeline", name, "--rebalances"),
+                ("reset", name, "--to", "latest", "--topic", topic),
+            ):
+                lines = _seen(there, "groups", *words, width=width)
+                assert max(map(len, lines)) <= width, words
+                # A name is whole, or has lost its middle; it goes on in no other line.
+                pieces = {piece.rstrip(",;:") for line in lines for piece in line.split() if len(piece) > 20}
+                assert all("…" in piece or piece in (name, topic) for piece in pieces), words
+        finally:
+            for member in members:
+                member.close()
 
 
 def test_deleting_asks_first(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:

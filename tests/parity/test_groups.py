@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from headrace.wire.apis import ApiKey
 from tests.parity.both import Answers, Asked, Both, Side, every_version
 from tests.support.waiting import wait_for
@@ -284,6 +286,17 @@ def test_whoever_joins_again_last_has_no_place(both: Both, name: Names) -> None:
     for connection in ("two", "three", "four"):
         # Kafka finds the new leader in a hash map.
         both.receive(ApiKey.JOIN_GROUP, 3, what="the rest", on=connection, only=lambda answer: answer["generation_id"])
+
+
+@pytest.mark.parametrize("rebalance_timeout", [0, -1])
+def test_a_rebalance_timeout_of_zero_leaves_no_time_to_sync(both: Both, name: Names, rebalance_timeout: int) -> None:
+    group = name()
+    asked = join(group, rebalance_timeout=rebalance_timeout)
+    member = of(both, both.ask(ApiKey.JOIN_GROUP, 3, asked, what="joined"))
+    wait_for_members(both, group, 0)
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1), what="sync")
+    both.ask(ApiKey.HEARTBEAT, 4, heartbeat(group, member, 1), what="heartbeat")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 6, describe(group), what="empty")
 
 
 def wait_for_members(both: Both, group: str, count: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log_dirs import LogDirs
+from headrace.wording import count
 
 if TYPE_CHECKING:
     from headrace.cluster.adoption import Adoption
@@ -41,7 +42,7 @@ def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
     adoption = plan_adoption(log_dirs, cluster, config)
     log.warning("Adopting %s", adoption.summary())
     for topic in adoption.topics:
-        log.info("Adopting topic %s, id %s, %d partitions", topic.name, topic.topic_id, len(topic.partitions))
+        log.info("Adopting topic %s, id %s, %s", topic.name, topic.topic_id, count(len(topic.partitions), "partition"))
     for line in adoption.left_out:
         log.warning("Not adopted: %s", line)
     return adoption

@@ -136,6 +136,7 @@ class Groups:
 
     def _open(self) -> "GroupCoordinator":
         from headrace.broker.group_history.recorder import GroupHistory
+        from headrace.broker.group_history.sampler import Reset
         from headrace.coordinator.runtime import GroupCoordinator
 
         config = self._config
@@ -144,6 +145,7 @@ class Groups:
             interval_ms=config.headrace_group_history_interval_ms,
             retention_ms=config.headrace_group_history_retention_hours * 3_600_000,
             max_bytes=config.headrace_group_history_max_bytes,
+            assumed_reset=Reset(config.headrace_group_lag_assumed_reset),
         )
         coordinator = GroupCoordinator(self._settings(), self._loop, self._topic_table, history.observe)
         self._coordinator = coordinator

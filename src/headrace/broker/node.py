@@ -44,6 +44,7 @@ from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 from headrace.storage.meta_properties import noted_broker_id
 from headrace.types import TopicPartition
+from headrace.wording import count
 
 if TYPE_CHECKING:
     from headrace.broker.apis.groups import Endpoint
@@ -338,12 +339,12 @@ class Node:
     def _take_offline(self, directory: Path, why: str) -> None:
         gone = self.replicas.take_offline(directory, why)
         log.error(
-            "Log directory %s has failed (%s): its %d partitions are offline and answer KAFKA_STORAGE_ERROR, those in"
-            " %d other directories are served. Mend it, then restart the broker%s",
+            "Log directory %s has failed (%s). Offline, with KAFKA_STORAGE_ERROR as the answer: %s. Still served: %s."
+            " Mend it, then restart the broker%s",
             directory,
             why,
-            len(gone),
-            len(self.log_dirs.directories),
+            count(len(gone), "partition"),
+            count(len(self.log_dirs.directories), "other directory", "other directories"),
             "; until then topics and settings cannot be changed, as it has the cluster's metadata"
             if self._metadata.parent == directory
             else "",

@@ -66,7 +66,7 @@ def handover(data: Data, zookeeper: ZooKeeper) -> None:
         broker_id, cluster_id, topics = hand_over(data, zookeeper)
     except KafkaError as error:
         raise CommandError(str(error)) from None
-    output.write_lines(f"Handed over {topics} topics of cluster {cluster_id}.")
+    output.write_lines(f"Handed over {output.count(topics, 'topic')} of cluster {cluster_id}.")
     directories = ",".join(map(str, data))
     output.tell(
         f"Next: start Kafka with broker.id={broker_id}, log.dirs={directories} and zookeeper.connect={zookeeper}"

@@ -1,4 +1,4 @@
-"""What `headrace groups` shows: gathered over the wire and from the broker's HTTP side, then drawn."""
+"""Gather what `headrace groups` shows, over the wire and from the broker's HTTP side, and draw it."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.cli import group_calls, output
-from headrace.cli.cluster import Cluster
+from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets
 from headrace.cli.group_calls import GroupEntry, Place
-from headrace.cli.http_side import HttpSide, http_side
+from headrace.cli.group_layout import Name, Prose, print_table, shortened, terminal_width
+from headrace.cli.http_side import HttpSide, broker_setting, http_side
 from headrace.cli.output import Cell, Column
 
 DAY_MS = 86_400_000
+EARLIEST = "earliest"
+_RESET_SETTING = "headrace.group.lag.assumed.reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class PartitionReport:
     topic: str
     partition: int
     committed: int | None
+    """None where nothing is committed."""
     end: int | None
     """None for a partition that is gone or has no leader."""
     lag: int | None
@@ -40,11 +44,13 @@ class PartitionReport:
     pace: float | None = None
     trend: str | None = None
     catches_up_in_seconds: float | None = None
+    counted_from: int | None = None
+    """The offset that lag counts from: the committed one, or where the group would start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """One group; what only the HTTP side of a Headrace broker tells is None where there is none."""
+    """One group; what only the HTTP side of a Headrace broker knows is None without one."""
 
     name: str
     type: str
@@ -56,6 +62,8 @@ class GroupReport:
     trend: str | None = None
     catches_up_in_seconds: float | None = None
     rebalances: list[dict[str, Any]] | None = field(default=None)
+    assumed_reset: str
+    """The auto.offset.reset that lag assumes for partitions without a committed offset."""
 
     @property
     def lag(self) -> int | None:
@@ -67,13 +75,26 @@ class GroupReport:
         ages = [each.lag_seconds for each in self.partitions if each.lag_seconds is not None]
         return max(ages) if ages else None
 
+    @property
+    def partitions_not_committed(self) -> int:
+        return sum(each.committed is None for each in self.partitions)
+
     def as_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        return {**found, "lag": self.lag, "lag_seconds": self.lag_seconds}
+        return {
+            **asdict(self),
+            "lag": self.lag,
+            "lag_seconds": self.lag_seconds,
+            "partitions_not_committed": self.partitions_not_committed,
+        }
 
 
-def report(cluster: Cluster, names: Sequence[str], http: str | None, *, rebalances: int) -> list[GroupReport]:
-    """Everything about groups that have to exist, with their latest `rebalances`; raises CommandError."""
+def report(
+    cluster: Cluster, names: Sequence[str], http: str | None, *, reset: str | None, rebalances: int
+) -> list[GroupReport]:
+    """Everything about groups that have to exist, with their latest `rebalances`; raises CommandError.
+
+    `reset` is the auto.offset.reset to assume, None for what the broker assumes.
+    """
     described = group_calls.describe_groups(cluster, names)
     for name in names:
         if name not in described:
@@ -86,6 +107,13 @@ def report(cluster: Cluster, names: Sequence[str], http: str | None, *, rebalanc
         side = http_side(cluster, coordinator.id, coordinator.host, http)
         seen = side.get("/groups/describe", group=name) if side else None
         members = _members(description, seen)
+        assumed = seen.get("assumed_reset", EARLIEST) if seen else assumed_reset(cluster, coordinator.id, reset)
+        if seen and reset not in (None, assumed):
+            assumed, partitions = str(reset), _partitions(cluster, name, members, str(reset))
+        elif seen:
+            partitions = _partitions_seen(seen, members)
+        else:
+            partitions = _partitions(cluster, name, members, assumed)
         entry = entries.get(name)
         reports.append(
             GroupReport(
@@ -95,13 +123,23 @@ def report(cluster: Cluster, names: Sequence[str], http: str | None, *, rebalanc
                 assignor=description.partition_assignor,
                 coordinator=f"{coordinator.id} ({coordinator.host}:{coordinator.port})",
                 members=members,
-                partitions=_partitions_seen(seen, members) if seen else _partitions(cluster, name, members),
+                partitions=partitions,
+                assumed_reset=assumed,
                 trend=seen["trend"] if seen else None,
                 catches_up_in_seconds=seen["catches_up_in_seconds"] if seen else None,
                 rebalances=_rebalances(side, name, rebalances) if side and seen else None,
             )
         )
     return reports
+
+
+def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) -> str:
+    """`reset`, or else what the broker assumes, any broker without an id; Apache Kafka assumes nothing."""
+    if reset is not None:
+        return str(reset)
+    if broker_id is None:
+        broker_id = next(iter(cluster.admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers))
+    return broker_setting(cluster, broker_id, _RESET_SETTING) or EARLIEST
 
 
 def _members(description: Any, seen: Mapping[str, Any] | None) -> list[MemberReport]:
@@ -133,26 +171,46 @@ def _owners(members: Sequence[MemberReport]) -> dict[Place, str]:
     }
 
 
-def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport]) -> list[PartitionReport]:
+def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport], reset: str) -> list[PartitionReport]:
     """Where the group stands, over the wire: the age of a record is found by reading it."""
     owners = _owners(members)
     committed = group_calls.committed(cluster, group)
-    bounds = group_calls.bounds(cluster, committed.keys() | owners.keys())
-    behind = {
-        place: max(offset, bounds[place].earliest)
-        for place, offset in committed.items()
-        if place in bounds and offset < bounds[place].latest
-    }
-    times = group_calls.record_times(cluster, behind)
+    places = committed.keys() | owners.keys()
+    bounds = group_calls.bounds(cluster, places)
+    positions = _positions(committed, owners.keys(), bounds, reset)
+    times = group_calls.record_times(cluster, _unread(positions, bounds))
     now_ms = time.time_ns() // 1_000_000
     reports = []
-    for place in sorted(committed.keys() | owners.keys()):
-        offset = committed.get(place)
+    for place in sorted(places):
+        position = positions.get(place)
         end = bounds[place].latest if place in bounds else None
-        lag = None if offset is None or end is None else max(end - offset, 0)
+        lag = None if position is None or end is None else max(end - position, 0)
         age = max(now_ms - times[place], 0) / 1000 if place in times else 0.0 if lag == 0 else None
-        reports.append(PartitionReport(*place, offset, end, lag, age, owners.get(place)))
+        reports.append(
+            PartitionReport(*place, committed.get(place), end, lag, age, owners.get(place), counted_from=position)
+        )
     return reports
+
+
+def _positions(
+    committed: Mapping[Place, int], assigned: Iterable[Place], bounds: Mapping[Place, Offsets], reset: str
+) -> dict[Place, int]:
+    """The first unread offset of each partition: the committed one, or where the group would start."""
+    starts = {
+        place: bounds[place].earliest if reset == EARLIEST else bounds[place].latest
+        for place in assigned
+        if place in bounds
+    }
+    return {**starts, **committed}
+
+
+def _unread(positions: Mapping[Place, int], bounds: Mapping[Place, Offsets]) -> dict[Place, int]:
+    """The first unread record of each partition that has one."""
+    return {
+        place: max(offset, bounds[place].earliest)
+        for place, offset in positions.items()
+        if place in bounds and offset < bounds[place].latest
+    }
 
 
 def _partitions_seen(seen: Mapping[str, Any], members: Sequence[MemberReport]) -> list[PartitionReport]:
@@ -169,6 +227,7 @@ def _partitions_seen(seen: Mapping[str, Any], members: Sequence[MemberReport]) -
             each["pace"],
             each["trend"],
             each["catches_up_in_seconds"],
+            each.get("counted_from", each["committed"]),
         )
         for each in seen["partitions"]
     }
@@ -193,52 +252,57 @@ class Fare:
     members: int | None
     lag: int | None
     lag_seconds: float | None
+    partitions_not_committed: int
 
 
-def fares(cluster: Cluster, entries: Sequence[GroupEntry]) -> dict[str, Fare]:
+def fares(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, Fare]:
     """Members and lag in records of each group, over the wire."""
     described = group_calls.describe_groups(cluster, [entry.name for entry in entries])
     committed = {entry.name: group_calls.committed(cluster, entry.name) for entry in entries}
-    bounds = group_calls.bounds(cluster, {place for places in committed.values() for place in places})
+    assigned = {name: _owners(_members(description, None)).keys() for name, description in described.items()}
+    places = {place for found in (*committed.values(), *assigned.values()) for place in found}
+    bounds = group_calls.bounds(cluster, places)
     found = {}
     for entry in entries:
-        behind = {
-            place: max(offset, bounds[place].earliest)
-            for place, offset in committed[entry.name].items()
-            if place in bounds and offset < bounds[place].latest
-        }
-        lags = [
-            max(bounds[place].latest - offset, 0) for place, offset in committed[entry.name].items() if place in bounds
-        ]
-        times = group_calls.record_times(cluster, behind)
+        positions = _positions(committed[entry.name], assigned.get(entry.name, ()), bounds, reset)
+        lags = [max(bounds[place].latest - offset, 0) for place, offset in positions.items() if place in bounds]
+        times = group_calls.record_times(cluster, _unread(positions, bounds))
         now_ms = time.time_ns() // 1_000_000
         oldest = min(times.values(), default=None)
-        age = 0.0 if lags and not behind else None if oldest is None else max(now_ms - oldest, 0) / 1000
+        age = 0.0 if lags and not any(lags) else None if oldest is None else max(now_ms - oldest, 0) / 1000
         members = described.get(entry.name)
-        found[entry.name] = Fare(len(members.members) if members else None, sum(lags) if lags else None, age)
+        found[entry.name] = Fare(
+            len(members.members) if members else None,
+            sum(lags) if lags else None,
+            age,
+            len(positions.keys() - committed[entry.name].keys()),
+        )
     return found
 
 
 # Drawing
 
-_MEMBERS = [Column("Member"), Column("Client"), Column("Host"), Column("Instance"), Column("Assigned")]
+_MEMBERS = [Name("Member"), Name("Client"), Name("Host"), Name("Instance"), Prose("Assigned")]
 _PARTITIONS = [
-    Column("Topic"),
+    Name("Topic"),
     Column("Partition", number=True),
     Column("Committed", number=True),
     Column("End", number=True),
     Column("Lag", number=True),
     Column("Behind", number=True),
-    Column("Member"),
+    Name("Member"),
 ]
 _REBALANCES = [
     Column("Began"),
     Column("Took", number=True),
     Column("Gen", number=True),
     Column("Outcome"),
-    Column("Who"),
-    Column("Waited for"),
+    Prose("Who"),
+    Prose("Waited for"),
 ]
+
+
+_TITLE_WIDTH = len("Not committed   ")
 
 
 def print_reports(reports: Sequence[GroupReport]) -> None:
@@ -251,13 +315,13 @@ def print_reports(reports: Sequence[GroupReport]) -> None:
         if group.members:
             output.write_lines("")
             columns, rows = _without_empty(_MEMBERS, [_member_row(member, on_terminal) for member in group.members])
-            output.print_table(columns, rows)
+            print_table(columns, rows)
         if group.partitions:
             output.write_lines("")
             names = {member.member_id: _short(member) for member in group.members} if on_terminal else {}
             rows = [_partition_row(each, names, on_terminal) for each in group.partitions]
             columns, rows = _without_empty(_PARTITIONS, rows) if on_terminal else (_PARTITIONS, rows)
-            output.print_table(columns, rows)
+            print_table(columns, rows)
         if group.rebalances:
             output.write_lines("")
             print_rebalances(group.rebalances)
@@ -273,7 +337,7 @@ def print_rebalances(rebalances: Sequence[Mapping[str, Any]]) -> None:
         for found in each[field]
         for member in (found["waited_for"] if field == "phases" else [found])
     )
-    output.print_table(_REBALANCES, [_rebalance_row(each, name, on_terminal) for each in rebalances])
+    print_table(_REBALANCES, [_rebalance_row(each, name, on_terminal) for each in rebalances])
 
 
 _VERBS = {
@@ -320,18 +384,33 @@ def seconds(duration: float | None, on_terminal: bool) -> Cell:
 
 def _summary(group: GroupReport, on_terminal: bool) -> list[tuple[str, Cell]]:
     pairs: list[tuple[str, Cell]] = [
-        ("Group", group.name),
+        ("Group", _fitted(group.name, on_terminal)),
         ("Type", group.type or None),
         ("State", group.state or None),
         ("Assignor", group.assignor or None),
-        ("Coordinator", group.coordinator),
+        ("Coordinator", _fitted(group.coordinator, on_terminal)),
         ("Members", len(group.members)),
         ("Lag", group.lag),
         ("Behind", seconds(group.lag_seconds, on_terminal)),
     ]
+    missing = group.partitions_not_committed
+    if not on_terminal:
+        pairs += [("Not committed", missing), ("Assumed reset", group.assumed_reset)]
+    elif missing:
+        pairs.append(("Not committed", f"{output.count(missing, 'partition')}, {counted_from(group.assumed_reset)}"))
     if group.trend is not None:
         pairs.append(("Trend", _trend(group, on_terminal)))
     return pairs
+
+
+def _fitted(value: str, on_terminal: bool) -> str:
+    """Short enough to stand behind its title."""
+    return shortened(value, terminal_width() - _TITLE_WIDTH) if on_terminal else value
+
+
+def counted_from(reset: str) -> str:
+    """Where the lag of partitions without a committed offset begins, and why."""
+    return f"counted from the {'start' if reset == EARLIEST else 'end'} ({reset} assumed)"
 
 
 def _trend(group: GroupReport, on_terminal: bool) -> str:
@@ -358,7 +437,7 @@ def _partition_row(each: PartitionReport, names: Mapping[str, str], on_terminal:
     return [
         each.topic,
         each.partition,
-        each.committed,
+        "not committed" if on_terminal and each.committed is None else each.committed,
         each.end,
         each.lag,
         seconds(each.lag_seconds, on_terminal),

@@ -1,4 +1,4 @@
-"""What `headrace groups reset` is to do, found out and printed."""
+"""Work out and print the steps of `headrace groups reset`."""
 
 import time
 
@@ -7,15 +7,30 @@ import typer
 from headrace.cli import group_calls, output
 from headrace.cli.cluster import Cluster, Offsets
 from headrace.cli.failures import CommandError
+from headrace.cli.group_layout import Name, print_table
 from headrace.cli.offset_plan import Place, Selection, Step, missing_places, plan, read_offsets
 from headrace.cli.output import Column
-from headrace.cli.positions import Start, parse_position
+from headrace.cli.positions import Position, Start, parse_position
+
+
+def parse_target(text: str) -> Position:
+    """The position that `--to` names; raises typer.BadParameter that lists the valid ones."""
+    try:
+        return parse_position(text, time.time_ns() // 1_000_000, of_group=True)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--to'") from None
 
 
 def steps(
-    cluster: Cluster, group: str, to: str | None, shift_by: int | None, from_file: str | None, selection: Selection
+    cluster: Cluster,
+    group: str,
+    target: Position | None,
+    shift_by: int | None,
+    from_file: str | None,
+    selection: Selection,
 ) -> list[Step]:
-    """What a reset of the group would do; one of `to`, `shift_by` and `from_file` says it. Raises CommandError."""
+    """The steps of a reset to `target`, by `shift_by`, or to the offsets in `from_file`; raises CommandError."""
+    to_current = target is not None and target.start is Start.CURRENT
     current = group_calls.committed(cluster, group)
     if from_file is not None:
         by_group = read_offsets(from_file)
@@ -31,7 +46,7 @@ def steps(
         places = {place for place in there if selection.takes(place)}
     else:
         places = set(current)
-    if to == "current" or shift_by is not None:
+    if to_current or shift_by is not None:
         places &= current.keys()
     if not places:
         raise CommandError(f"group '{group}' has committed nothing there", "Say with --topic which topics are meant.")
@@ -41,20 +56,19 @@ def steps(
         raise CommandError(f"partition {gone[0][1]} of topic '{gone[0][0]}' does not exist or has no leader")
     if from_file is not None:
         wanted = {place: given[place] for place in places}
-    elif to == "current":
+    elif to_current:
         wanted = {place: current[place] for place in places}
     elif shift_by is not None:
         wanted = {place: current[place] + shift_by for place in places}
     else:
-        wanted = _positions(cluster, to or "", places, bounds)
+        assert target is not None
+        wanted = _positions(cluster, target, places, bounds)
     return plan(current, bounds, wanted)
 
 
-def _positions(cluster: Cluster, to: str, places: set[Place], bounds: dict[Place, Offsets]) -> dict[Place, int]:
-    try:
-        position = parse_position(to, time.time_ns() // 1_000_000)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--to'") from None
+def _positions(
+    cluster: Cluster, position: Position, places: set[Place], bounds: dict[Place, Offsets]
+) -> dict[Place, int]:
     if position.start is Start.OFFSET:
         return dict.fromkeys(places, position.number)
     if position.start is not Start.TIME:
@@ -78,14 +92,14 @@ def print_steps(group: str, steps: list[Step], *, execute: bool, json: bool) -> 
             }
         )
         return
-    columns = [Column("Topic"), Column("Partition", number=True), Column("Current", number=True)]
+    columns = [Name("Topic"), Column("Partition", number=True), Column("Current", number=True)]
     columns += [Column("New", number=True), Column("Change", number=True)]
     rows: list[list[output.Cell]] = [
         [step.topic, step.partition, step.current, step.new, _change(step)] for step in steps
     ]
     if not output.stdout_is_terminal():
         columns, rows = columns[:4], [row[:4] for row in rows]
-    output.print_table(columns, rows)
+    print_table(columns, rows)
 
 
 def _change(step: Step) -> output.Cell:

@@ -2,6 +2,8 @@
 
 import sys
 import time
+from dataclasses import asdict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +23,22 @@ app = typer.Typer(cls=Group, no_args_is_help=True, help="List, describe, reset a
 _NO_REASON = "not provided"
 """What a broker writes where a client gives no reason (KIP-800)."""
 
+
+class Reset(StrEnum):
+    """An auto.offset.reset that lag can assume."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+AssumedReset = Annotated[
+    Reset | None,
+    typer.Option(
+        "--assume-reset",
+        show_default="what the broker assumes, or earliest",
+        help="Where partitions without a committed offset count from, as consumers' auto.offset.reset says it.",
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="GROUP", show_default=False, help="Name of the group.")]
 Names = Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False, help="Names of groups.")]
 Http = Annotated[
@@ -61,22 +79,30 @@ def list_groups(
     lag: Annotated[
         bool, typer.Option("--lag", "-l", help="Members and lag of each group too, which takes longer.")
     ] = False,
+    assume_reset: AssumedReset = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List groups with their type and state."""
     cluster = _connect(bootstrap)
     from headrace.cli import group_calls, group_report
+    from headrace.cli.group_layout import Name, print_table
 
     entries = group_calls.list_groups(cluster, state or (), type or ())
-    fares = group_report.fares(cluster, entries) if lag else {}
+    reset = group_report.assumed_reset(cluster, None, assume_reset) if lag else ""
+    fares = group_report.fares(cluster, entries, reset) if lag else {}
     if json:
         shown = []
         for entry in entries:
-            found = {"name": entry.name, "type": entry.type, "state": entry.state, "protocol_type": entry.protocol_type}
+            found: dict[str, Any] = {
+                "name": entry.name,
+                "type": entry.type,
+                "state": entry.state,
+                "protocol_type": entry.protocol_type,
+            }
             if lag:
                 fare = fares[entry.name]
-                found |= {"members": fare.members, "lag": fare.lag, "lag_seconds": fare.lag_seconds}  # type: ignore[dict-item]
+                found |= {**asdict(fare), "assumed_reset": reset}
             shown.append(found)
         output.print_json(shown)
         return
@@ -85,14 +111,17 @@ def list_groups(
         output.tell(f"No groups at {bootstrap}{filtered}.")
         return
     on_terminal = output.stdout_is_terminal()
-    columns = [Column("Group"), Column("Type"), Column("State")]
+    columns = [Name("Group"), Column("Type"), Column("State")]
     rows: list[list[output.Cell]] = [[entry.name, entry.type or None, entry.state or None] for entry in entries]
     if lag:
-        columns += [Column("Members", number=True), Column("Lag", number=True), Column("Behind", number=True)]
+        columns += [Column(title, number=True) for title in ("Members", "Lag", "Behind", "Not committed")]
         for row, entry in zip(rows, entries, strict=True):
             fare = fares[entry.name]
             row += [fare.members, fare.lag, group_report.seconds(fare.lag_seconds, on_terminal)]
-    output.print_table(columns, rows)
+            row.append(fare.partitions_not_committed)
+    print_table(columns, rows)
+    if on_terminal and any(fare.partitions_not_committed for fare in fares.values()):
+        output.tell(f"Partitions that are not committed are {group_report.counted_from(reset)}.")
 
 
 @app.command(
@@ -109,6 +138,7 @@ def describe(
     rebalances: Annotated[
         int, typer.Option("--rebalances", "-r", min=0, metavar="N", help="How many of the latest rebalances.")
     ] = 5,
+    assume_reset: AssumedReset = None,
     http: Http = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -119,7 +149,8 @@ def describe(
     """
     from headrace.cli.group_report import print_reports, report
 
-    reports = report(_connect(bootstrap), list(dict.fromkeys(groups)), http, rebalances=rebalances)
+    names = list(dict.fromkeys(groups))
+    reports = report(_connect(bootstrap), names, http, reset=assume_reset, rebalances=rebalances)
     if json:
         output.print_json([group.as_json() for group in reports])
     else:
@@ -235,10 +266,11 @@ def reset(
     Offsets are kept within what a partition holds.
     """
     if (to is not None) + (shift_by is not None) + (from_file is not None) != 1:
-        raise usage_error("one thing says where to go on", "Give --to, --shift-by or --from-file.")
+        raise usage_error("give exactly one of --to, --shift-by and --from-file")
     from headrace.cli import group_calls, group_reset
     from headrace.cli.offset_plan import parse_selection
 
+    target = None if to is None else group_reset.parse_target(to)
     selection = parse_selection(topic or (), "--topic")
     cluster = _connect(bootstrap)
     described = group_calls.describe_groups(cluster, [group]).get(group)
@@ -251,7 +283,7 @@ def reset(
             f"group '{group}' has {output.count(len(members), 'member')}: {clients}",
             "Stop its members first, so that they do not go on from where they are.",
         )
-    steps = group_reset.steps(cluster, group, to, shift_by, from_file, selection)
+    steps = group_reset.steps(cluster, group, target, shift_by, from_file, selection)
     if execute:
         group_calls.alter(cluster, group, {(step.topic, step.partition): step.new for step in steps})
     group_reset.print_steps(group, steps, execute=execute, json=json)
@@ -265,7 +297,8 @@ def reset(
     if execute:
         output.tell(f"Reset group {group}: {output.count(len(steps), 'partition')}")
     else:
-        busy = f" once its {output.count(len(members), 'member')} have stopped" if members else ""
+        verb = "has" if len(members) == 1 else "have"
+        busy = f" once its {output.count(len(members), 'member')} {verb} stopped" if members else ""
         output.tell(f"Nothing was changed; --execute does it{busy}.")
 
 
@@ -398,13 +431,14 @@ def _timeline(
 
 
 def _print_events(events: list[dict[str, Any]]) -> None:
+    from headrace.cli.group_layout import Name, Prose, print_table
     from headrace.cli.group_report import moment, namer
 
     on_terminal = output.stdout_is_terminal()
     name = namer(event["member"] for event in events if event["member"])
-    columns = [Column("Time"), Column("Gen", number=True), Column("Member"), Column("Event"), Column("Reason")]
+    columns = [Column("Time"), Column("Gen", number=True), Name("Member"), Prose("Event"), Prose("Reason")]
     if not on_terminal:
-        columns[2:3] = [Column("Member"), Column("Client"), Column("Host"), Column("Instance")]
+        columns[2:3] = [Name("Member"), Name("Client"), Name("Host"), Name("Instance")]
     rows: list[list[output.Cell]] = []
     for event in events:
         member = event["member"]
@@ -417,4 +451,4 @@ def _print_events(events: list[dict[str, Any]]) -> None:
             row += [member["member_id"], member["client_id"], member["host"], member["instance_id"]]
         reason = event["reason"].removesuffix(_NO_REASON).removesuffix("; client reason: ")
         rows.append([*row, event["text"], reason or None])
-    output.print_table(columns, rows)
+    print_table(columns, rows)

@@ -47,14 +47,19 @@ def http_side(cluster: Cluster, broker_id: int, host: str, named: str | None) ->
     """That of the broker with that id and host: the one that was `named`, or what its settings say, if it has one."""
     if named:
         return HttpSide(named)
+    address = _address(broker_setting(cluster, broker_id, _SETTING), host)
+    return None if address is None else HttpSide(address)
+
+
+def broker_setting(cluster: Cluster, broker_id: int, name: str) -> str | None:
+    """The value of one setting; None for a broker that does not have it or does not show it to this client."""
     resource = ConfigResource(ResourceType.BROKER, str(broker_id))
     try:
         future = cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
-        entry = future.result().get(_SETTING)
+        entry = future.result().get(name)
     except KafkaException:
-        return None  # who may not read settings may still read groups
-    address = _address(entry.value if entry else None, host)
-    return None if address is None else HttpSide(address)
+        return None  # clients without the right to read settings may still read groups
+    return entry.value if entry else None
 
 
 def _address(listener: str | None, broker_host: str) -> str | None:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import IO
 
 from headrace.cli.failures import CommandError
+from headrace import wording
 
 Cell = str | int | None
+count = wording.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +124,6 @@ def tell_error(what: str, hint: str | None) -> None:
     """Say what went wrong and what to do, on standard error."""
     mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"
     tell(_folded(f"{mark} {what}") + (f"\n{_folded(hint)}" if hint else ""))
-
-
-def count(number: int, noun: str) -> str:
-    """'1 record', '2,000 records'."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def size(number: int) -> str:

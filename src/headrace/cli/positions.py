@@ -17,6 +17,7 @@ class Start(Enum):
     OFFSET = auto()
     BEFORE_END = auto()  # so many records before the end
     TIME = auto()  # ms since the Unix epoch
+    CURRENT = auto()  # what a group has committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,10 @@ class Position:
     number: int = 0
 
     def offset(self, earliest: int, latest: int) -> int | None:
-        """The offset in a partition that holds `earliest` up to but not with `latest`; None where time decides."""
+        """The offset in a partition that holds `earliest` up to but not with `latest`.
+
+        None for a time, and for what a group has committed.
+        """
         match self.start:
             case Start.BEGINNING:
                 return earliest
@@ -37,13 +41,18 @@ class Position:
                 return min(max(self.number, earliest), latest)
             case Start.BEFORE_END:
                 return max(latest - self.number, earliest)
-            case Start.TIME:
+            case Start.TIME | Start.CURRENT:
                 return None
 
 
-def parse_position(text: str, now_ms: int) -> Position:
-    """From 'beginning', 'end', '42', '-10' or a moment; raises ValueError that says what is allowed."""
+def parse_position(text: str, now_ms: int, *, of_group: bool = False) -> Position:
+    """From 'beginning', 'end', '42', '-10' or a moment, and 'current' if the position is that of a group.
+
+    Raises ValueError that says what is allowed.
+    """
     word = text.strip().lower()
+    if of_group and word == "current":
+        return Position(Start.CURRENT)
     if word in ("beginning", "earliest", "start"):
         return Position(Start.BEGINNING)
     if word in ("end", "latest"):
@@ -57,8 +66,9 @@ def parse_position(text: str, now_ms: int) -> Position:
     except ValueError as error:
         if "out of range" in str(error):
             raise
+        names = "earliest, latest, current" if of_group else "beginning, end"
         raise ValueError(
-            f"'{text}' is not a valid position: use beginning, end, an offset (42), records before the end (-10), "
+            f"'{text}' is not a valid position: use {names}, an offset (42), records before the end (-10), "
             "a time (2026-11-21T09:30, @MILLISECONDS), or a duration before now (15m, 2h, 1d12h)"
         ) from None
 

@@ -254,7 +254,7 @@ def alter(
     if partitions is not None:
         _add_partitions(cluster, topic, before, partitions)
         if not quiet:
-            output.tell(f"{topic}: {partitions:,} partitions, up from {before:,}")
+            output.tell(f"{topic}: {output.count(partitions, 'partition')}, up from {before:,}")
 
 
 def _connect(bootstrap: str) -> "Cluster":

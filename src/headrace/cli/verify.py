@@ -74,8 +74,9 @@ def verify(directory: Directories, json: Json = False) -> None:
             _COLUMNS, [(str(each.file), each.position, each.offset, each.what, each.remedy) for each in read.findings]
         )
     output.tell(
-        f"Read {read.partitions} partitions, {read.segments} segments, {read.bytes / 1e6:.1f} MB: "
-        + (f"{len(read.findings)} damaged places." if read.findings else "nothing is damaged.")
+        f"Read {output.count(read.partitions, 'partition')}, {output.count(read.segments, 'segment')}, "
+        f"{read.bytes / 1e6:.1f} MB: "
+        + (f"{output.count(len(read.findings), 'damaged place')}." if read.findings else "nothing is damaged.")
     )
     if read.findings:
         raise typer.Exit(1)

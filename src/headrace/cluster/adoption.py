@@ -26,6 +26,7 @@ from headrace.cluster.topic_changes import Change, internal_topic, new_topic_id,
 from headrace.config import BrokerConfig, ConfigError, check_dynamic, parse_topic_overrides
 from headrace.config.group import parse_client_metrics, parse_group_overrides
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wording import count
 
 PARTIAL: Final = "headrace.adopt.partial"
 _UNASSIGNED_DIRECTORIES: Final = 100
@@ -63,7 +64,10 @@ class Adoption:
         """One line for the operator."""
         partitions = sum(len(topic.partitions) for topic in self.topics)
         settings = sum(map(len, self.configs.values()))
-        return f"{len(self.topics)} topics, {partitions} partitions and {settings} settings from {self.source}"
+        return (
+            f"{count(len(self.topics), 'topic')}, {count(partitions, 'partition')} and {count(settings, 'setting')}"
+            f" from {self.source}"
+        )
 
 
 def adopt(

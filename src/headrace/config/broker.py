@@ -174,6 +174,7 @@ class BrokerConfig:
     headrace_group_history_interval_ms: int
     headrace_group_history_retention_hours: int
     headrace_group_history_max_bytes: int
+    headrace_group_lag_assumed_reset: str
     offsets_commit_timeout_ms: int
     offsets_load_buffer_size: int
     offset_metadata_max_bytes: int

@@ -23,6 +23,7 @@ from headrace.config.definition import (
     at_least,
     between,
     each_of,
+    one_of,
     one_of_ignoring_case,
     table,
 )
@@ -125,6 +126,14 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "Size in bytes that the history of groups may have on disk; where it would be larger, old samples are thinned "
         "out.",
         at_least(1_048_576),
+    ),
+    Setting(
+        "headrace.group.lag.assumed.reset",
+        STRING,
+        "earliest",
+        "The auto.offset.reset that lag assumes for partitions in which a group has committed nothing: with earliest "
+        "all of their records count, with latest none. Clients do not tell brokers theirs.",
+        one_of("earliest", "latest"),
     ),
     # Classic groups
     Setting(

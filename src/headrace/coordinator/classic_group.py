@@ -41,6 +41,7 @@ from headrace.coordinator.records import NO_TIMESTAMP
 from headrace.coordinator.requests import Join, Leaver, Sync
 from headrace.coordinator.states import GroupState
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wording import count
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a new member's join may stay parked: it has no id to send heartbeats with, and may be long gone."""
@@ -95,7 +96,7 @@ class ClassicGroup(Rebalance):
             members = self.membership.members
             assignments = {member_id: request.assignments.get(member_id, b"") for member_id in members}
             missing = sum(not assignment for assignment in assignments.values())
-            self.note(out, Happening.ASSIGNED, member, f"{len(members)} members, {missing} of them without partitions")
+            self.note(out, Happening.ASSIGNED, member, f"{count(len(members), 'member')}, {missing} without partitions")
             cause = LeaderAssigned(generation=self.generation, leader_id=member.member_id, assignments=assignments)
             out.append(AppendMetadata(self.metadata(assignments), cause))
         return out
@@ -119,7 +120,7 @@ class ClassicGroup(Rebalance):
         if ErrorCode.none in errors:
             if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
                 left = errors.count(ErrorCode.none)
-                self.prepare_rebalance(out, f"explicit LeaveGroup request for {left} members", now_ms)
+                self.prepare_rebalance(out, f"explicit LeaveGroup request for {count(left, 'member')}", now_ms)
             else:
                 self.maybe_complete_join(out, now_ms)
         return errors, out
@@ -150,7 +151,7 @@ class ClassicGroup(Rebalance):
         if self.needs_rebalance:
             self.prepare_rebalance(out, "it was of the consumer protocol before and has not rebalanced since", now_ms)
         elif len(self.membership) > self._max_size:
-            reason = f"loaded with {len(self.membership)} members where group.max.size is {self._max_size}"
+            reason = f"loaded with {count(len(self.membership), 'member')} where group.max.size is {self._max_size}"
             self.prepare_rebalance(out, reason, now_ms)
         return out
 
@@ -168,7 +169,7 @@ class ClassicGroup(Rebalance):
         log has but one; it rebalances where there is a `reason`.
         """
         out: list[Effect] = [
-            Note(what=Happening.DOWNGRADED, generation=self.generation, reason=f"{len(self.membership)} members")
+            Note(what=Happening.DOWNGRADED, generation=self.generation, reason=count(len(self.membership), "member"))
         ]
         for member in self.membership.members.values():
             offered = protocols[member.member_id]
@@ -275,7 +276,9 @@ class ClassicGroup(Rebalance):
         member = self.membership.members.get(member_id)
         if member is not None:
             self.drop(out, member, ErrorCode.group_max_size_reached)
-            self.note(out, Happening.LEFT, member, f"the group has its {self._max_size} members (group.max.size)")
+            self.note(
+                out, Happening.LEFT, member, f"the group has its {count(self._max_size, 'member')} (group.max.size)"
+            )
         self.maybe_complete_join(out, now_ms)
 
     def _join_new(self, out: list[Effect], request: Join, now_ms: int) -> None:

@@ -56,6 +56,7 @@ from headrace.coordinator.requests import Leaver
 from headrace.coordinator.settings import GroupSettings
 from headrace.coordinator.subscriptions import Topics, compiled, matching, metadata_hash
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wording import count
 
 _ASSIGNMENT_TIMER: Final = Timer(TimerKind.ASSIGNMENT)
 _UNCHECKED: Final = -1
@@ -218,14 +219,16 @@ class ConsumerGroup(ConsumerState):
         member_id = after.member_id
         has_changed = (after.topics, after.regex) != (before.topics, before.regex)
         is_new = member_id not in draft.members
+        change = ""
         if is_new or after != before:
             out.decision.append((MemberKey(self.group_id, member_id), subscription_of(after)))
         if is_new or has_changed:
             what = Happening.JOINED if is_new else Happening.SUBSCRIBED
-            self._note(out, what, after, f"{len(after.topics)} topics {after.regex}".rstrip())
+            change = f"member {member_id} ({after.client_id}) {'joined' if is_new else 'changed its subscription'}"
+            self._note(out, what, after, f"{count(len(after.topics), 'topic')} {after.regex}".rstrip())
         draft.members[member_id] = after
         if has_changed or not self._has_seen(topics):
-            self._look_at(out, draft, topics, now_ms, has_changed=has_changed)
+            self._look_at(out, draft, topics, now_ms, change if has_changed else "")
         return has_changed
 
     def _has_seen(self, topics: Topics) -> bool:
@@ -273,27 +276,28 @@ class ConsumerGroup(ConsumerState):
             out.effects += no_more_timers(member.member_id)
         self._forget_unused_regexes(out, draft)
         draft.metadata_hash = metadata_hash(topics_of(draft), topics)
-        self._bump(out, draft, f"{', '.join(member.member_id for member in members)} is gone")
+        names = ", ".join(f"{member.member_id} ({member.client_id})" for member in members)
+        self._bump(out, draft, f"member {names} is gone" if len(members) == 1 else f"members {names} are gone")
 
     def _member_tombstones(self, member_id: str) -> Iterator[tuple[ConsumerKey, None]]:
         for kind in (CurrentAssignmentKey, TargetMemberKey, MemberKey):
             yield kind(self.group_id, member_id), None
 
-    def _look_at(self, out: Outcome, draft: Draft, topics: Topics, now_ms: int, *, has_changed: bool = False) -> None:
-        """Look at the topics again; a new group epoch where the subscriptions or the topics have changed."""
+    def _look_at(self, out: Outcome, draft: Draft, topics: Topics, now_ms: int, change: str = "") -> None:
+        """Look at the topics again; a new group epoch for a `change` of subscriptions, or of topics."""
         self._checked_version = topics.version
         self._forget_unused_regexes(out, draft)
         for regex in sorted({member.regex for member in draft.members.values() if member.regex}):
             resolved = ResolvedRegex(matching(regex, topics), topics.version, now_ms)
             known = draft.regexes.get(regex)
             if known is None or known.topics != resolved.topics:
-                has_changed = True
+                change = change or "other topics match an expression"
                 draft.regexes[regex] = resolved
                 out.decision.append((RegexKey(self.group_id, regex), resolved))
         new_hash = metadata_hash(topics_of(draft), topics)
-        if has_changed or new_hash != draft.metadata_hash:
+        if change or new_hash != draft.metadata_hash:
             draft.metadata_hash = new_hash
-            self._bump(out, draft, "subscriptions changed" if has_changed else "topics changed")
+            self._bump(out, draft, change or "topics changed")
 
     def _forget_unused_regexes(self, out: Outcome, draft: Draft) -> None:
         for regex in draft.regexes.keys() - {member.regex for member in draft.members.values()}:
@@ -339,7 +343,7 @@ class ConsumerGroup(ConsumerState):
                 out.decision.append((TargetMemberKey(self.group_id, member_id), TargetAssignment(partitions)))
         out.decision.append((TargetAssignmentKey(self.group_id), AssignmentEpoch(draft.epoch, now_ms)))
         out.effects.append(CancelTimer(_ASSIGNMENT_TIMER))
-        reason = f"{len(targets)} members, assignor {name}"
+        reason = f"{count(len(targets), 'member')}, assignor {name}"
         out.effects.append(Note(what=Happening.TARGETED, generation=draft.epoch, reason=reason))
         return draft.epoch, targets
 
@@ -375,11 +379,11 @@ class ConsumerGroup(ConsumerState):
         if after.state is MemberState.UNREVOKED_PARTITIONS:
             if after.classic is None:
                 self._schedule_revocation(out, after)
-            self._note(out, Happening.REVOKING, after, f"{len(after.revoking)} partitions")
+            self._note(out, Happening.REVOKING, after, count(len(after.revoking), "partition"))
         else:
             out.effects.append(CancelTimer(Timer(TimerKind.REVOCATION, after.member_id)))
             if after.state is MemberState.STABLE:
-                self._note(out, Happening.RECONCILED, after, f"{len(after.assigned)} partitions")
+                self._note(out, Happening.RECONCILED, after, count(len(after.assigned), "partition"))
         return after
 
     def _session_timeout_ms(self, member: ConsumerMember) -> int:

@@ -110,6 +110,11 @@ class ConsumerState:
         wishes = Counter(member.assignor for member in members if member.assignor in offered)
         return max(offered, key=lambda name: wishes[name])
 
+    @property
+    def subscribed_topics(self) -> set[str]:
+        """Topics that members read, by name or by an expression."""
+        return {*self._subscribed, *(topic for resolved in self.regexes.values() for topic in resolved.topics)}
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member reads `topic`, by name or by an expression."""
         return self._subscribed[topic] > 0 or any(topic in resolved.topics for resolved in self.regexes.values())

@@ -12,6 +12,7 @@ from typing import Final
 from headrace.coordinator.settings import GroupSettings
 from headrace.coordinator.shards import LedShard, Shards, wall_ms
 from headrace.errors import KafkaError
+from headrace.wording import count
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,11 @@ class OffsetExpiry:
         self._warn(shard)
         decision = shard.state.decide_expiry(wall_ms())
         if decision:
-            log.info("__consumer_offsets-%d: %d offsets and groups expired", shard.partition, len(decision))
+            log.info(
+                "__consumer_offsets-%d: %s of offsets and groups expired",
+                shard.partition,
+                count(len(decision), "record"),
+            )
         try:
             self._shards.append_and_replay(shard, decision)
         except KafkaError as error:
@@ -76,10 +81,10 @@ class OffsetExpiry:
         found = shard.state.expiring(now_ms + min(_WARNING_MS, retention_minutes * _MINUTE_MS // 2))
         for group_id in sorted(found.keys() - self._expiring.get(shard.partition, {}).keys()):
             log.warning(
-                "Group %s loses committed offsets in %d minutes, which nobody has used for as long as"
+                "Group %s loses committed offsets in %s, which nobody has used for as long as"
                 " offsets.retention.minutes=%d allows. A member that joins or a commit keeps them.",
                 group_id,
-                max(found[group_id] - now_ms, 0) // _MINUTE_MS,
+                count(max(found[group_id] - now_ms, 0) // _MINUTE_MS, "minute"),
                 retention_minutes,
             )
         self._expiring[shard.partition] = found

@@ -27,9 +27,12 @@ from headrace.coordinator.membership import ClassicMember, Membership
 from headrace.coordinator.records import GroupMetadata, MemberMetadata
 from headrace.coordinator.states import VALID_PREVIOUS, GroupState
 from headrace.errors import ErrorCode
+from headrace.wording import count
 
 _JOIN_TIMER = Timer(TimerKind.JOIN)
 _SYNC_TIMER = Timer(TimerKind.SYNC)
+_STALLED_LOOK_MS = 1000
+"""How soon, at the earliest, a group without a member that could lead looks for one again."""
 
 
 @lru_cache(maxsize=16_384)
@@ -56,6 +59,8 @@ class Rebalance:
         """Whether the log has members without a leader, who were to rebalance when it was written."""
         self.new_member_added = False
         """Whether an initial rebalance should wait once more."""
+        self._is_stalled = False
+        """Whether this join phase has been over once without a member that could lead."""
         self._initial_rebalance_delay_ms = initial_rebalance_delay_ms
         self._initial_delay_ms = 0
         self._initial_delay_left_ms = 0
@@ -154,9 +159,12 @@ class Rebalance:
                 self.note(out, Happening.TIMED_OUT, member, "it did not rejoin within the rebalance timeout")
         former_leader = self.membership.leader_id
         if not self.membership.elect_joined_leader() and self.membership.members:
-            reason = "no member rejoined; waiting for the sessions of its static members to expire"
-            out.append(Note(what=Happening.STALLED, generation=self.generation, reason=reason))
-            out.append(ScheduleTimer(_JOIN_TIMER, self.membership.rebalance_timeout_ms))
+            if not self._is_stalled:
+                self._is_stalled = True
+                reason = "no member rejoined; waiting for the sessions of its static members to expire"
+                out.append(Note(what=Happening.STALLED, generation=self.generation, reason=reason))
+            # A client chooses the timeout: with 0 the group would do nothing but look.
+            out.append(ScheduleTimer(_JOIN_TIMER, max(self.membership.rebalance_timeout_ms, _STALLED_LOOK_MS)))
             return
         if self.membership.leader_id != former_leader and self.membership.leader_id is not None:
             leader = self.membership.members[self.membership.leader_id]
@@ -176,7 +184,7 @@ class Rebalance:
         self.protocol_name = self.membership.select_protocol()
         self.subscribed_topics = self._compute_subscribed_topics()
         self.move_to(GroupState.COMPLETING_REBALANCE, now_ms)
-        reason = f"{len(self.membership)} members, protocol {self.protocol_name}"
+        reason = f"{count(len(self.membership), 'member')}, protocol {self.protocol_name}"
         out.append(Note(what=Happening.COMPLETING, generation=self.generation, reason=reason))
         self.membership.pending_syncs = set(self.membership.members)
         for member in self.membership.members.values():
@@ -195,7 +203,9 @@ class Rebalance:
             return
         self._propagate(out, cause.assignments, error)
         self.move_to(GroupState.STABLE, now_ms)
-        out.append(Note(what=Happening.STABLE, generation=self.generation, reason=f"{len(self.membership)} members"))
+        out.append(
+            Note(what=Happening.STABLE, generation=self.generation, reason=count(len(self.membership), "member"))
+        )
 
     def _propagate(self, out: list[Effect], assignments: dict[str, bytes], error: ErrorCode) -> None:
         for member in self.membership.members.values():
@@ -323,6 +333,7 @@ class Rebalance:
             raise AssertionError(f"group {self.group_id} cannot go from {self.state} to {state}")
         self.previous_state, self.state = self.state, state
         self.state_timestamp = now_ms
+        self._is_stalled = False
 
     def _compute_subscribed_topics(self) -> set[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:

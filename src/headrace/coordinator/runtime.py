@@ -32,6 +32,7 @@ from headrace.coordinator.effects import (
 from headrace.coordinator.expiry import OffsetExpiry
 from headrace.coordinator.mixed_group import MixedGroup
 from headrace.coordinator.offsets import GroupOffsets
+from headrace.coordinator.rebalance_log import RebalanceLog
 from headrace.coordinator.records import GroupKey, GroupMetadata, OffsetKey
 from headrace.coordinator.requests import Join, Leaver, Sync
 from headrace.coordinator.settings import GroupSettings
@@ -40,6 +41,7 @@ from headrace.coordinator.shards import CoordinatorLog, LedShard, Shards, wall_m
 from headrace.coordinator.subscriptions import Topics
 from headrace.coordinator.timers import Timers
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wording import count
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class GroupCoordinator:
     ) -> None:
         self.settings = settings
         self._observe = observe
+        self._rebalance_log = RebalanceLog()
         self._topics = topics
         self._loop = loop
         self._shards = Shards(settings, loop, self._loaded)
@@ -92,6 +95,7 @@ class GroupCoordinator:
         self._expiry.forget(partition)
         if shard is not None:
             for group in shard.state.groups.values():
+                self._rebalance_log.forget(group.group_id)
                 if isinstance(group, ClassicGroup):
                     self._act(shard, group, group.unload(ErrorCode.not_coordinator, wall_ms()))
 
@@ -107,6 +111,7 @@ class GroupCoordinator:
         for group in list(shard.state.groups.values()):
             effects = group.loaded(wall_ms()) if isinstance(group, ClassicGroup) else group.loaded()
             if not group.is_empty:
+                self._rebalance_log.loaded(group.group_id, _size(group))
                 self._observe(group.group_id, _group_note(group, Happening.LOADED), wall_ms())
             self._act(shard, group, effects)
 
@@ -224,7 +229,7 @@ class GroupCoordinator:
         self, shard: LedShard, group: MixedGroup, outcome: Outcome, conversion: Sequence[Change] = ()
     ) -> None:
         """`conversion` is of the classic group that the group takes the place of."""
-        before = group.state if outcome.decision else None
+        before = (group.state, group.epoch) if outcome.decision else None
         try:
             changes: list[Change] = [*conversion, *outcome.decision]
             if outcome.downgrade is not None:
@@ -240,7 +245,7 @@ class GroupCoordinator:
             self._act(shard, classic, classic.take_over(downgrade.protocols, downgrade.reason, wall_ms()))
         # Whether the group has settled shows only once the decision has been replayed, which makes a new group.
         after = shard.state.groups.get(group.group_id)
-        if before is not None and isinstance(after, ConsumerGroup) and after.state is not before:
+        if before is not None and isinstance(after, ConsumerGroup) and (after.state, after.epoch) != before:
             settled = _SETTLED.get(after.state)
             if settled is not None:
                 self._note(after, _group_note(after, settled), wall_ms())
@@ -366,7 +371,7 @@ class GroupCoordinator:
 
     def _act(self, shard: LedShard, group: Group, effects: list[Effect]) -> None:
         to_do = deque(effects)
-        now_ms = wall_ms()
+        now_ms, moment = wall_ms(), self._loop.time()
         while to_do:
             effect = to_do.popleft()
             if isinstance(effect, ScheduleTimer):
@@ -376,12 +381,12 @@ class GroupCoordinator:
             elif isinstance(effect, CompleteJoin | CompleteSync):
                 _answer(effect.reply_to, effect.result)
             elif isinstance(effect, Note):
-                self._note(group, effect, now_ms)
+                self._note(group, effect, now_ms, moment)
             elif isinstance(group, ClassicGroup):
                 to_do.extendleft(reversed(self._append_metadata(shard, group, effect)))
 
-    def _note(self, group: Group, note: Note, now_ms: int) -> None:
-        _log_note(group.group_id, note)
+    def _note(self, group: Group, note: Note, now_ms: int, moment: float | None = None) -> None:
+        self._rebalance_log.note(group.group_id, note, _size(group), self._loop.time() if moment is None else moment)
         self._observe(group.group_id, note, now_ms)
 
     def _note_if_fenced(
@@ -412,7 +417,7 @@ class GroupCoordinator:
         key = group.group_id, effect.timer
         if effect.may_run_already and key in self._timers:
             return
-        if self._timers.schedule(key, self._loop.time() + effect.delay_ms / 1000):
+        if self._timers.schedule(key, self._loop.time() + max(effect.delay_ms, 0) / 1000):
             self._arm()
 
     def _arm(self) -> None:
@@ -446,8 +451,11 @@ class GroupCoordinator:
 
 
 def _group_note(group: Group, what: Happening) -> Note:
-    size = len(group.members if isinstance(group, ConsumerGroup) else group.membership)
-    return Note(what=what, generation=_generation_of(group), reason=f"{size} members")
+    return Note(what=what, generation=_generation_of(group), reason=count(_size(group), "member"))
+
+
+def _size(group: Group) -> int:
+    return len(group.members if isinstance(group, ConsumerGroup) else group.membership)
 
 
 def _generation_of(group: Group) -> int:
@@ -457,23 +465,3 @@ def _generation_of(group: Group) -> int:
 def _answer(future: Any, result: JoinResult | SyncResult) -> None:
     if not future.done():
         future.set_result(result)
-
-
-def _log_note(group_id: str, note: Note) -> None:
-    reason = f": {note.reason}" if note.reason else ""
-    if not note.member_id:
-        level = logging.WARNING if note.what is Happening.STALLED else logging.INFO
-        log.log(level, "Group %s generation %d %s%s", group_id, note.generation, note.what, reason)
-        return
-    instance = "" if note.instance_id is None else f", instance {note.instance_id}"
-    log.info(
-        "Group %s generation %d: member %s (client id %s, host %s%s) %s%s",
-        group_id,
-        note.generation,
-        note.member_id,
-        note.client_id,
-        note.client_host,
-        instance,
-        note.what,
-        reason,
-    )

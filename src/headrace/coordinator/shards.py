@@ -21,6 +21,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire.compression import Codec
 from headrace.wire.records import plain_batch
+from headrace.wording import count
 
 log = logging.getLogger(__name__)
 
@@ -174,8 +175,8 @@ class Shards:
         if shard.state.groups:
             took_ms = (time.monotonic() - self._loading_since) * 1000
             log.info(
-                "Loaded %d groups from __consumer_offsets-%d, %d ms after the first partition",
-                len(shard.state.groups),
+                "Loaded %s from __consumer_offsets-%d, %d ms after the first partition",
+                count(len(shard.state.groups), "group"),
                 shard.partition,
                 took_ms,
             )

@@ -15,8 +15,8 @@ class Timers(Generic[K]):
     """Deadlines by key."""
 
     def __init__(self) -> None:
-        self._deadlines: dict[K, tuple[float, float]] = {}
-        """Key to its deadline and to the place in the heap that stands for it, which is never later."""
+        self._deadlines: dict[K, tuple[float, int, float]] = {}
+        """Key to its deadline, and the number and time of its item in the heap, which is never later."""
         self._heap: list[tuple[float, int, K]] = []
         self._sequence = 0
 
@@ -29,8 +29,8 @@ class Timers(Generic[K]):
     def schedule(self, key: K, deadline: float) -> bool:
         """Set or move the deadline of `key`; whether `next_look` may be another now."""
         entry = self._deadlines.get(key)
-        if entry is not None and entry[1] <= deadline:
-            self._deadlines[key] = (deadline, entry[1])
+        if entry is not None and entry[2] <= deadline:
+            self._deadlines[key] = (deadline, *entry[1:])
             return False
         self._push(key, deadline)
         return True
@@ -48,10 +48,13 @@ class Timers(Generic[K]):
 
     def expired(self, now: float) -> Iterator[K]:
         """The keys whose deadline has come, earliest first; each is forgotten as it is taken. One that is moved or
-        cancelled in consequence of another does not come any more.
+        cancelled in consequence of another does not come any more, and one that is scheduled meanwhile comes with the
+        next call: a consequence that schedules its own timer again, for now or for the past, cannot go on for ever.
         """
+        due = []
         while self._heap and self._heap[0][0] <= now:
-            item = heapq.heappop(self._heap)
+            due.append(heapq.heappop(self._heap))
+        for item in due:
             if not self._stands_for(item):
                 continue
             key = item[2]
@@ -64,9 +67,9 @@ class Timers(Generic[K]):
 
     def _push(self, key: K, deadline: float) -> None:
         self._sequence += 1
-        self._deadlines[key] = (deadline, deadline)
+        self._deadlines[key] = (deadline, self._sequence, deadline)
         heapq.heappush(self._heap, (deadline, self._sequence, key))
 
     def _stands_for(self, item: tuple[float, int, K]) -> bool:
         entry = self._deadlines.get(item[2])
-        return entry is not None and entry[1] == item[0]
+        return entry is not None and entry[1] == item[1]

@@ -25,6 +25,7 @@ from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
 from headrace.storage.txn_recovery import restore_transaction_indexes
 from headrace.types import Buffer, TopicPartition
+from headrace.wording import count
 
 log = logging.getLogger(__name__)
 
@@ -262,9 +263,9 @@ class Log(FlushedLog):
         except OSError as error:
             raise self._storage_error("delete old segments of", error) from error
         log.info(
-            "%s: removed %d segments, the log starts at offset %d",
+            "%s: removed %s, the log starts at offset %d",
             self.topic_partition,
-            len(doomed),
+            count(len(doomed), "segment"),
             self.log_start_offset,
         )
         return len(doomed)

@@ -41,6 +41,7 @@ class Driver:
         self.now = 1_000_000
         self.group = ClassicGroup("g", max_size=max_size, initial_rebalance_delay_ms=initial_delay_ms, now_ms=self.now)
         self.timers: dict[Timer, int] = {}
+        self.fired: list[Timer] = []
         self.answers: dict[object, JoinResult | SyncResult] = {}
         self.records: list[GroupMetadata] = []
         self.timed_notes: list[tuple[Note, int]] = []
@@ -194,6 +195,8 @@ class Driver:
         while self.timers and min(self.timers.values()) <= until:
             timer = min(self.timers, key=self.timers.__getitem__)
             self.now = max(self.now, self.timers.pop(timer))
+            self.fired.append(timer)
+            assert len(self.fired) < 100_000, "a timer goes on for ever"
             self._do(self.group.timer_fired(timer, self.now))
         self.now = until
 

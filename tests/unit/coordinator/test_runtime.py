@@ -335,8 +335,37 @@ def test_a_pending_member_times_out_on_the_clock(world: World) -> None:
     assert world.join(member_id).result.error is ErrorCode.unknown_member_id
 
 
-def test_the_timeline_is_logged_with_client_and_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rebalance_is_one_line_of_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
+        member_id = world.member()
+        world.coordinator.leave("g", [Leaver(member_id=member_id, instance_id=None, reason="closing")])
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            "Group g generation 1 is stable after 0 ms: 1 member, 0 before."
+            f" Cause: adding member {member_id}; client reason: a test"
+        ),
+        (
+            "Group g generation 2 is empty after 0 ms: 0 members, 1 before."
+            " Cause: explicit LeaveGroup request for 1 member"
+        ),
+    ]
+
+
+def test_the_log_names_who_timed_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    member_id = world.member()
+    with caplog.at_level(logging.INFO):
+        world.loop.advance(10)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "Group g generation 2 is empty after 0 ms: 0 members, 1 before."
+        f" Cause: removing member {member_id} on heartbeat expiration. Timed out: app (no heartbeat for 10000 ms)"
+    )
+
+
+def test_every_note_is_logged_for_debugging_with_client_and_reason(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
         member_id = world.member()
         world.coordinator.leave("g", [Leaver(member_id=member_id, instance_id=None, reason="closing")])
     text = caplog.text

@@ -2,10 +2,12 @@
 
 from collections import deque
 
+import pytest
+
 from headrace.coordinator.effects import Happening
 from headrace.coordinator.states import GroupState
 from headrace.errors import ErrorCode
-from tests.unit.coordinator.driver import REBALANCE_MS, SESSION_MS, Driver, subscription
+from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, subscription
 
 
 def test_a_static_member_needs_no_second_join(group: Driver) -> None:
@@ -140,3 +142,25 @@ def test_a_pending_id_cannot_become_static(group: Driver) -> None:
     member_id = group.join_answer(group.join()).member_id
     answer = group.join_answer(group.join(member_id, instance_id="i"))
     assert answer.error is ErrorCode.unknown_member_id
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1_000_000])
+def test_a_stalled_group_looks_and_complains_no_more_often_than_is_useful(group: Driver, timeout_ms: int) -> None:
+    group.static_member("patient")
+    group.static_member("hasty", rebalance_ms=timeout_ms)
+    assert group.group.state is GroupState.STABLE
+    looks = len(group.fired)
+    group.leave("", instance_id="patient")
+    group.advance(SESSION_MS - 1)
+    assert group.happened().count(Happening.STALLED) == 1
+    assert len(group.fired) - looks <= SESSION_MS / 1000
+    group.advance(1)
+    assert group.group.is_empty
+
+
+def test_a_member_with_a_rebalance_timeout_of_zero_has_no_time_to_sync(group: Driver) -> None:
+    """As with Apache Kafka since 3.0, which removes it as soon as its clock moves on."""
+    member_id, _ = group.become_member(rebalance_ms=0)
+    group.advance(INITIAL_DELAY_MS)
+    assert group.sync_answer(group.sync(member_id, generation=1)).error is ErrorCode.unknown_member_id
+    assert group.group.is_empty

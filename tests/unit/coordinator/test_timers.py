@@ -80,3 +80,17 @@ def test_a_timer_that_another_one_moves_or_cancels_in_the_same_moment_does_not_f
             timers.cancel("cancelled")
     assert fired == ["first", "last"]
     assert list(timers.expired(5)) == ["moved"]
+
+
+def test_a_timer_that_schedules_itself_again_fires_once_a_look() -> None:
+    timers: Timers[str] = Timers()
+    for again in (0.5, 1):
+        timers.schedule("a", 1)
+        fired = []
+        for key in timers.expired(1):
+            fired.append(key)
+            timers.schedule(key, again)
+            assert len(fired) < 10, "it goes on for ever"
+        assert fired == ["a"]
+        assert timers.next_look == again
+        assert list(timers.expired(1)) == ["a"]

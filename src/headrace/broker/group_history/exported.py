@@ -4,15 +4,15 @@ kafka_exporter's begin with `kafka_consumergroup_` and name the group `consumerg
 with `kafka_consumergroup_group_` and name it `group`. Members have no label: each restart would begin new series.
 """
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Final
 
 from headrace.broker.group_history.members import member_count
-from headrace.broker.group_history.progress import UNKNOWN, Total, combined
 from headrace.broker.group_history.recorder import GroupHistory
+from headrace.broker.group_history.sampler import Arrays
+from headrace.broker.group_history.standing import UNKNOWN, Total, combined
 from headrace.coordinator.shard import Group
 from headrace.metrics import Family
 from headrace.replication.replica_manager import now_ms
@@ -20,12 +20,13 @@ from headrace.replication.replica_manager import now_ms
 MAX_PARTITIONS: Final = 10_000
 """With more partitions over all groups, only sums are shown: a scrape is not to hold the broker up."""
 
-_VALUES: Final[Mapping[str, Callable[[int, int, int, int], float | None]]] = {
-    "offset": lambda committed, _end, _time_ms, _now: committed,
-    "lag": lambda committed, end, _time_ms, _now: max(end - committed, 0) if end >= 0 else None,
-    "lag_seconds": lambda committed, end, time_ms, now: (
-        0.0 if committed >= end >= 0 else max(now - time_ms, 0) / 1000 if time_ms >= 0 else None
+_VALUES: Final[Mapping[str, Callable[[int, int, int, int, int], float | None]]] = {
+    "offset": lambda committed, _position, _end, _time_ms, _now: committed if committed >= 0 else None,
+    "lag": lambda _committed, position, end, _time_ms, _now: max(end - position, 0) if end >= 0 else None,
+    "lag_seconds": lambda _committed, position, end, time_ms, now: (
+        0.0 if position >= end >= 0 else max(now - time_ms, 0) / 1000 if time_ms >= 0 else None
     ),
+    "assumed": lambda committed, position, _end, _time_ms, _now: position if committed < 0 else None,
 }
 _PARTITION_FAMILIES: Final = (
     ("kafka_consumergroup_current_offset", "consumergroup", "offset", "Offset that the group has committed."),
@@ -42,13 +43,19 @@ def families(history: GroupHistory) -> Iterable[Family]:
     sampler = history.sampler
     found = [(group, sampler.totals(group.group_id)) for group, _ in history.coordinator.groups_with_offsets()]
     yield from _by_group(found, history.rebalances, now)
-    yield from _by_topic(found)
+    assumed = {"reset": str(sampler.assumed_reset)}
+    yield from _by_topic(found, assumed)
     partitions = sampler.partition_total
     is_too_much = partitions > MAX_PARTITIONS
     if not is_too_much:
         arrays = sampler.arrays()
         for name, label, value, help_text in _PARTITION_FAMILIES:
-            yield Family(name, help_text, partial(_by_partition, arrays, label, _VALUES[value], now))
+            yield Family(name, help_text, partial(_by_partition, arrays, {}, label, _VALUES[value], now))
+        yield Family(
+            "headrace_consumergroup_assumed_offset",
+            "Offset that the lag of a partition without a committed offset counts from.",
+            partial(_by_partition, arrays, assumed, "group", _VALUES["assumed"], now),
+        )
     yield Family(
         "headrace_consumergroup_partitions_hidden",
         f"Partitions of groups that are left out of the metrics because there are more than {MAX_PARTITIONS}.",
@@ -105,7 +112,7 @@ _GROUP_FAMILIES: Final[Sequence[tuple[str, str, Callable[[Total, int], float | N
 )
 
 
-def _by_topic(found: _Found) -> Iterator[Family]:
+def _by_topic(found: _Found, assumed: Mapping[str, str]) -> Iterator[Family]:
     sums = [(group.group_id, topic, total) for group, totals in found for topic, total in totals.items()]
     yield Family(
         "kafka_consumergroup_current_offset_sum",
@@ -121,15 +128,21 @@ def _by_topic(found: _Found) -> Iterator[Family]:
             "Records that the group has not read yet, over all partitions of the topic.",
             [({label: group, "topic": topic}, total.lag) for group, topic, total in sums if total.lag is not None],
         )
+    yield Family(
+        "headrace_consumergroup_partitions_not_committed",
+        "Partitions that the group reads and has committed nothing in; their lag counts from the assumed reset.",
+        [({"group": group, "topic": topic, **assumed}, total.not_committed) for group, topic, total in sums],
+    )
 
 
 def _by_partition(
-    arrays: Iterable[tuple[str, str, "array[int]", "array[int]", "array[int]"]],
+    arrays: Iterable[Arrays],
+    more_labels: Mapping[str, str],
     label: str,
-    value_of: Callable[[int, int, int, int], float | None],
+    value_of: Callable[[int, int, int, int, int], float | None],
     now: int,
 ) -> Iterator[tuple[Mapping[str, str], float]]:
-    for group, topic, committed, ends, times in arrays:
-        for partition, (offset, end, time_ms) in enumerate(zip_longest(committed, ends, times, fillvalue=UNKNOWN)):
-            if offset >= 0 and (value := value_of(offset, end, time_ms, now)) is not None:
-                yield {label: group, "topic": topic, "partition": str(partition)}, value
+    for group, topic, *columns in arrays:
+        for partition, (offset, position, end, time_ms) in enumerate(zip_longest(*columns, fillvalue=UNKNOWN)):
+            if position >= 0 and (value := value_of(offset, position, end, time_ms, now)) is not None:
+                yield {label: group, "topic": topic, "partition": str(partition), **more_labels}, value

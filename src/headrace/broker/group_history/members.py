@@ -1,7 +1,8 @@
-"""Who is in a group and what each member has, in one form for both protocols. Pure."""
+"""The members of a group and what they read, in one form for both protocols. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from uuid import UUID
 
 from headrace.coordinator.classic_group import ClassicGroup
@@ -28,6 +29,26 @@ def members_of(group: Group, topic_name: Callable[[UUID | None], str | None]) ->
     if isinstance(group, ConsumerGroup):
         return _consumer_members(group, topic_name)
     return _classic_members(group)
+
+
+Reads: TypeAlias = Mapping[str, frozenset[int] | None]
+"""Topic to the partitions that the members of a group read; None for all partitions."""
+
+
+def reads_of(group: Group) -> Reads:
+    """Subscribed topics, and partitions of others that a client's own assignor has given to a member."""
+    if isinstance(group, ConsumerGroup):
+        # The broker assigns, and from subscribed topics only.
+        return dict.fromkeys(group.subscribed_topics)
+    if not group.is_consumer:
+        return {}
+    assigned: dict[str, set[int]] = {}
+    for member in group.membership.members.values():
+        for topic, partitions in _assigned(member.assignment).items():
+            assigned.setdefault(topic, set()).update(partitions)
+    reads: dict[str, frozenset[int] | None] = {topic: frozenset(found) for topic, found in assigned.items()}
+    reads.update(dict.fromkeys(group.subscribed_topics or ()))
+    return reads
 
 
 def member_count(group: Group) -> int:

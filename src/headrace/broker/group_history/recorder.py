@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from headrace.broker.group_history.events import Event
-from headrace.broker.group_history.sampler import GroupSampler, Partitions, Wanted, look_up
+from headrace.broker.group_history.sampler import GroupSampler, Partitions, Reset, Wanted, look_up
 from headrace.broker.group_history.store import HistoryStore
 from headrace.coordinator.effects import Note
 from headrace.coordinator.runtime import GroupCoordinator
+from headrace.coordinator.shard import Group
 from headrace.errors import KafkaError
 from headrace.replication.replica_manager import now_ms
 
@@ -40,8 +41,17 @@ _TOUCH_INTERVAL_S: Final = 3600.0
 class GroupHistory:
     """The history of every group of this broker. `observe` is told by the coordinator, all else happens by itself."""
 
-    def __init__(self, path: Path, *, interval_ms: int, retention_ms: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        interval_ms: int,
+        retention_ms: int,
+        max_bytes: int,
+        assumed_reset: Reset = Reset.EARLIEST,
+    ) -> None:
         self._interval_s = interval_ms / 1000
+        self._assumed_reset = assumed_reset
         self.store = HistoryStore(path, max_bytes=max_bytes, retention_ms=retention_ms)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-history")
         self._loop = asyncio.get_running_loop()
@@ -55,7 +65,7 @@ class GroupHistory:
     def start(self, coordinator: GroupCoordinator, partitions: Partitions) -> None:
         """Take samples from now on."""
         self.coordinator = coordinator
-        self.sampler = GroupSampler(coordinator.groups_with_offsets, partitions)
+        self.sampler = GroupSampler(coordinator.groups_with_offsets, partitions, self._assumed_reset)
         self._task = self._loop.create_task(self._keep())
 
     async def stop(self) -> None:
@@ -100,9 +110,9 @@ class GroupHistory:
         events = self._taken()
         await self.in_thread(lambda: events and self.store.write_events(events))
 
-    async def look_at(self, group_id: str) -> None:
+    async def look_at(self, group: Group) -> None:
         """Bring what is known of one group up to the present."""
-        wanted = self.sampler.sweep_one(group_id, self.coordinator.committed_offsets(group_id), now_ms())
+        wanted = self.sampler.sweep_one(group, self.coordinator.committed_offsets(group.group_id), now_ms())
         await self._settle(wanted)
 
     async def sample(self) -> None:

@@ -9,9 +9,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.broker.group_history.members import member_count, members_of, type_of
-from headrace.broker.group_history.progress import Standing, Total, combined, from_bytes, total_of
+from headrace.broker.group_history.progress import from_bytes
 from headrace.broker.group_history.rebalances import event_json, timeline_of
 from headrace.broker.group_history.recorder import GroupHistory
+from headrace.broker.group_history.standing import Standing, Total, combined, total_of
 from headrace.broker.group_history.store import Samples
 from headrace.broker.http import HttpError, HttpServer, Query
 from headrace.coordinator.shard import Group
@@ -53,13 +54,13 @@ class GroupRoutes:
                 await asyncio.sleep(0)
             if (not states or group.state.lower() in states) and (not types or type_of(group) in types):
                 found.append(self._summary(group, self._history.sampler.totals(group.group_id), now))
-        return {"time_ms": now, "groups": found}
+        return {"time_ms": now, "assumed_reset": self._history.sampler.assumed_reset, "groups": found}
 
     async def describe(self, query: Query) -> object:
         """One group as it is now: members, and where it stands in every partition."""
         _check(query, {"group"})
         group = self._group(query)
-        await self._history.look_at(group.group_id)
+        await self._history.look_at(group)
         now = now_ms()
         standings = self._history.sampler.standings(group.group_id, now)
         members = members_of(group, self._topic_name)
@@ -71,6 +72,7 @@ class GroupRoutes:
         }
         return {
             "time_ms": now,
+            "assumed_reset": self._history.sampler.assumed_reset,
             **self._summary(group, {topic: total_of(found) for topic, found in standings.items()}, now),
             "member_list": [asdict(member) for member in members],
             "partitions": [
@@ -99,7 +101,8 @@ class GroupRoutes:
             "group": group_id,
             "from_ms": start,
             "to_ms": end,
-            "columns": ["time_ms", "committed", "end", "lag", "lag_seconds", "pace"],
+            "assumed_reset": self._history.sampler.assumed_reset,
+            "columns": ["time_ms", "committed", "end", "lag", "lag_seconds", "pace", "counted_from"],
             "series": [{**each, "points": _thinned(each["points"], most)} for each in series],
         }
 
@@ -152,6 +155,7 @@ def _totals(total: Total, now: int) -> dict[str, Any]:
         "arrival": _rounded(total.arrival),
         "trend": str(total.trend),
         "catches_up_in_seconds": _rounded(total.catches_up_in),
+        "partitions_not_committed": total.not_committed,
     }
 
 
@@ -159,12 +163,13 @@ def _standing(each: Standing, now: int) -> dict[str, Any]:
     known = each.end >= 0
     return {
         "partition": each.partition,
-        "committed": each.committed,
+        "committed": each.committed if each.is_committed else None,
+        "counted_from": each.position,
         "start": each.start if known else None,
         "end": each.end if known else None,
         "lag": each.lag,
         "lag_seconds": each.lag_seconds(now),
-        "lost": max(each.start - each.committed, 0) if known else None,
+        "lost": max(each.start - each.position, 0) if known else None,
         "pace": _rounded(each.pace),
         "arrival": _rounded(each.arrival),
         "trend": str(each.trend),
@@ -174,20 +179,26 @@ def _standing(each: Standing, now: int) -> dict[str, Any]:
 
 def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dict[str, Any]]:
     """A list of points for each partition: one for each sample that was taken, whether something had changed or not."""
-    states: dict[int, tuple[int, int, int]] = {}
+    states: list[Standing] = []
     points: dict[int, list[list[Any]]] = {}
     changes = iter(samples.changes)
     change = next(changes, None)
     for tick in sorted({*samples.ticks, *(at for at, _ in samples.changes if at >= start)}):
         while change is not None and change[0] <= tick:
-            states = {partition: (committed, end, time) for partition, committed, end, time in from_bytes(change[1])}
+            states = from_bytes(change[1])
             change = next(changes, None)
-        for partition, (committed, end, time_ms) in states.items():
-            if only in (-1, partition):
-                standing = Standing(partition, committed, -1, end, time_ms, None, None)
-                found = points.setdefault(partition, [])
-                found.append(
-                    [tick, committed, end if end >= 0 else None, standing.lag, standing.lag_seconds(tick), None]
+        for each in states:
+            if only in (-1, each.partition):
+                points.setdefault(each.partition, []).append(
+                    [
+                        tick,
+                        each.committed if each.is_committed else None,
+                        each.end if each.end >= 0 else None,
+                        each.lag,
+                        each.lag_seconds(tick),
+                        None,
+                        each.position,
+                    ]
                 )
     for partition in sorted(points):
         yield {"topic": topic, "partition": partition, "points": points[partition]}
@@ -199,8 +210,8 @@ def _thinned(points: list[list[Any]], most: int) -> list[list[Any]]:
     kept = points[::-1][::step][::-1]
     for before, point in pairwise(kept):
         passed_ms = point[0] - before[0]
-        if passed_ms > 0 and point[1] >= before[1]:
-            point[-1] = _rounded((point[1] - before[1]) * 1000 / passed_ms)
+        if passed_ms > 0 and None not in (before[1], point[1]) and point[1] >= before[1]:
+            point[5] = _rounded((point[1] - before[1]) * 1000 / passed_ms)
     return kept
 
 

@@ -6,11 +6,17 @@ The look-ups of record times read files: they are collected here and made by who
 import logging
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
-from headrace.broker.group_history.progress import UNKNOWN, GroupProgress, Standing, TopicProgress, Total
+from headrace.broker.group_history.members import Reads, reads_of
+from headrace.broker.group_history.progress import GroupProgress, TopicProgress
+from headrace.broker.group_history.standing import UNKNOWN, Standing, Total
+from headrace.coordinator.consumer_group import ConsumerGroup
 from headrace.coordinator.offsets import GroupOffsets
+from headrace.coordinator.records import CommittedOffset
 from headrace.coordinator.shard import Group
 from headrace.errors import KafkaError
 from headrace.replication.partition import Partition
@@ -22,6 +28,16 @@ log = logging.getLogger(__name__)
 _GROUPS_PER_STEP = 20
 _MOST_PARTITIONS = 100_000
 """Of one topic: numbers beyond are somebody's mistake, and no reason to need as much memory."""
+_NOTHING: Final[Mapping[int, CommittedOffset]] = MappingProxyType({})
+
+
+class Reset(StrEnum):
+    """Where a group is assumed to start in a partition without a committed offset: its `auto.offset.reset`, which
+    clients do not tell brokers.
+    """
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
 
 
 class Partitions(Protocol):
@@ -43,14 +59,35 @@ class Wanted(NamedTuple):
     offset: int
 
 
+class Arrays(NamedTuple):
+    """A group in a topic: for each partition the committed offset, the first unread one, the end, and the time of the
+    next record; -1 for what is not known.
+    """
+
+    group_id: str
+    topic: str
+    committed: "array[int]"
+    positions: "array[int]"
+    ends: "array[int]"
+    times: "array[int]"
+
+
 class GroupSampler:
     """The present state of every group, as of the latest sweep."""
 
-    def __init__(self, groups: Callable[[], list[tuple[Group, GroupOffsets]]], partitions: Partitions) -> None:
+    def __init__(
+        self,
+        groups: Callable[[], list[tuple[Group, GroupOffsets]]],
+        partitions: Partitions,
+        assumed_reset: Reset = Reset.EARLIEST,
+    ) -> None:
         self._groups = groups
         self._partitions = partitions
+        self.assumed_reset = assumed_reset
         self._topics: dict[str, TopicProgress] = {}
         self._progress: dict[str, dict[str, GroupProgress]] = {}
+        self._reads: dict[str, tuple[Group, int, str, Reads]] = {}
+        """What the members of each group read, with the generation and the state it was found in."""
         self._gone: set[tuple[str, str]] = set()
         """Groups and topics that have ended since the last sample was written."""
 
@@ -61,16 +98,17 @@ class GroupSampler:
         for place, (group, offsets) in enumerate(groups):
             if place % _GROUPS_PER_STEP == 0:
                 yield
-            self._update(group.group_id, offsets, fresh, now_ms, wanted)
+            self._update(group, offsets, fresh, now_ms, wanted)
         self._topics = fresh
         for gone in self._progress.keys() - {group.group_id for group, _ in groups}:
             self._gone.update((gone, topic) for topic in self._progress.pop(gone))
+            self._reads.pop(gone, None)
 
-    def sweep_one(self, group_id: str, offsets: GroupOffsets, now_ms: int) -> list[Wanted]:
+    def sweep_one(self, group: Group, offsets: GroupOffsets, now_ms: int) -> list[Wanted]:
         """Bring one group up to date, with its topics."""
         wanted: list[Wanted] = []
         fresh: dict[str, TopicProgress] = {}
-        self._update(group_id, offsets, fresh, now_ms, wanted)
+        self._update(group, offsets, fresh, now_ms, wanted)
         self._topics.update(fresh)
         return wanted
 
@@ -86,10 +124,10 @@ class GroupSampler:
         """Topic to how the group fares in it, as of the latest sweep."""
         return {topic: progress.total for topic, progress in self._progress.get(group_id, {}).items()}
 
-    def arrays(self) -> list[tuple[str, str, "array[int]", "array[int]", "array[int]"]]:
-        """Group, topic, and for each partition what is committed, where it ends, and the time of the next record."""
+    def arrays(self) -> "list[Arrays]":
+        """What is known of every partition that a group reads."""
         return [
-            (group_id, topic, progress.committed, self._topics[topic].ends, progress.times)
+            Arrays(group_id, topic, progress.committed, progress.positions, self._topics[topic].ends, progress.times)
             for group_id, topics in self._progress.items()
             for topic, progress in topics.items()
             if topic in self._topics
@@ -137,25 +175,35 @@ class GroupSampler:
 
     def _update(
         self,
-        group_id: str,
+        group: Group,
         offsets: GroupOffsets,
         fresh: dict[str, TopicProgress],
         now_ms: int,
         wanted: list[Wanted],
     ) -> None:
-        known = self._progress.setdefault(group_id, {})
-        for name in known.keys() - offsets.keys():
+        known = self._progress.setdefault(group.group_id, {})
+        reads = self._reads_of(group)
+        topics = [*offsets, *(name for name in reads if name not in offsets and self._partitions.partition_count(name))]
+        for name in known.keys() - set(topics):
             del known[name]
-            self._gone.add((group_id, name))
-        for name, partitions in offsets.items():
+            self._gone.add((group.group_id, name))
+        for name in topics:
+            partitions, read = offsets.get(name, _NOTHING), reads.get(name, ())
             topic = fresh.get(name)
             if topic is None:
                 topic = fresh[name] = self._topic(name, now_ms)
             progress = known.get(name)
             # Each commit makes a new object, so that those of a group at rest are compared by identity.
             seen = list(partitions.values())
-            if progress is None or topic.has_moved or progress.seen != seen or not progress.is_dated:
-                committed = array("q", [UNKNOWN]) * max(len(topic.ends), min(max(partitions) + 1, _MOST_PARTITIONS))
+            if (
+                progress is None
+                or topic.has_moved
+                or progress.seen != seen
+                or progress.read != read
+                or not progress.is_dated
+            ):
+                numbers = min(max(partitions, default=-1) + 1, _MOST_PARTITIONS)
+                committed = array("q", [UNKNOWN]) * max(len(topic.ends), numbers)
                 for index, offset in partitions.items():
                     if index < len(committed):
                         committed[index] = offset.offset
@@ -163,14 +211,41 @@ class GroupSampler:
                     progress = known[name] = GroupProgress(committed, now_ms)
                 elif progress.committed == committed:
                     committed = progress.committed
-                progress.seen[:] = seen
-                for index, offset_wanted in progress.update(committed, topic):
+                progress.seen[:], progress.read = seen, read
+                for index, offset_wanted in progress.update(committed, topic, self._positions(committed, topic, read)):
                     partition = self._partitions.partition(name, index)
                     if partition is not None:
                         wanted.append(Wanted(progress, index, partition, offset_wanted))
             progress.rates.note(progress.committed, now_ms)
             if not progress.has_moved and (progress.total.lag or progress.total.pace or progress.total.arrival):
                 progress.sum_up(topic, now_ms)
+
+    def _reads_of(self, group: Group) -> Reads:
+        """What the members read. While a group is empty it is what its last members read: its lag must not shrink
+        because they are gone.
+        """
+        before = self._reads.get(group.group_id)
+        if group.is_empty:
+            return {} if before is None else before[-1]
+        generation = group.epoch if isinstance(group, ConsumerGroup) else group.generation
+        if before is not None and before[0] is group and before[1:3] == (generation, group.state):
+            return before[-1]
+        reads = reads_of(group)
+        self._reads[group.group_id] = group, generation, group.state, reads
+        return reads
+
+    def _positions(
+        self, committed: "array[int]", topic: TopicProgress, read: Collection[int] | None
+    ) -> "array[int] | None":
+        """Committed offsets, and where the group would start in what it reads without one; None where there is none."""
+        positions = None
+        starts = topic.starts if self.assumed_reset is Reset.EARLIEST else topic.ends
+        for index in range(len(starts)) if read is None else read:
+            if index < len(starts) and committed[index] < 0:
+                if positions is None:
+                    positions = committed[:]
+                positions[index] = max(starts[index], 0)
+        return positions
 
     def _topic(self, name: str, now_ms: int) -> TopicProgress:
         starts, ends = [], []

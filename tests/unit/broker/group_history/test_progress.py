@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.group_history.progress import (
-    GroupProgress,
-    Standing,
-    TopicProgress,
-    Trend,
-    from_bytes,
-    total_of,
-)
+from headrace.broker.group_history.progress import GroupProgress, TopicProgress, from_bytes
+from headrace.broker.group_history.standing import Standing, Trend, combined, total_of
 
 NOW = 1_700_000_000_000
 
@@ -126,32 +120,72 @@ def test_what_is_written_is_read_back() -> None:
     group = GroupProgress(committed(4, -1, 5), NOW)
     group.update(committed(4, -1, 5), topic)
     group.found(0, 4, NOW - 100)
-    assert from_bytes(group.as_bytes(topic)) == [(0, 4, 10, NOW - 100), (2, 5, -1, -1)]
+    assert [(each.partition, each.committed, each.end, each.time_ms) for each in from_bytes(group.as_bytes(topic))] == [
+        (0, 4, 10, NOW - 100),
+        (2, 5, -1, -1),
+    ]
     assert from_bytes(group.as_bytes(topic)[:-1]) == []
+
+
+def test_a_partition_without_a_commit_is_written_and_read_back_as_such() -> None:
+    topic = TopicProgress([7, 0], [10, 20], NOW)
+    group = GroupProgress(committed(-1, -1), NOW)
+    group.update(committed(-1, -1), topic, committed(7, -1))
+    (read,) = from_bytes(group.as_bytes(topic))
+    assert (read.partition, read.is_committed, read.position, read.end, read.lag) == (0, False, 7, 10, 3)
+
+
+def test_a_member_that_never_commits_stands_still() -> None:
+    topic = TopicProgress([0], [100], NOW)
+    group = GroupProgress(committed(-1), NOW)
+    group.update(committed(-1), topic, committed(0))
+    assert group.standings(topic, NOW)[0].trend is Trend.UNKNOWN
+    (each,) = group.standings(topic, NOW + 15_000)
+    assert (each.lag, each.pace, each.trend) == (100, 0.0, Trend.STALLED)
+    group.sum_up(topic, NOW + 15_000)
+    assert (group.total.lag, group.total.not_committed, group.total.trend) == (100, 1, Trend.STALLED)
+
+
+def test_of_a_group_whose_only_commit_is_in_a_partition_without_a_known_end_nothing_is_claimed() -> None:
+    topic = TopicProgress([0, -1], [10, -1], NOW)
+    group = GroupProgress(committed(-1, 5), NOW)
+    group.update(committed(-1, 5), topic)
+    group.sum_up(topic, NOW)
+    assert group.total == total_of(group.standings(topic, NOW))
+    assert (group.total.lag, group.total.trend) == (None, Trend.UNKNOWN)
 
 
 @given(
     st.lists(
-        st.tuples(st.integers(-1, 30), st.integers(0, 20), st.integers(-1, 40), st.integers(0, 20), st.booleans()),
+        st.tuples(
+            st.integers(-1, 30),
+            st.integers(0, 20),
+            st.integers(-1, 40),
+            st.integers(0, 20),
+            st.booleans(),
+            st.integers(-1, 30),
+        ),
         min_size=1,
         max_size=6,
     ),
     st.integers(0, 90_000),
 )
-def test_a_total_is_that_of_its_partitions(rows: list[tuple[int, int, int, int, bool]], passed_ms: int) -> None:
+def test_a_total_is_that_of_its_partitions(rows: list[tuple[int, int, int, int, bool, int]], passed_ms: int) -> None:
     first = [row[0] for row in rows]
     topic = TopicProgress([0] * len(rows), [row[2] for row in rows], NOW)
     group = GroupProgress(committed(*first), NOW)
     now = NOW + passed_ms
     topic.update([0] * len(rows), [row[2] + row[3] if row[2] >= 0 else -1 for row in rows], now)
-    position = committed(*(row[0] + row[1] if row[0] >= 0 else -1 for row in rows))
-    for partition, offset in group.update(position, topic):
+    offsets = committed(*(row[0] + row[1] if row[0] >= 0 else -1 for row in rows))
+    positions = committed(*(offset if offset >= 0 else row[5] for offset, row in zip(offsets, rows, strict=True)))
+    for partition, offset in group.update(offsets, topic, positions):
         if rows[partition][4]:
             group.found(partition, offset, NOW - partition)
-    group.rates.note(position, now)
+    group.rates.note(offsets, now)
     group.sum_up(topic, now)
-    expected = total_of(group.standings(topic, now))
-    if any(each >= 0 for each in position):
+    standings = group.standings(topic, now)
+    assert len(standings) == sum(position >= 0 for position in positions)
+    for expected in (total_of(standings), combined([total_of([each]) for each in standings])):
         assert group.total._replace(pace=0, arrival=0, catches_up_in=0) == expected._replace(
             pace=0, arrival=0, catches_up_in=0
         )

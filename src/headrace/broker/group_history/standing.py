@@ -1,0 +1,231 @@
+"""Where a group stands in one partition, and in several taken together: lag, trend and forecast. Pure.
+
+A group also reads partitions in which it has committed nothing yet: their lag counts from the offset where it would
+start.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeAlias
+
+UNKNOWN: Final = -1
+_STEADY: Final = 0.05
+"""A consumer whose pace is so near to what arrives keeps up, neither gaining nor losing."""
+
+
+class Trend(StrEnum):
+    """Where a lag is going."""
+
+    CAUGHT_UP = "caught up"
+    CATCHING_UP = "catching up"
+    KEEPING_PACE = "keeping pace"
+    FALLING_BEHIND = "falling behind"
+    STALLED = "stalled"
+    """There is something to read, and nothing is committed."""
+    UNKNOWN = "unknown"
+    """It has not been watched for long enough, or the partition has no end that this broker knows."""
+
+
+class Standing(NamedTuple):
+    """One partition of one group; rates in records per second, None where not known."""
+
+    partition: int
+    committed: int
+    """-1 where the group has committed nothing."""
+    start: int
+    end: int
+    time_ms: int
+    """When the oldest record that is not read yet was made; -1 without one."""
+    pace: float | None
+    arrival: float | None
+    assumed: int = UNKNOWN
+    """Where the group would start, if it has committed nothing."""
+
+    @property
+    def is_committed(self) -> bool:
+        return self.committed >= 0
+
+    @property
+    def position(self) -> int:
+        """The first offset that is not read yet."""
+        return self.committed if self.committed >= 0 else self.assumed
+
+    @property
+    def lag(self) -> int | None:
+        """Records that are not read yet."""
+        return None if self.end < 0 else max(self.end - self.position, 0)
+
+    def lag_seconds(self, now_ms: int) -> float | None:
+        """Age of the oldest record that is not read yet; 0 where all are."""
+        if self.lag is None:
+            return None
+        if self.lag == 0:
+            return 0.0
+        return None if self.time_ms < 0 else max(now_ms - self.time_ms, 0) / 1000
+
+    @property
+    def trend(self) -> Trend:
+        """Where the lag is going at the present pace."""
+        if self.lag is None:
+            return Trend.UNKNOWN
+        if self.lag == 0:
+            return Trend.CAUGHT_UP
+        return _trend(UNKNOWN if self.pace is None else self.pace, UNKNOWN if self.arrival is None else self.arrival)
+
+    @property
+    def catches_up_in(self) -> float | None:
+        """Seconds until the lag is gone, if both rates stay as they are; None where it never is."""
+        if self.lag == 0:
+            return 0.0
+        if self.trend is not Trend.CATCHING_UP:
+            return None
+        assert self.lag is not None
+        assert self.pace is not None
+        assert self.arrival is not None
+        return self.lag / (self.pace - self.arrival)
+
+
+class Total(NamedTuple):
+    """All partitions of one topic that a group reads, or of all topics: as far behind, and as late, as the worst."""
+
+    committed: int = 0
+    lag: int | None = None
+    max_lag: int | None = None
+    oldest_ms: int = UNKNOWN
+    """When the oldest record that is not read yet was made."""
+    is_dated: bool = True
+    """Whether that is known."""
+    pace: float = 0.0
+    arrival: float = 0.0
+    trend: Trend = Trend.UNKNOWN
+    catches_up_in: float | None = None
+    not_committed: int = 0
+    """Partitions without a committed offset."""
+
+    def lag_seconds(self, now_ms: int) -> float | None:
+        """As of one partition."""
+        if self.lag is None or not self.is_dated:
+            return None
+        return 0.0 if self.oldest_ms < 0 else max(now_ms - self.oldest_ms, 0) / 1000
+
+
+def _trend(pace: float, arrival: float) -> Trend:
+    """Of a partition that is behind; -1 for a rate that is not known."""
+    if pace < 0 or arrival < 0:
+        return Trend.UNKNOWN
+    if pace == 0:
+        return Trend.STALLED
+    if abs(pace - arrival) <= _STEADY * arrival:
+        return Trend.KEEPING_PACE
+    return Trend.CATCHING_UP if pace > arrival else Trend.FALLING_BEHIND
+
+
+_WORST_FIRST: Final = (
+    Trend.STALLED,
+    Trend.FALLING_BEHIND,
+    Trend.KEEPING_PACE,
+    Trend.CATCHING_UP,
+    Trend.UNKNOWN,
+    Trend.CAUGHT_UP,
+)
+_RANKS: Final = {trend: rank for rank, trend in enumerate(_WORST_FIRST)}
+_CATCHING_UP: Final = _RANKS[Trend.CATCHING_UP]
+
+
+Row: TypeAlias = tuple[int, int, int, int, float, float]
+"""One partition: committed offset, position, end, time of the next record, pace and arrival; -1 for what is not known.
+The group does not read a partition without a position.
+"""
+
+
+def total_of(standings: Iterable[Standing]) -> Total:
+    """Partitions taken together."""
+    return summed(
+        (
+            each.committed,
+            each.position,
+            each.end,
+            each.time_ms,
+            UNKNOWN if each.pace is None else each.pace,
+            UNKNOWN if each.arrival is None else each.arrival,
+        )
+        for each in standings
+    )
+
+
+def summed(rows: Iterable[Row]) -> Total:
+    """Partitions taken together. With 5,000 groups it sees 100,000 rows a sample, hence one loop."""
+    committed = lag = max_lag = read = not_committed = 0
+    paces = arrivals = waits = 0.0
+    worst = _RANKS[Trend.CAUGHT_UP]
+    knows_lag = False
+    is_dated = catches_up = True
+    oldest = UNKNOWN
+    for offset, position, end, time_ms, pace, arrival in rows:
+        if position < 0:
+            continue
+        read += 1
+        if offset < 0:
+            not_committed += 1
+        else:
+            committed += offset
+        if pace > 0:
+            paces += pace
+        if arrival > 0:
+            arrivals += arrival
+        if end < 0:
+            catches_up = False
+            worst = min(worst, _RANKS[Trend.UNKNOWN])
+            continue
+        knows_lag = True
+        behind = end - position
+        if behind <= 0:
+            continue
+        lag += behind
+        max_lag = max(max_lag, behind)
+        if time_ms < 0:
+            is_dated = False
+        elif oldest < 0 or time_ms < oldest:
+            oldest = time_ms
+        rank = _RANKS[_trend(pace, arrival)]
+        worst = min(worst, rank)
+        if rank == _CATCHING_UP:
+            waits = max(waits, behind / (pace - arrival))
+        else:
+            catches_up = False
+    if not read:
+        return Total()
+    return Total(
+        committed,
+        lag if knows_lag else None,
+        max_lag if knows_lag else None,
+        int(oldest),
+        is_dated,
+        paces,
+        arrivals,
+        _WORST_FIRST[worst],
+        waits if catches_up else None,
+        not_committed,
+    )
+
+
+def combined(totals: Sequence[Total]) -> Total:
+    """Several taken together."""
+    if len(totals) == 1:
+        return totals[0]
+    lags = [each.lag for each in totals if each.lag is not None]
+    trends = {each.trend for each in totals}
+    waits = [each.catches_up_in for each in totals]
+    known = [wait for wait in waits if wait is not None]
+    return Total(
+        sum(each.committed for each in totals),
+        sum(lags) if lags else None,
+        max((each.max_lag for each in totals if each.max_lag is not None), default=None),
+        min((each.oldest_ms for each in totals if each.oldest_ms >= 0), default=UNKNOWN),
+        all(each.is_dated for each in totals),
+        sum(each.pace for each in totals),
+        sum(each.arrival for each in totals),
+        next((each for each in _WORST_FIRST if each in trends), Trend.UNKNOWN),
+        max(known) if known and len(known) == len(waits) else None,
+        sum(each.not_committed for each in totals),
+    )

@@ -1,0 +1,91 @@
+"""Fit tables of groups to a terminal: long names are shortened in the middle, sentences wrap between words.
+
+Names in pipes and in JSON stay whole.
+"""
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+from headrace.cli import output
+from headrace.cli.output import Cell, Column
+
+_GAP = 3
+"""Spaces between two columns."""
+_NARROWEST = 8
+"""Neither names nor sentences get fewer characters, however narrow the terminal."""
+
+
+class Name(Column):
+    """A column of ids or names."""
+
+    __slots__ = ()
+
+
+class Prose(Column):
+    """A column of sentences."""
+
+    __slots__ = ()
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """As `output.print_table`, fitted to the terminal if there is one."""
+    if output.stdout_is_terminal():
+        rows = fitted(columns, rows, terminal_width())
+    output.print_table(columns, rows)
+
+
+def terminal_width() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> list[list[Cell]]:
+    """The rows, with names and sentences as short as the width asks for."""
+    natural = [max([len(column.title), *(_length(row[place]) for row in rows)]) for place, column in enumerate(columns)]
+    flexible = [place for place, column in enumerate(columns) if isinstance(column, Name | Prose)]
+    room = width - _GAP * (len(columns) - 1) - sum(natural) + sum(natural[place] for place in flexible)
+    least = [max(map(len, columns[place].title.split())) for place in flexible]
+    widths = dict(zip(flexible, _shares(room, [natural[place] for place in flexible], least), strict=True))
+    return [
+        [_cut(cell, columns[place], widths[place]) if place in widths else cell for place, cell in enumerate(row)]
+        for row in rows
+    ]
+
+
+def shortened(text: str, width: int) -> str:
+    """Without its middle where it is longer than the width: ids differ at their ends."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _shares(room: int, wishes: Sequence[int], least: Sequence[int]) -> list[int]:
+    """Give everyone their wish, or an equal part of what the modest leave."""
+    shares = [0] * len(wishes)
+    for place, each in enumerate(sorted(range(len(wishes)), key=wishes.__getitem__)):
+        fair = max(room // (len(wishes) - place), least[each], _NARROWEST)
+        shares[each] = min(wishes[each], fair)
+        room -= shares[each]
+    return shares
+
+
+def _cut(cell: Cell, column: Column, width: int) -> Cell:
+    if not isinstance(cell, str):
+        return cell
+    if isinstance(column, Name):
+        return shortened(cell, width)
+    words = " ".join(_shortened_word(word, width) for word in cell.split(" "))
+    return textwrap.fill(words, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _shortened_word(word: str, width: int) -> str:
+    if len(word) <= width:
+        return word
+    bare = word.rstrip(",;:")
+    # With room for one mark in any case, so that a name looks the same wherever it is.
+    return shortened(bare, width - 1) + word[len(bare) : len(bare) + 1]
+
+
+def _length(cell: Cell) -> int:
+    return 1 if cell is None else len(f"{cell:,}" if isinstance(cell, int) else cell)

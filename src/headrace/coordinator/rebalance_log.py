@@ -1,0 +1,154 @@
+"""What the broker's log says of groups: one line for each rebalance, when it is over. The history has the rest.
+
+Every note is logged at DEBUG.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.coordinator.effects import Happening, Note
+from headrace.wording import count
+
+log = logging.getLogger(__name__)
+
+_BEGINS: Final = (Happening.REBALANCING, Happening.BUMPED)
+_ENDS: Final = (Happening.STABLE, Happening.EMPTY)
+_LOGGED: Final = (Happening.FENCED, Happening.UPGRADED, Happening.DOWNGRADED, Happening.DELETED)
+"""Logged on their own: no rebalance needs them."""
+_LONG_S: Final = 60.0
+"""A group that has rebalanced for so long, starting over again and again, is worth a line before it is done."""
+_MOST_NAMED: Final = 3
+_MOST_CHARACTERS: Final = 300
+"""Of what a client says of itself."""
+
+
+@dataclass(slots=True)
+class _Rebalance:
+    began: float
+    cause: str
+    said_at: float
+    starts: int = 1
+    timed_out: list[str] = field(default_factory=list)
+
+
+class RebalanceLog:
+    """Reads the notes of all groups; `now` is in seconds, of any clock that never goes back."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Rebalance] = {}
+        self._sizes: dict[str, int] = {}
+        """Members of each group when it was last stable; only of groups that had some."""
+        self._timed_out: tuple[str, float, list[str]] = ("", 0.0, [])
+        """Group, time and names of the latest members that timed out while no rebalance was under way: they are about
+        to cause one.
+        """
+
+    def loaded(self, group_id: str, members: int) -> None:
+        """The group has been read from the log."""
+        self._settle(group_id, members)
+
+    def forget(self, group_id: str) -> None:
+        """The group is another coordinator's."""
+        self._settle(group_id, 0)
+
+    def note(self, group_id: str, note: Note, members: int, now: float) -> None:
+        """Something happened to a group, which has so many members after it."""
+        log.debug("%s", _Line(group_id, note))
+        if note.what in _BEGINS:
+            self._begin(group_id, note, now)
+        elif note.what in _ENDS:
+            self._end(group_id, note, members, now)
+        elif note.what is Happening.TIMED_OUT:
+            self._time_out(group_id, f"{_name(note)} ({note.reason})", now)
+        elif note.what is Happening.STALLED:
+            log.warning("%s", _Line(group_id, note))
+        elif note.what in _LOGGED:
+            log.info("%s", _Line(group_id, note))
+            if note.what is Happening.DELETED:
+                self.forget(group_id)
+
+    def _begin(self, group_id: str, note: Note, now: float) -> None:
+        rebalance = self._open.get(group_id)
+        if rebalance is None:
+            self._open[group_id] = rebalance = _Rebalance(now, _cause(note), now)
+            if self._timed_out[:2] == (group_id, now):
+                rebalance.timed_out += self._timed_out[2]
+            return
+        rebalance.starts += 1
+        if now - rebalance.said_at >= _LONG_S:
+            rebalance.said_at = now
+            log.warning(
+                "Group %s generation %d has been rebalancing for %d s and started over %s. First cause: %s. Now: %s",
+                group_id,
+                note.generation,
+                now - rebalance.began,
+                count(rebalance.starts - 1, "time"),
+                rebalance.cause,
+                _cause(note),
+            )
+
+    def _end(self, group_id: str, note: Note, members: int, now: float) -> None:
+        rebalance = self._open.get(group_id)
+        before = self._sizes.get(group_id, 0)
+        self._settle(group_id, members)
+        if rebalance is None:
+            return
+        more = "" if rebalance.starts == 1 else f" and {count(rebalance.starts - 1, 'more change')}"
+        named = rebalance.timed_out[:_MOST_NAMED]
+        if len(rebalance.timed_out) > len(named):
+            named.append(f"{len(rebalance.timed_out) - len(named)} more")
+        log.info(
+            "Group %s generation %d %s after %d ms: %s, %d before. Cause: %s%s%s",
+            group_id,
+            note.generation,
+            note.what,
+            (now - rebalance.began) * 1000,
+            count(members, "member"),
+            before,
+            rebalance.cause,
+            more,
+            f". Timed out: {', '.join(named)}" if named else "",
+        )
+
+    def _settle(self, group_id: str, members: int) -> None:
+        self._open.pop(group_id, None)
+        if members:
+            self._sizes[group_id] = members
+        else:
+            self._sizes.pop(group_id, None)
+
+    def _time_out(self, group_id: str, member: str, now: float) -> None:
+        rebalance = self._open.get(group_id)
+        if rebalance is not None:
+            rebalance.timed_out.append(member)
+        elif self._timed_out[:2] == (group_id, now):
+            self._timed_out[2].append(member)
+        else:
+            self._timed_out = group_id, now, [member]
+
+
+class _Line:
+    """Put together only where it is logged."""
+
+    def __init__(self, group_id: str, note: Note) -> None:
+        self._group_id = group_id
+        self._note = note
+
+    def __str__(self) -> str:
+        note = self._note
+        reason = f": {note.reason[:_MOST_CHARACTERS]}" if note.reason else ""
+        start = f"Group {self._group_id} generation {note.generation}"
+        if not note.member_id:
+            return f"{start} {note.what}{reason}"
+        instance = "" if note.instance_id is None else f", instance {note.instance_id}"
+        who = f"member {note.member_id} (client id {note.client_id}, host {note.client_host}{instance})"
+        return f"{start}: {who} {note.what}{reason}"
+
+
+def _cause(note: Note) -> str:
+    return note.reason.removesuffix("; client reason: not provided")[:_MOST_CHARACTERS]
+
+
+def _name(note: Note) -> str:
+    return (note.instance_id or note.client_id or note.member_id)[:_MOST_CHARACTERS]
