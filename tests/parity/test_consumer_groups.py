@@ -125,12 +125,15 @@ def test_expressions_that_are_none(both: Both, name: Names) -> None:
 EXPRESSIONS = (
     # What is RE2's, and what is not.
     r"\p{Greek}+", r"\pL.*", r"\P{Lu}*", r"\p{L}+", r"\p{Nonsense}", r"[[:alpha:]]+", r"[[:nonsense:]]", r"[^\d_]*",
-    r"a(?=b)", r"a(?!b)", r"(?<=a)b", r"(?<!a)b", r"(a)\1", r"(?P<n>a)(?P=n)", r"(?P<n>a)", r"(?<n>a)", r"(?P<n>a)(?P<n>b)",
+    r"a(?=b)", r"a(?!b)", r"(?<=a)b", r"(?<!a)b", r"(a)\1", r"(?P<n>a)(?P=n)", r"(?P<n>a)", r"(?<n>a)",
+    r"(?P<n>a)(?P<n>b)",
     r"a++", r"a*+", r"(?>a)", r"(?i)ORDERS-.*", r"(?U)a.*", r"(?x)a b", r"(?s:.*)", r"(?m)^a$", r"(?-s)a", r"(?u)a",
-    r"\Qa.b\E.*", r"\Qa.b", r"a\E", r"\Q\C\E", r"\C", r"\X", r"\R", r"\h", r"\A.*\z", r".*\Z", r"\bword\b", r"\x{61}.*", r"\x61",
+    r"\Qa.b\E.*", r"\Qa.b", r"a\E", r"\Q\C\E", r"\C", r"\X", r"\R", r"\h", r"\A.*\z", r".*\Z", r"\bword\b",
+    r"\x{61}.*", r"\x61",
     r"\141", r"\08", r"\cA", r"\e", r"\u0061", r"\N{DIGIT ONE}", r"\a\f\t\n\r\v", r"\_",
     "a{1000}", "a{1001}", "a{2,1}", "a{,5}", "a{}", "a{1", "(a{100}){10}",
-    "a**", "a?*", "(a*)*", "x{2}{3}", "(?:)", "()", "|", "a||b", "(|a)*", "[]a]", "[a", "[z-a]", "[a-\\d]", "a)", "(a", "^*", "$+", "ä.*",
+    "a**", "a?*", "(a*)*", "x{2}{3}", "(?:)", "()", "|", "a||b", "(|a)*", "[]a]", "[a", "[z-a]", "[a-\\d]",
+    "a)", "(a", "^*", "$+", "ä.*",
     "(?:aa|a)" * 45 + "#", "a?" * 28 + "b", ".{0,249}" * 6 + "#",
 )  # fmt: skip
 

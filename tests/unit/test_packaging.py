@@ -122,7 +122,7 @@ def test_a_command_that_lacks_packages_says_in_one_line_how_to_get_them(args: st
     ran = without_extras(AS_A_COMMAND, *args.split())
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
-        f"Error: `headrace {args.split()[0]}` needs the package typer, which is not installed:"
+        f"Error: `headrace {args.split(maxsplit=1)[0]}` needs the package typer, which is not installed:"
         f" pip install 'headrace[{extra}]'\n"
     )
 

@@ -91,7 +91,10 @@ class Compaction:
         from headrace.storage.log_cleaner import LogCleaner
 
         if self._cleaner is None and find_spec("numpy") is None:
-            log.info("Compacting without numpy, which takes several times as long. Install it with: %s", install("compaction"))
+            log.info(
+                "Compacting without numpy, which takes several times as long. Install it with: %s",
+                install("compaction"),
+            )
         process = CleanerProcess()
         self._on_loop(lambda: self._processes.append(process))
         if self._cleaner is None:

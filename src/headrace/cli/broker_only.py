@@ -30,7 +30,9 @@ def run(args: Sequence[str], package: str) -> int:
         print(f"Error: {_mistake(args[1:])}\n{_USAGE.splitlines()[0]}", file=sys.stderr)
         return USAGE
     command = install(_EXTRAS.get(args[0], "cli"))
-    print(f"Error: `headrace {args[0]}` needs the package {package}, which is not installed: {command}", file=sys.stderr)
+    print(
+        f"Error: `headrace {args[0]}` needs the package {package}, which is not installed: {command}", file=sys.stderr
+    )
     return 1
 
 
@@ -51,7 +53,7 @@ def _mistake(args: Sequence[str]) -> str:
             return f"{name} needs a value"
         values[name].append(value)
     try:
-        start_options(None, *(values["--listen"][-1:] or [None]), None, values["--set"])
+        start_options(None, values["--listen"][-1] if values["--listen"] else None, None, values["--set"])
     except UsageError as error:
         return str(error)
     return f"cannot make sense of: {' '.join(args)}"

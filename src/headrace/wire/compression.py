@@ -141,12 +141,13 @@ def _gzip_decompress(view: memoryview, step: int, max_size: int) -> Iterator[byt
     # As with Java, members may follow each other, and anything else after one is ignored.
     while members == 0 or bytes(view[position : position + 2]) == _GZIP_MAGIC:
         unpacker = zlib.decompressobj(31)
-        while not unpacker.eof:
+        is_at_end = False
+        while not is_at_end:
             given = view[position : position + CHUNK_SIZE]
             part = unpacker.decompress(given, step)
-            rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
-            position += len(given) - len(rest)
-            if not part and position == len(view) and not unpacker.eof:
+            is_at_end = unpacker.eof
+            position += len(given) - len(unpacker.unused_data if is_at_end else unpacker.unconsumed_tail)
+            if not part and position == len(view) and not is_at_end:
                 raise _corrupt("gzip data ends before its end marker")
             size += len(part)
             yield part
@@ -237,7 +238,7 @@ def _lz4_decompress(view: memoryview, step: int, max_size: int) -> Iterator[byte
 
 def _zstd() -> Any:
     try:
-        from compression import zstd as library  # Python 3.14 brings it
+        from compression import zstd as library  # type: ignore[import-not-found]  # since Python 3.14
     except ImportError:
         from backports import zstd as library
     return library

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headrace.storage import offset_map as offset_map_module
-from headrace.storage.key_digests import Digests, KeyDigests
 from headrace.storage.fates import BYTES_PER_OFFSET, LIVE, SUPERSEDED, TOMBSTONE
+from headrace.storage.key_digests import Digests, KeyDigests
 from headrace.storage.offset_map import BYTES_PER_KEY, OffsetMap
 from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.record_columns import Bytes, Integers
