@@ -57,5 +57,5 @@ docs: setup ## bring the generated parts of docs/ up to date with the code
 	$(BIN)/python scripts/docs.py
 
 lock: setup ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
-	$(BIN)/uv pip compile pyproject.toml --extra pipeline --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --custom-compile-command "make lock" -q $(ARGS) -o requirements.lock

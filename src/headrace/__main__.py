@@ -37,8 +37,16 @@ def _main() -> int:
             from headrace.cli.start import run
 
             return run(options)
-    from headrace.cli.main import run as run_command_line
+    try:
+        from headrace.cli.main import run as run_command_line
+    except ModuleNotFoundError as error:
+        from headrace.extras import missing
 
+        if (found := missing(error)) is None:
+            raise
+        from headrace.cli import broker_only
+
+        return broker_only.run(sys.argv[1:], found[0])
     return run_command_line()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from headrace.wire.apis import ApiKey
 from tests.parity.both import Asked, Both, Side, every_version
 from tests.parity.test_committed_offsets import commit
@@ -118,6 +120,41 @@ def test_expressions_that_are_none(both: Both, name: Names) -> None:
     both.ask(BEAT, 1, beat(group, 0, topics=["no-such-topic"]), what="joins")
     both.ask(BEAT, 1, beat(group, 1, subscribed_topic_regex="["), what="stays")
     both.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, describe(group), what="after all")
+
+
+EXPRESSIONS = (
+    # What is RE2's, and what is not.
+    r"\p{Greek}+", r"\pL.*", r"\P{Lu}*", r"\p{L}+", r"\p{Nonsense}", r"[[:alpha:]]+", r"[[:nonsense:]]", r"[^\d_]*",
+    r"a(?=b)", r"a(?!b)", r"(?<=a)b", r"(?<!a)b", r"(a)\1", r"(?P<n>a)(?P=n)", r"(?P<n>a)", r"(?<n>a)",
+    r"(?P<n>a)(?P<n>b)",
+    r"a++", r"a*+", r"(?>a)", r"(?i)ORDERS-.*", r"(?U)a.*", r"(?x)a b", r"(?s:.*)", r"(?m)^a$", r"(?-s)a", r"(?u)a",
+    r"\Qa.b\E.*", r"\Qa.b", r"a\E", r"\Q\C\E", r"\C", r"\X", r"\R", r"\h", r"\A.*\z", r".*\Z", r"\bword\b",
+    r"\x{61}.*", r"\x61",
+    r"\141", r"\08", r"\cA", r"\e", r"\u0061", r"\N{DIGIT ONE}", r"\a\f\t\n\r\v", r"\_",
+    "a{1000}", "a{1001}", "a{2,1}", "a{,5}", "a{}", "a{1", "(a{100}){10}",
+    "a**", "a?*", "(a*)*", "x{2}{3}", "(?:)", "()", "|", "a||b", "(|a)*", "[]a]", "[a", "[z-a]", "[a-\\d]",
+    "a)", "(a", "^*", "$+", "ä.*",
+    "(?:aa|a)" * 45 + "#", "a?" * 28 + "b", ".{0,249}" * 6 + "#",
+)  # fmt: skip
+
+
+ONLY_KAFKAS = ("(a{100}){11}", "((a{100}){100}){100}", "(?:a{1000}){1000}", r"\é")
+"""RE2 in C++ does not repeat more than a thousand times in all; Java's does, and takes gigabytes for it."""
+
+
+@pytest.mark.parametrize("regex", EXPRESSIONS)
+def test_what_is_an_expression(regex: str, both: Both, name: Names) -> None:
+    both.send(BEAT, 1, beat(name(), 0, subscribed_topic_regex=regex, rebalance_timeout=1000))
+    # Only Headrace finds the topics of an expression before it answers.
+    both.receive(BEAT, 1, only=lambda answer: {each: answer[each] for each in ("error_code", "error_message")})
+
+
+@pytest.mark.parametrize("regex", ONLY_KAFKAS)
+def test_what_is_an_expression_with_kafka_alone(regex: str, both: Both, name: Names) -> None:
+    both.send(BEAT, 1, beat(name(), 0, subscribed_topic_regex=regex, rebalance_timeout=1000))
+    answers = both.receive(BEAT, 1, only=lambda answer: None)
+    assert answers.kafka["error_code"] == "none"
+    assert answers.headrace["error_code"] == "invalid_regular_expression"
 
 
 @every_version(BEAT)

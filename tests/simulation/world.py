@@ -21,6 +21,7 @@ from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.consumer_group import ConsumerGroup
 from headrace.coordinator.consumer_member import Partitions, TopicIdPartition
 from headrace.coordinator.consumer_state import ConsumerGroupState
+from headrace.coordinator.expressions import matching
 from headrace.coordinator.offsets import GroupOffsets
 from headrace.coordinator.records import CommittedOffset, OffsetKey
 from headrace.coordinator.requests import Leaver
@@ -64,8 +65,8 @@ class Topics:
         self.counts[topic] += 1
         self.version += 1
 
-    def topic_names(self) -> Iterable[str]:
-        return list(self.counts)
+    def matching(self, regex: str) -> tuple[str, ...] | None:
+        return matching(regex, self.counts)
 
     def describe(self, topic: str) -> tuple[bytes, int] | None:
         return (topic.encode().ljust(16, b"\0"), self.counts[topic]) if topic in self.counts else None

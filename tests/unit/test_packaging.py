@@ -2,8 +2,10 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from headrace import extras
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -22,6 +26,7 @@ DEVELOPMENT = PYPROJECT["dependency-groups"]["dev"]
 
 # Taken by pytest through its plug-in, so it is there wherever that is used.
 BROUGHT_BY_THE_USER = {"pytest"}
+STANDARD_LIBRARY = {*sys.stdlib_module_names, "compression"}  # the last one since Python 3.14
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -36,7 +41,7 @@ def imported_distributions(*, pipeline: bool) -> set[str]:
             modules.update(imported_modules(ast.parse(path.read_text())))
     found: set[str] = set()
     distributions = packages_distributions()
-    for module in modules - set(sys.stdlib_module_names) - {"headrace"}:
+    for module in modules - STANDARD_LIBRARY - {"headrace"}:
         found.update(canonicalize_name(name) for name in distributions[module])
     return found - BROUGHT_BY_THE_USER
 
@@ -49,17 +54,31 @@ def imported_modules(tree: ast.Module) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def test_core_requires_exactly_what_the_code_outside_the_pipeline_imports() -> None:
-    assert names(CORE) == imported_distributions(pipeline=False)
+def test_core_and_extras_are_exactly_what_the_code_outside_the_pipeline_imports() -> None:
+    declared = [*CORE, *EXTRAS["cli"], *EXTRAS["compaction"], *EXTRAS["zookeeper"]]
+    assert names(declared) - {"headrace"} == imported_distributions(pipeline=False)
 
 
 def test_the_pipeline_extra_covers_what_the_pipeline_imports() -> None:
-    assert imported_distributions(pipeline=True) <= names(CORE) | names(EXTRAS["pipeline"]) | {"py4j"}
+    covered = names([*CORE, *EXTRAS["cli"], *EXTRAS["pipeline"]]) | {"py4j"}
+    assert imported_distributions(pipeline=True) <= covered
 
 
-@pytest.mark.parametrize("requirement", [*CORE, *EXTRAS["pipeline"], *DEVELOPMENT])
+def test_the_code_knows_the_extra_of_every_package() -> None:
+    known = {(canonicalize_name(package), extra) for package, extra in extras._EXTRAS.values()}
+    assert known == {(name, extra) for extra in EXTRAS for name in names(EXTRAS[extra]) - {"headrace"}}
+
+
+def test_all_brings_every_extra() -> None:
+    (everything,) = EXTRAS["all"]
+    assert Requirement(everything).extras == EXTRAS.keys() - {"all"}
+
+
+@pytest.mark.parametrize("requirement", [*CORE, *(each for extra in EXTRAS.values() for each in extra), *DEVELOPMENT])
 def test_lock_file_satisfies(requirement: str) -> None:
     wanted = Requirement(requirement)
+    if wanted.name == "headrace":
+        return  # its extras are listed by themselves
     locked = re.search(rf"^{re.escape(canonicalize_name(wanted.name))}==([^ ;]+)", LOCK, re.MULTILINE)
     assert locked, f"{wanted.name} is not locked: run `make lock`"
     assert wanted.specifier.contains(locked.group(1)), "run `make lock`"
@@ -71,3 +90,108 @@ def test_lock_file_pins_every_package_by_hash_and_names_no_address() -> None:
     assert [package for package in packages if "--hash=sha256:" not in package] == []
     assert "://" not in LOCK
     assert "--index" not in LOCK
+
+
+BROKER_ALONE = """
+import sys
+for name in ("confluent_kafka", "kafka", "rich", "typer", "numpy", "kazoo", "pyspark", "delta", "pygments"):
+    sys.modules[name] = None  # as if it were not installed
+"""
+AS_A_COMMAND = "from headrace.__main__ import main; sys.exit(main())"
+
+
+def without_extras(code: str, *args: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", BROKER_ALONE + code, *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("args", "extra"),
+    [
+        ("topics list", "cli"),
+        ("groups list", "cli"),
+        ("produce t", "cli"),
+        ("consume t", "cli"),
+        ("verify .", "cli"),
+        ("takeover --data . --zookeeper x", "zookeeper"),
+        ("handover --data . --zookeeper x", "zookeeper"),
+        ("demo", "pipeline"),
+    ],
+)
+def test_a_command_that_lacks_packages_says_in_one_line_how_to_get_them(args: str, extra: str) -> None:
+    ran = without_extras(AS_A_COMMAND, *args.split())
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        f"Error: `headrace {args.split(maxsplit=1)[0]}` needs the package typer, which is not installed:"
+        f" pip install 'headrace[{extra}]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "said"),
+    [
+        ("--version", 0, "headrace "),
+        ("--help", 0, "Usage: headrace start "),
+        ("start --help", 0, "Usage: headrace start "),
+        ("", 2, "Usage: headrace start "),
+        ("start --bogus 3", 2, "Error: --bogus is no option of `headrace start`"),
+        ("start --listen nonsense", 2, "Error: 'nonsense' is not HOST:PORT"),
+        ("start --set nonsense", 2, "Error: 'nonsense' is not KEY=VALUE"),
+        ("start --data", 2, "Error: --data needs a value"),
+    ],
+)
+def test_a_broker_alone_explains_itself_without_typer(args: str, status: int, said: str) -> None:
+    ran = without_extras(AS_A_COMMAND, *args.split())
+    assert ran.returncode == status
+    assert (ran.stdout + ran.stderr).startswith(said)
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_broker_alone_serves_the_fixture() -> None:
+    code = """
+import socket, struct
+from headrace.testing import Broker
+with Broker() as broker:
+    with socket.create_connection(("127.0.0.1", broker.port)) as client:
+        client.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        assert client.recv(4)
+"""
+    ran = without_extras(code)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_command_that_lacks_one_package_names_it(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=0\nbroker.id=0\ncluster.id=abc\n")
+    code = f"import sys; sys.modules['kazoo'] = None\n{AS_A_COMMAND}"
+    command = [sys.executable, "-c", code, "takeover", "--data", str(tmp_path), "--zookeeper", "127.0.0.1:1"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "Error: this needs the package kazoo, which is not installed: pip install 'headrace[zookeeper]'\n"
+    )
+
+
+@pytest.mark.parametrize("module", ["headrace.pipeline", "headrace.pipeline.look"])
+def test_a_pipeline_that_lacks_packages_says_how_to_get_them(module: str, tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    arguments = [str(tmp_path)] if module.endswith("look") else ["--bootstrap", "127.0.0.1:1", "--data", str(tmp_path)]
+    ran = without_extras(f"import runpy; runpy.run_module({module!r}, run_name='__main__')", *arguments)
+    assert ran.returncode != 0
+    assert "pip install 'headrace[pipeline]'" in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
+    """Built with the hatchling of the lock file: no network."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        files = set(archive.namelist())
+        (metadata,) = (archive.read(name).decode() for name in files if name.endswith(".dist-info/METADATA"))
+    top = {name.partition("/")[0] for name in files}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"headrace"}
+    assert {"headrace/py.typed", "headrace/pipeline/jars.pom.xml", "headrace/testing/plugin.py"} <= files
+    assert not any(name.endswith((".pyc", ".lock")) for name in files)
+    for extra in EXTRAS:
+        assert f"Provides-Extra: {extra}\n" in metadata

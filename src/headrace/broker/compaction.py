@@ -7,9 +7,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.config import BrokerConfig
+from headrace.extras import install
 from headrace.replication.replica_manager import ReplicaManager, now_ms
 
 if TYPE_CHECKING:
@@ -88,6 +90,11 @@ class Compaction:
         from headrace.storage.cleaner_process import CleanerProcess
         from headrace.storage.log_cleaner import LogCleaner
 
+        if self._cleaner is None and find_spec("numpy") is None:
+            log.info(
+                "Compacting without numpy, which takes several times as long. Install it with: %s",
+                install("compaction"),
+            )
         process = CleanerProcess()
         self._on_loop(lambda: self._processes.append(process))
         if self._cleaner is None:

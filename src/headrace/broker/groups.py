@@ -107,6 +107,7 @@ class Groups:
         """Let go of groups, whose state is in the log, and write what the history still has."""
         if self._opening is not None:
             self._opening.cancel()
+        await self._topic_table.stop()
         if self._coordinator is not None:
             self._coordinator.close()
             await self._history.stop()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace import __version__
+from headrace import __version__, extras
 from headrace.cli import consume, demo, directories, groups, output, produce, start_args, topics, usage, verify
 from headrace.cli.failures import FAILED, INTERRUPTED, CommandError
 from headrace.cli.help_pages import Command, Group, examples
@@ -50,6 +50,12 @@ def _ending() -> Iterator[None]:
     except CommandError as error:
         output.tell_error(error.what, error.hint)
         raise typer.Exit(error.exit_code) from None
+    except ModuleNotFoundError as error:
+        if (found := extras.missing(error)) is None:
+            raise
+        package, command = found
+        output.tell_error(f"this needs the package {package}, which is not installed: {command}", None)
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except typer.Abort as abort:

@@ -45,17 +45,26 @@ _SELECTORS: Final = (
 )
 
 
+_MAX_PATTERNS: Final = 10_000
+"""Characters of all patterns of a subscription."""
+_NOT_ASCII: Final = re.compile(r"\\u[0-9A-Fa-f]{4}|[^\x00-\x7f]")
+
+
 def _matches_clients(value: Value) -> bool:
-    if not isinstance(value, tuple):
+    if not isinstance(value, tuple) or sum(map(len, value)) > _MAX_PATTERNS:
         return False
     pairs = [item.partition("=") for item in value]
     return all(name in _SELECTORS and pattern and _is_pattern(pattern) for name, _, pattern in pairs)
 
 
 def _is_pattern(text: str) -> bool:
+    """Whether Python takes the pattern, which only Kafka matches, with the metrics that clients push.
+
+    As ASCII, because a range of Unicode's characters takes Python milliseconds to compile.
+    """
     try:
-        re.compile(text)
-    except re.error:
+        re.compile(_NOT_ASCII.sub("x", text).encode())
+    except (re.error, RecursionError, OverflowError):
         return False
     return True
 

@@ -51,10 +51,11 @@ from headrace.coordinator.effects import (
     Timer,
     TimerKind,
 )
+from headrace.coordinator.expressions import compiled
 from headrace.coordinator.reconciliation import Aim, reconcile
 from headrace.coordinator.requests import Leaver
 from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.subscriptions import Topics, compiled, matching, metadata_hash
+from headrace.coordinator.subscriptions import Topics, metadata_hash
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wording import count
 
@@ -288,7 +289,12 @@ class ConsumerGroup(ConsumerState):
         self._checked_version = topics.version
         self._forget_unused_regexes(out, draft)
         for regex in sorted({member.regex for member in draft.members.values() if member.regex}):
-            resolved = ResolvedRegex(matching(regex, topics), topics.version, now_ms)
+            matches = topics.matching(regex)
+            if matches is None:
+                # As with Kafka, the group goes on with what it knows until the next heartbeat after that.
+                self._checked_version = _UNCHECKED
+                continue
+            resolved = ResolvedRegex(matches, topics.version, now_ms)
             known = draft.regexes.get(regex)
             if known is None or known.topics != resolved.topics:
                 change = change or "other topics match an expression"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from headrace.pipeline import requirements
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.session import build_session
 
 
 def main() -> int:
@@ -25,6 +24,8 @@ def main() -> int:
     except PipelineError as error:
         print(error, file=sys.stderr)
         return 1
+    from headrace.pipeline.session import build_session
+
     with tempfile.TemporaryDirectory() as scratch:
         spark = build_session("look", Path(scratch))
         table = spark.read.format("delta").load(str(path))

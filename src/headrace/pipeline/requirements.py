@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from headrace.extras import install
 from headrace.pipeline.errors import PipelineError
 
 _OLDEST_JAVA: Final = 17
@@ -25,7 +26,7 @@ def check() -> None:
     """Raise `PipelineError` with what to install when pyspark, delta-spark or a fitting Java is missing."""
     for module, package in (("pyspark", "pyspark"), ("delta", "delta-spark")):
         if importlib.util.find_spec(module) is None:
-            raise PipelineError(f"{package} is not installed. Get it with: pip install 'headrace[pipeline]'")
+            raise PipelineError(f"{package} is not installed. Install it with: {install('pipeline')}")
     check_java()
 
 

@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.cleaned_transactions import CleanedTransactions
 from headrace.storage.cleaner_io import CleanedSegment, Throttle, read_batches, remove_cleaned
 from headrace.storage.cleaning_job import CleanedGroup, CleaningJob, SourceSegment
-from headrace.storage.offset_map import LIVE, MANY_BATCHES, SUPERSEDED, Fates, OffsetMap
+from headrace.storage.fates import LIVE, MANY_BATCHES, SUPERSEDED, Fates
 from headrace.storage.segment import MAX_RELATIVE_OFFSET
 from headrace.storage.segment_files import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
@@ -24,6 +24,10 @@ from headrace.wire.batch import DELETE_HORIZON_FLAG, HEADER_SIZE, BatchHeader, p
 from headrace.wire.compression import Codec
 from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, only_record, survivors
 from headrace.wire.records import records_of, uncompressed_body
+
+if TYPE_CHECKING:
+    from headrace.storage.offset_map import OffsetMap
+    from headrace.storage.plain_offset_map import PlainOffsetMap
 
 _PINNED_BYTES: Final = 4 * 1024 * 1024
 _DECIDED_BYTES: Final = 1024 * 1024
@@ -66,8 +70,12 @@ class Cleaner:
         """Where the next pass begins: everything before it is clean after this one."""
         return self.map.latest_offset + 1
 
-    def _map_from(self, offset: int) -> OffsetMap:
-        return OffsetMap(offset, max_bytes=self._job.map_bytes, random_bytes=os.urandom)
+    def _map_from(self, offset: int) -> "OffsetMap | PlainOffsetMap":
+        try:
+            from headrace.storage.offset_map import OffsetMap as Map
+        except ModuleNotFoundError:  # numpy comes with an extra
+            from headrace.storage.plain_offset_map import PlainOffsetMap as Map  # type: ignore[assignment]
+        return Map(offset, max_bytes=self._job.map_bytes, random_bytes=os.urandom)
 
     def build_map(self) -> None:
         """Find the newest record of each key from the first dirty offset on, as far as memory allows.

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from headrace.storage.fates import BYTES_PER_OFFSET, LIVE, MANY_BATCHES, SUPERSEDED, TOMBSTONE, Fates
 from headrace.storage.key_digests import Digests, KeyDigests, Words
 from headrace.types import Buffer
 from headrace.wire.batch import BatchHeader
@@ -15,28 +16,11 @@ from headrace.wire.record_columns import Flags, Integers, RecordColumns, columns
 
 BYTES_PER_KEY: Final = 88
 """Measured: an entry has 24 bytes, and while new ones are sorted in, another 64."""
-BYTES_PER_OFFSET: Final = 5
-MANY_BATCHES: Final = 8192
-"""Batches that wait to be looked at, at most: each takes 700 bytes beside its records."""
-
-LIVE: Final = 0
-"""The record is the newest of its key and has a value; or there is no such record."""
-SUPERSEDED: Final = 1
-"""A newer record has the same key, or the record has no key."""
-TOMBSTONE: Final = 2
-"""The record is the newest of its key and has no value."""
 
 _CHUNK_BYTES: Final = 1024 * 1024
 """Records that are looked at together: few enough to stay in the processor's cache, many enough for numpy's calls."""
 _FEW_KEYS: Final = 512 * 1024
 """New ones are sorted in when they are as many as those there, but at least this many."""
-
-
-class Fates(NamedTuple):
-    """Of the records in a batch, in their order: what becomes of each, and its size in bytes."""
-
-    fates: bytearray
-    sizes: Integers
 
 
 class OffsetMap:
@@ -160,9 +144,9 @@ class OffsetMap:
         first = header.base_offset - self.first_offset
         sizes = np.frombuffer(self._sizes, np.uint32, len(fates), 4 * first).astype(np.int64)
         if len(fates) == header.record_count:
-            return Fates(fates, sizes)
+            return Fates(fates, sizes.tolist())
         there = sizes > 0
-        return Fates(bytearray(np.frombuffer(fates, np.uint8)[there]), sizes[there])
+        return Fates(bytearray(np.frombuffer(fates, np.uint8)[there]), sizes[there].tolist())
 
     def judge(self, headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> list[Fates]:
         """Of the records in batches that begin before `first_offset`. Raises KafkaError(corrupt_message)."""
@@ -181,7 +165,7 @@ class OffsetMap:
         fates[~told] = LIVE
         ends = np.cumsum(columns.counts)
         return [
-            Fates(bytearray(fates[end - count : end]), columns.sizes[end - count : end])
+            Fates(bytearray(fates[end - count : end]), columns.sizes[end - count : end].tolist())
             for count, end in zip(columns.counts.tolist(), ends.tolist(), strict=True)
         ]
 

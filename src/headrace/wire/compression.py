@@ -1,12 +1,13 @@
-"""The four codecs of the record batch, each with a bound on what it may unpack to.
+"""The four codecs of the record batch.
 
-A few kilobytes can claim to hold gigabytes, so nothing here is unpacked past the size the caller allows.
+A few kilobytes can claim to hold gigabytes, so nothing here decompresses more than the caller allows.
 Codec libraries are imported on first use: a broker that only passes batches through never needs them.
 """
 
 import zlib
+from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
@@ -28,6 +29,16 @@ class Codec(IntEnum):
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE: Final = 16
+_XERIAL_MAGIC_AS_SIZE: Final = int.from_bytes(XERIAL_MAGIC[:4], "big")
+_SNAPPY_MAX_RATIO: Final = 22
+"""Snappy's densest element turns 3 bytes into 64."""
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_ZSTD_WINDOW_LOG: Final = 27
+"""A frame may ask for a window of 128 MB, as with Kafka's zstd library."""
+CHUNK_SIZE: Final = 1 << 20
+"""Bytes that `decompress_chunks` reads, and yields, at a time."""
+_FREE_PARTS: Final = 1000
+"""Frames or blocks that may be tiny. Each costs microseconds, so further ones have to hold a kilobyte on average."""
 
 
 def codec_named(name: str) -> Codec:
@@ -44,7 +55,7 @@ def codec_named(name: str) -> Codec:
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """`data` packed as Kafka's own clients pack it: gzip, xerial-framed snappy, LZ4 frames, zstd frames."""
+    """`data` compressed as Kafka's own clients do it: gzip, xerial-framed snappy, LZ4 frames, zstd frames."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -56,33 +67,46 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         case Codec.LZ4:
             import lz4.frame
 
+            # Kafka's Java client reads no frames whose blocks refer to earlier ones.
             packed: bytes = lz4.frame.compress(
-                bytes(data), compression_level=9 if level is None else level, block_linked=False
+                data, compression_level=9 if level is None else level, block_linked=False
             )
             return packed
         case Codec.ZSTD:
-            import zstandard
-
-            return zstandard.ZstdCompressor(level=3 if level is None else level).compress(bytes(data))
+            zstd_packed: bytes = _zstd().compress(data, level=3 if level is None else level)
+            return zstd_packed
 
 
 def decompress(codec: Codec, data: Buffer, max_size: int) -> bytes:
-    """`data` unpacked.
+    """`data` decompressed.
 
-    Raises KafkaError(corrupt_message) when it is not what the codec says or unpacks to more than `max_size` bytes.
+    Raises KafkaError(corrupt_message) when it is not what the codec says, and UnpackedTooLargeError when it unpacks to
+    more than `max_size` bytes.
     """
+    # One byte more than is allowed is enough to see that there is too much.
+    parts = list(_decompressed(codec, data, max_size, max_size + 1))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def decompress_chunks(codec: Codec, data: Buffer, max_size: int) -> Iterator[bytes]:
+    """`data` decompressed, in pieces of at most `CHUNK_SIZE` bytes, none of them empty.
+
+    Holds about 3 MB at a time, plus what the codec needs: a snappy block of up to 22 times its compressed size, a zstd
+    window of up to 128 MB. Raises what `decompress` raises, when it gets there.
+    """
+    return _decompressed(codec, data, max_size, CHUNK_SIZE)
+
+
+def _decompressed(codec: Codec, data: Buffer, max_size: int, step: int) -> Iterator[bytes]:
+    """Yields pieces of at most `step` bytes."""
+    size = 0
     try:
-        match codec:
-            case Codec.NONE:
-                return bytes(data)
-            case Codec.GZIP:
-                return _gzip_decompress(data, max_size)
-            case Codec.SNAPPY:
-                return _snappy_decompress(data, max_size)
-            case Codec.LZ4:
-                return _lz4_decompress(data, max_size)
-            case Codec.ZSTD:
-                return _zstd_decompress(data, max_size)
+        for part in _DECOMPRESS[codec](memoryview(data), step, max_size):
+            size += len(part)
+            if size > max_size:
+                raise _too_large(codec, max_size)
+            if part:
+                yield part
     except KafkaError:
         raise
     except Exception as error:  # every codec library raises classes of its own
@@ -95,51 +119,95 @@ def _too_large(codec: Codec, max_size: int) -> UnpackedTooLargeError:
     )
 
 
-def _gzip_decompress(data: Buffer, max_size: int) -> bytes:
-    unpacker = zlib.decompressobj(47)
-    unpacked = unpacker.decompress(data, max_size)
-    if unpacker.unconsumed_tail:
-        raise _too_large(Codec.GZIP, max_size)
-    if not unpacker.eof:
-        raise KafkaError(ErrorCode.corrupt_message, "gzip data ends before its end marker")
-    return unpacked
+def _corrupt(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.corrupt_message, reason)
+
+
+def _check_parts(codec: Codec, count: int, size: int) -> None:
+    """Refuse what consists of so many tiny frames or blocks that it can only be meant to cost time."""
+    if count > _FREE_PARTS + size // 1024:
+        raise _corrupt(f"{codec.name.lower()} data has {count} frames or blocks for {size} bytes")
+
+
+def _stored(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:
+    if len(view) > max_size:
+        raise _too_large(Codec.NONE, max_size)
+    for start in range(0, len(view), step):
+        yield bytes(view[start : start + step])
+
+
+def _gzip_decompress(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:  # noqa: ARG001  # as the others
+    position = members = size = 0
+    # As with Java, members may follow each other, and anything else after one is ignored.
+    while members == 0 or bytes(view[position : position + 2]) == _GZIP_MAGIC:
+        unpacker = zlib.decompressobj(31)
+        is_at_end = False
+        while not is_at_end:
+            given = view[position : position + CHUNK_SIZE]
+            part = unpacker.decompress(given, step)
+            is_at_end = unpacker.eof
+            position += len(given) - len(unpacker.unused_data if is_at_end else unpacker.unconsumed_tail)
+            if not part and position == len(view) and not is_at_end:
+                raise _corrupt("gzip data ends before its end marker")
+            size += len(part)
+            yield part
+        members += 1
+        _check_parts(Codec.GZIP, members, size)
 
 
 def _snappy_compress(data: Buffer) -> bytes:
     import cramjam
 
-    # Java's clients read and write blocks behind a xerial header; librdkafka reads both forms.
+    # Java's clients read and write blocks after a xerial header; librdkafka reads both forms.
     out = bytearray(XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big"))
     view = memoryview(data)
     for start in range(0, len(view), 32 * 1024):
-        block = bytes(cramjam.snappy.compress_raw(view[start : start + 32 * 1024]))
-        out += len(block).to_bytes(4, "big") + block
+        block = cramjam.snappy.compress_raw(view[start : start + 32 * 1024])
+        out += len(block).to_bytes(4, "big")
+        out += memoryview(block)
     return bytes(out)
 
 
-def _snappy_decompress(data: Buffer, max_size: int) -> bytes:
-    view = memoryview(data)
+def _snappy_decompress(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:
     if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-        return _snappy_block(view, max_size)
-    out = bytearray()
+        yield from _snappy_block(view, step, max_size, 0)
+        return
+    if len(view) < _XERIAL_HEADER_SIZE:
+        raise _corrupt("snappy data ends inside its header")
     position = _XERIAL_HEADER_SIZE
+    blocks = size = 0
     while position < len(view):
-        size = int.from_bytes(view[position : position + 4], "big")
-        position += 4
-        if size > len(view) - position:
-            raise KafkaError(ErrorCode.corrupt_message, "snappy data ends inside a block")
-        out += _snappy_block(view[position : position + size], max_size - len(out))
-        position += size
-    return bytes(out)
+        block_size = int.from_bytes(view[position : position + 4], "big")
+        if block_size == _XERIAL_MAGIC_AS_SIZE:  # another stream follows
+            position += _XERIAL_HEADER_SIZE
+        else:
+            position += 4
+            if block_size > len(view) - position:
+                raise _corrupt("snappy data ends inside a block")
+            block = view[position : position + block_size]
+            position += block_size
+            for part in _snappy_block(block, step, max_size, size):
+                size += len(part)
+                yield part
+        blocks += 1
+        _check_parts(Codec.SNAPPY, blocks, size)
 
 
-def _snappy_block(block: memoryview, max_size: int) -> bytes:
+def _snappy_block(block: memoryview, step: int, max_size: int, before: int) -> Iterator[bytes]:
+    """`before`: bytes that earlier blocks of the same data held."""
     import cramjam
 
-    # The size stands in front as a varint: it is looked at before anything of that size is allocated.
-    if _leading_varint(block) > max_size:
+    # The size stands in front as a varint: look at it before anything of that size is allocated.
+    size = _leading_varint(block)
+    if before + size > max_size:
         raise _too_large(Codec.SNAPPY, max_size)
-    return bytes(cramjam.snappy.decompress_raw(block))
+    if size > _SNAPPY_MAX_RATIO * len(block):
+        raise _corrupt(f"a snappy block of {len(block)} bytes cannot hold {size} bytes")
+    unpacked = cramjam.snappy.decompress_raw(block)
+    if size <= step:
+        yield bytes(unpacked)
+    else:
+        yield from _stored(memoryview(unpacked), step, max_size)
 
 
 def _leading_varint(block: memoryview) -> int:
@@ -149,28 +217,57 @@ def _leading_varint(block: memoryview) -> int:
         if byte < 0x80:
             return value
         shift += 7
-    raise KafkaError(ErrorCode.corrupt_message, "snappy block without a length")
+    raise _corrupt("snappy block without a length")
 
 
-def _lz4_decompress(data: Buffer, max_size: int) -> bytes:
+def _lz4_decompress(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:  # noqa: ARG001  # as the others
     import lz4.frame
 
-    unpacker = lz4.frame.LZ4FrameDecompressor()
-    unpacked: bytes = unpacker.decompress(bytes(data), max_length=max_size + 1)
-    if len(unpacked) > max_size:
-        raise _too_large(Codec.LZ4, max_size)
-    if not unpacker.eof:
-        raise KafkaError(ErrorCode.corrupt_message, "lz4 data ends inside a frame")
-    return unpacked
+    # Like Kafka, read one frame and ignore what follows it.
+    context = lz4.frame.create_decompression_context()
+    position = 0
+    is_at_end = False
+    while not is_at_end:
+        given = view[position : position + max(CHUNK_SIZE, step)]
+        part, taken, is_at_end = lz4.frame.decompress_chunk(context, given, max_length=step)
+        position += taken
+        if not part and not taken and not is_at_end:
+            raise _corrupt("lz4 data ends inside a frame")
+        yield part
 
 
-def _zstd_decompress(data: Buffer, max_size: int) -> bytes:
-    import zstandard
+def _zstd() -> Any:
+    try:
+        from compression import zstd as library  # type: ignore[import-not-found]  # since Python 3.14
+    except ImportError:
+        from backports import zstd as library
+    return library
 
-    out = bytearray()
-    with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(bytes(data)) as reader:
-        while chunk := reader.read(min(1 << 20, max_size + 1 - len(out))):
-            out += chunk
-            if len(out) > max_size:
-                raise _too_large(Codec.ZSTD, max_size)
-    return bytes(out)
+
+def _zstd_decompress(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:  # noqa: ARG001  # as the others
+    library = _zstd()
+    options = {library.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+    position = frames = size = 0
+    # Frames may follow each other, and nothing else may.
+    while frames == 0 or position < len(view):
+        unpacker = library.ZstdDecompressor(options=options)
+        while not unpacker.eof:
+            given = view[position : position + CHUNK_SIZE] if unpacker.needs_input else b""
+            if unpacker.needs_input and not given:
+                raise _corrupt("zstd data ends inside a frame")
+            position += len(given)
+            part = unpacker.decompress(given, step)
+            size += len(part)
+            yield part
+        position -= len(unpacker.unused_data)
+        frames += 1
+        _check_parts(Codec.ZSTD, frames, size)
+
+
+_DECOMPRESS: Final[dict[Codec, Callable[[memoryview, int, int], Iterator[bytes]]]] = {
+    Codec.NONE: _stored,
+    Codec.GZIP: _gzip_decompress,
+    Codec.SNAPPY: _snappy_decompress,
+    Codec.LZ4: _lz4_decompress,
+    Codec.ZSTD: _zstd_decompress,
+}

@@ -6,12 +6,9 @@ Records that stay are copied as bytes: their offsets and timestamps are relative
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from headrace.types import Buffer
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
-from headrace.wire.record_columns import Integers
 from headrace.wire.records import assemble, get_varint, put_varint
 
 
@@ -29,19 +26,19 @@ def only_record(body: Buffer) -> RecordSpan:
     return RecordSpan(True, 0, len(body), _timestamp_delta(body, 0))
 
 
-def survivors(body: Buffer, fates: Buffer, sizes: Integers) -> list[RecordSpan]:
+def survivors(body: Buffer, fates: Buffer, sizes: Sequence[int]) -> list[RecordSpan]:
     """The records that stay of those in `body`.
 
     `fates` has a byte for each of them: 0 if it stays, 1 if it goes, anything else if it stays and has no value;
     `sizes` has its bytes.
     """
-    stay = np.flatnonzero(np.frombuffer(fates, np.uint8) != 1)
-    ends = np.cumsum(sizes)[stay]
-    starts = (ends - sizes[stay]).tolist()
-    return [
-        RecordSpan(not fates[place], start, end, _timestamp_delta(body, start))
-        for place, start, end in zip(stay.tolist(), starts, ends.tolist(), strict=True)
-    ]
+    kept: list[RecordSpan] = []
+    end = 0
+    for fate, size in zip(fates, sizes, strict=True):
+        start, end = end, end + size
+        if fate != 1:
+            kept.append(RecordSpan(not fate, start, end, _timestamp_delta(body, start)))
+    return kept
 
 
 def _timestamp(value: int) -> int:

@@ -1,6 +1,6 @@
 """The topics of a cluster, for tests of groups of the consumer protocol."""
 
-from collections.abc import Iterable
+from headrace.coordinator.expressions import matching
 
 
 class FakeTopics:
@@ -9,6 +9,8 @@ class FakeTopics:
     def __init__(self, **partition_counts: int) -> None:
         self._counts = dict(partition_counts)
         self.version = 0
+        self.is_busy = False
+        """Whether expressions are still being matched."""
 
     def set(self, topic: str, partition_count: int) -> None:
         """Add the topic, or partitions to it."""
@@ -19,8 +21,8 @@ class FakeTopics:
         del self._counts[topic]
         self.version += 1
 
-    def topic_names(self) -> Iterable[str]:
-        return list(self._counts)
+    def matching(self, regex: str) -> tuple[str, ...] | None:
+        return None if self.is_busy else matching(regex, self._counts)
 
     def describe(self, topic: str) -> tuple[bytes, int] | None:
         return (topic_id(topic), self._counts[topic]) if topic in self._counts else None

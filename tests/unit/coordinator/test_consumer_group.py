@@ -194,6 +194,30 @@ def test_an_expression_follows_the_topics(consumers: ConsumerDriver) -> None:
     assert consumers.group.is_subscribed_to("t-new")
 
 
+def test_an_expression_is_looked_at_again_until_its_topics_are_known(consumers: ConsumerDriver) -> None:
+    consumers.topics.is_busy = True
+    client = consumers.join("a", regex="t.*")
+    client.topics = ()
+    consumers.settle()
+    assert client.owned == frozenset()
+    consumers.topics.is_busy = False
+    consumers.settle()
+    assert client.owned == partitions("t", 0, 1, 2, 3)
+
+
+def test_an_expression_keeps_its_topics_while_new_ones_are_matched(consumers: ConsumerDriver) -> None:
+    client = consumers.join("a", regex="t.*")
+    client.topics = ()
+    consumers.settle()
+    consumers.topics.is_busy = True
+    consumers.topics.set("t-new", 1)
+    consumers.settle()
+    assert client.owned == partitions("t", 0, 1, 2, 3)
+    consumers.topics.is_busy = False
+    consumers.settle()
+    assert client.owned == partitions("t", 0, 1, 2, 3) | partitions("t-new", 0)
+
+
 def test_an_expression_that_nobody_uses_is_forgotten(consumers: ConsumerDriver) -> None:
     consumers.leave(consumers.join("a", regex="t.*"))
     assert consumers.records()[-2:] == [

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from headrace.storage import offset_map as offset_map_module
+from headrace.storage.fates import BYTES_PER_OFFSET, LIVE, SUPERSEDED, TOMBSTONE
 from headrace.storage.key_digests import Digests, KeyDigests
-from headrace.storage.offset_map import BYTES_PER_KEY, BYTES_PER_OFFSET, LIVE, SUPERSEDED, TOMBSTONE, OffsetMap
+from headrace.storage.offset_map import BYTES_PER_KEY, OffsetMap
 from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.record_columns import Bytes, Integers
 from headrace.wire.records import RecordData, build_batch, uncompressed_body
@@ -112,7 +113,7 @@ def test_records_from_before_are_judged_by_what_is_in_the_map() -> None:
     judged = offset_map.judge([header for header, _ in before], [body for _, body in before])
     assert list(judged[0].fates) == [SUPERSEDED, SUPERSEDED, SUPERSEDED, TOMBSTONE]
     assert list(judged[1].fates) == [SUPERSEDED, SUPERSEDED, LIVE, TOMBSTONE]
-    assert [sum(each.sizes.tolist()) for each in judged] == [len(body) for _, body in before]
+    assert [sum(each.sizes) for each in judged] == [len(body) for _, body in before]
 
 
 def test_a_batch_whose_offsets_are_lies_stays_whole_and_supersedes_what_is_older() -> None:

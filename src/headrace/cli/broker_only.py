@@ -1,0 +1,59 @@
+"""The command line of an installation without typer: `headrace start` works, everything else says how to get it."""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from headrace import __version__
+from headrace.cli.failures import USAGE
+from headrace.extras import install
+
+_USAGE: Final = """\
+Usage: headrace start [--data DIR] [--listen HOST:PORT] [--config FILE] [--set KEY=VALUE ...] [--until-eof]
+
+Starts a broker; Ctrl-C stops it.
+"""
+_EXTRAS: Final = {"demo": "pipeline", "takeover": "zookeeper", "handover": "zookeeper"}
+"""Of commands that need more than `cli`, which these include."""
+_FOR_THE_REST: Final = f"The other commands and the help pages need packages that are not installed: {install('cli')}"
+
+
+def run(args: Sequence[str], package: str) -> int:
+    """Answer what `headrace start` does not take as it is; `package` is missing. Returns the exit code."""
+    if list(args) == ["--version"]:
+        print(f"headrace {__version__}")
+        return 0
+    if not args or {"--help", "-h"} & set(args):
+        print(f"{_USAGE}\n{_FOR_THE_REST}")
+        return 0 if args else USAGE
+    if args[0] == "start":
+        print(f"Error: {_mistake(args[1:])}\n{_USAGE.splitlines()[0]}", file=sys.stderr)
+        return USAGE
+    command = install(_EXTRAS.get(args[0], "cli"))
+    print(
+        f"Error: `headrace {args[0]}` needs the package {package}, which is not installed: {command}", file=sys.stderr
+    )
+    return 1
+
+
+def _mistake(args: Sequence[str]) -> str:
+    from headrace.cli.start_args import UsageError, start_options
+
+    values: dict[str, list[str]] = {"--data": [], "--listen": [], "--config": [], "--set": []}
+    words = iter(args)
+    for word in words:
+        name, has_value, value = word.partition("=")
+        if name == "--until-eof":
+            continue
+        if name not in values:
+            return f"{word} is no option of `headrace start`"
+        if not has_value:
+            value = next(words, "")
+        if not value:
+            return f"{name} needs a value"
+        values[name].append(value)
+    try:
+        start_options(None, values["--listen"][-1] if values["--listen"] else None, None, values["--set"])
+    except UsageError as error:
+        return str(error)
+    return f"cannot make sense of: {' '.join(args)}"

@@ -1,0 +1,183 @@
+"""Expressions that consumers send: what RE2 takes, in bounded time, memory and turns."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from headrace.coordinator.expressions import MAX_LENGTH, TopicExpressions, compiled, matching
+from headrace.errors import ErrorCode, KafkaError
+
+EVIL = ["(?:aa|a)" * 45 + "#", "a?" * 28 + "b", ".{0,249}" * 6 + "#"]
+"""Python's `re` needs longer than the universe is old."""
+SLOW = "(?:.?){900}(a|b|0)#"
+"""RE2 needs milliseconds."""
+NAME = "a" * 249
+
+
+class Clock:
+    """Each look at it takes `step` seconds."""
+
+    def __init__(self, step: float) -> None:
+        self.now = 0.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+class Names:
+    def __init__(self, *names: str, step: float = 0.0) -> None:
+        self.names = list(names)
+        self.version = 0
+        self.reported: list[str] = []
+        self.expressions = TopicExpressions(Clock(step), lambda error: self.reported.append(str(error)))
+
+    def set(self, *names: str) -> None:
+        self.names = list(names)
+        self.version += 1
+
+    def matching(self, regex: str) -> tuple[str, ...] | None:
+        return self.expressions.matching(regex, self.version, lambda: self.names)
+
+    def finished(self, regex: str) -> tuple[str, ...]:
+        while (found := self.matching(regex)) is None:
+            while self.expressions.work(0.01):
+                pass
+        return found
+
+
+def refused(regex: str) -> str:
+    with pytest.raises(KafkaError) as raised:
+        compiled(regex)
+    assert raised.value.code is ErrorCode.invalid_regular_expression
+    return str(raised.value)
+
+
+def test_an_expression_stands_for_whole_names() -> None:
+    names = ["orders", "orders_eu", "old_orders"]
+    assert matching("orders.*", names) == ("orders", "orders_eu")
+    assert matching("orders", names) == ("orders",)
+    assert matching("^(old|new)_[a-z]+$", names) == ("old_orders",)
+    assert matching("(?i)ORDERS", names) == ("orders",)
+    assert matching(r"\Qorders\E_\p{L}{2}", names) == ("orders_eu",)
+    assert matching("ord|orders", names) == ("orders",)
+
+
+@pytest.mark.parametrize("regex", EVIL)
+def test_an_evil_expression_is_matched_at_once(regex: str) -> None:
+    started = time.monotonic()
+    assert matching(regex, [NAME]) == ()
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    "regex",
+    ["(", "[", "a**", "(a)\\1", "(?=a)b", "(?<!a)b", "a++", "(?>a)", r"\C", r"a\\\C", "a{1001}", "(?P<n>a)(?P<n>b)"],
+)
+def test_what_re2_lacks_is_refused(regex: str) -> None:
+    assert f"SubscribedTopicRegex `{regex}` is not a valid regular expression: " in refused(regex)
+
+
+def test_what_only_looks_like_a_single_byte_is_taken() -> None:
+    assert matching(r"\Q\C\E", [r"\C"]) == (r"\C",)
+    assert matching(r"\\C", [r"\C"]) == (r"\C",)
+
+
+@pytest.mark.parametrize(
+    "regex", ["((a{100}){100}){100}", "(?:a{1000}){1000}", r"\pL{249}" * 10, "[\\pL]{1000}", "(?:.?){1000}" * 20]
+)
+def test_an_expression_of_many_megabytes_is_refused_quickly(regex: str) -> None:
+    started = time.monotonic()
+    refused(regex)
+    assert time.monotonic() - started < 1
+
+
+def test_an_expression_may_have_ten_thousand_characters() -> None:
+    compiled("a" * MAX_LENGTH)
+    assert "longer than 10000 characters" in refused("a" * (MAX_LENGTH + 1))
+
+
+def test_nothing_is_printed_and_nothing_loaded_before_the_first_expression() -> None:
+    code = (
+        "import sys, headrace.coordinator.runtime, headrace.broker.topic_table\n"
+        "assert 're2' not in sys.modules\n"
+        "from headrace.coordinator.expressions import compiled\n"
+        "from headrace.errors import KafkaError\n"
+        "for regex in ('(', r'\\pL{249}', '((a{100}){100}){100}'):\n"
+        "    try: compiled(regex)\n"
+        "    except KafkaError: pass\n"
+        "    else: sys.exit(regex)\n"
+        "assert 're2' in sys.modules\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_names_that_come_and_go_are_seen() -> None:
+    topics = Names("a", "b1", "b2")
+    assert topics.matching("b.*") == ("b1", "b2")
+    topics.set("a", "b2", "b3")
+    assert topics.matching("b.*") == ("b2", "b3")
+    topics.set("a", "b3", "b1")
+    assert topics.matching("b.*") == ("b1", "b3")
+    topics.set(*(f"b{number}" for number in range(5000)))
+    topics.set("b7", "c")
+    assert topics.matching("b.*") == ("b7",)
+    assert topics.matching("c") == ("c",)
+
+
+def test_many_changes_leave_no_names_behind() -> None:
+    topics = Names("a")
+    for number in range(20):
+        topics.set(*(f"b{number}-{each}" for each in range(1000)))
+        assert len(topics.matching("b.*") or ()) == 1000
+    assert len(topics.expressions._names) <= 4000
+
+
+def test_only_new_names_are_matched_after_a_change() -> None:
+    topics = Names(*(f"t{number}" for number in range(1000)), step=0.0001)
+    assert len(topics.finished("t.*")) == 1000
+    topics.set(*topics.names, "t-new")
+    assert len(topics.matching("t.*") or ()) == 1001
+
+
+def test_an_answer_matches_only_for_its_share_of_time() -> None:
+    topics = Names(*(f"t{number}" for number in range(1000)), step=0.001)
+    assert topics.matching("t.*") is None
+    assert topics.matching("u.*") is None
+    matched = sum(result.seen for result in topics.expressions._results.values())
+    assert matched <= 10
+    assert topics.expressions.work(0.05)
+    assert topics.matching("t.*") is None
+    assert len(topics.finished("t.*")) == 1000
+    assert topics.finished("u.*") == ()
+
+
+def test_a_slice_of_work_ends_in_time() -> None:
+    expressions = TopicExpressions(time.monotonic, print)
+    names = [f"{NAME[:-5]}{number:05}" for number in range(10_000)]
+    assert expressions.matching(SLOW, 1, lambda: names) is None
+    slices = []
+    for _ in range(10):
+        started = time.monotonic()
+        assert expressions.work(0.002)
+        slices.append(time.monotonic() - started)
+    assert sorted(slices)[5] < 0.1
+
+
+def test_results_are_bounded() -> None:
+    topics = Names(*(f"t{number}" for number in range(3000)))
+    for number in range(1200):
+        topics.finished(f".*|{number}")
+    results = topics.expressions._results.values()
+    assert sum(len(result.found) for result in results) <= 1_000_000
+    assert len(results) <= 1000
+
+
+def test_an_expression_of_the_log_that_re2_does_not_take_stands_for_nothing() -> None:
+    topics = Names("a", "b")
+    assert topics.matching("(?=a)a") == ()
+    assert len(topics.reported) == 1

@@ -1,0 +1,128 @@
+"""The offset map without numpy decides as the one with it, and stays within its memory."""
+
+import gc
+import random
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.fates import BYTES_PER_OFFSET
+from headrace.storage.offset_map import OffsetMap
+from headrace.storage.plain_offset_map import BYTES_PER_KEY, PlainOffsetMap
+from headrace.wire.batch import BatchHeader, parse_header
+from headrace.wire.record_spans import batch_of, survivors
+from headrace.wire.records import RecordData, build_batch, uncompressed_body
+from tests.unit.storage.compaction import Table
+
+Pair = tuple[bytes | None, bytes | None]
+Opened = tuple[BatchHeader, bytes]
+keys = st.one_of(st.none(), st.sampled_from((b"a", b"b", b"\0", b"\0\0", b"", b"long" * 50)))
+pairs = st.tuples(keys, st.sampled_from((None, b"", b"v")))
+
+
+def opened(batch: bytes) -> Opened:
+    header = parse_header(batch)
+    return header, uncompressed_body(header, batch, 0)
+
+
+def batch(content: list[Pair], base_offset: int) -> Opened:
+    return opened(build_batch([RecordData(key, value, 0) for key, value in content], base_offset=base_offset))
+
+
+def with_gaps(header: BatchHeader, body: bytes, keeps: list[bool]) -> Opened:
+    """Without some records, as an earlier compaction leaves it."""
+    sizes = PlainOffsetMap(0, max_bytes=0, random_bytes=bytes).judge([header], [body])[0].sizes
+    kept = survivors(body, bytes(not keep for keep in keeps), sizes)
+    return opened(batch_of(header, body, kept, delete_horizon_ms=None)) if kept else (header, body)
+
+
+@given(
+    st.lists(st.tuples(st.lists(pairs, min_size=1, max_size=8), st.integers(0, 3), st.data()), min_size=1, max_size=8),
+    st.integers(0, 20),
+    st.booleans(),
+)
+def test_both_maps_decide_alike(
+    contents: list[tuple[list[Pair], int, st.DataObject]], first_offset: int, lies: bool
+) -> None:
+    batches, base = [], 0
+    for content, gap, data in contents:
+        base += gap
+        header, body = batch(content, base)
+        keeps = data.draw(st.lists(st.booleans(), min_size=len(content), max_size=len(content)))
+        header, body = with_gaps(header, body, keeps)
+        if lies and len(body) > 3:
+            body = body[:3] + bytes([data.draw(st.integers(0, 127))]) + body[4:]
+        batches.append((header, body))
+        base += len(content)
+    maps = [
+        kind(first_offset, max_bytes=1 << 30, random_bytes=random.Random(1).randbytes)
+        for kind in (OffsetMap, PlainOffsetMap)
+    ]
+    for each in maps:
+        for header, body in batches:
+            if header.last_offset >= first_offset:
+                each.add(header, body)
+        each.settle()
+    ours, plain = maps
+    assert (len(ours), ours.latest_offset, ours.is_empty) == (len(plain), plain.latest_offset, plain.is_empty)
+    for header, body in batches:
+        if header.base_offset >= first_offset:
+            assert ours.fates_in(header) == plain.fates_in(header)
+            assert ours.records_in(header) == plain.records_in(header)
+        assert ours.judge([header], [body]) == plain.judge([header], [body])
+
+
+@pytest.mark.parametrize("key_size", [4, 500])
+def test_a_key_takes_no_more_than_is_reckoned(key_size: int) -> None:
+    offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=random.Random(1).randbytes)
+    batches = [
+        batch([(str(base + place).rjust(key_size).encode(), b"v") for place in range(100)], base)
+        for base in range(0, 100_000, 100)
+    ]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for each in batches:
+            offset_map.add(*each)
+        offset_map.settle()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(offset_map) == 100_000
+    assert peak <= len(offset_map) * (BYTES_PER_KEY + BYTES_PER_OFFSET)
+
+
+def test_a_batch_that_does_not_fit_is_refused_beforehand() -> None:
+    offset_map = PlainOffsetMap(100, max_bytes=10 * BYTES_PER_KEY, random_bytes=bytes)
+    assert offset_map.has_room(9, 108)
+    assert not offset_map.has_room(11, 109)
+
+
+@pytest.mark.parametrize("change", [b"\xff", b"\x01", b"\x7e", b"\x02"])
+def test_a_body_that_does_not_hold_what_its_header_says_is_corrupt(change: bytes) -> None:
+    header, body = batch([(b"key", b"value")], 0)
+    offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=bytes)
+    with pytest.raises(KafkaError) as raised:
+        offset_map.add(header, change + body[1:])
+    assert raised.value.code is ErrorCode.corrupt_message
+
+
+def test_a_log_is_compacted_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = []
+    for name in ("with", "without"):
+        if name == "without":
+            monkeypatch.setitem(sys.modules, "headrace.storage.offset_map", None)
+        (tmp_path / name).mkdir()
+        table, chance = Table(tmp_path / name), random.Random(3)
+        for _ in range(60):
+            table.put(*[(str(chance.randint(0, 20)), chance.choice((None, "v" * 20))) for _ in range(5)])
+        table.compact()
+        logs.append(table.content())
+        table.close()
+    assert logs[0] == logs[1]
+    assert logs[0]

@@ -1,0 +1,226 @@
+import os
+import random
+import sys
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+
+import cramjam
+import lz4.frame
+import pytest
+from backports import zstd
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Buffer
+from headrace.wire.compression import (
+    CHUNK_SIZE,
+    XERIAL_MAGIC,
+    Codec,
+    UnpackedTooLargeError,
+    compress,
+    decompress,
+    decompress_chunks,
+)
+
+CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+XERIAL_HEADER = XERIAL_MAGIC + bytes(4) * 2
+NO_LIMIT = 1 << 30
+
+
+def joined_chunks(codec: Codec, data: Buffer, max_size: int) -> bytes:
+    return b"".join(decompress_chunks(codec, data, max_size))
+
+
+Decompress = Callable[[Codec, Buffer, int], bytes]
+
+
+@pytest.fixture(params=[decompress, joined_chunks])
+def unpack(request: pytest.FixtureRequest) -> Decompress:
+    function: Decompress = request.param
+    return function
+
+
+def some_data(size: int) -> bytes:
+    """Compresses to about a third."""
+    source = random.Random(size)
+    words = [source.randbytes(6) + b"key=value " * 2 for _ in range(500)]
+    return b"".join(source.choices(words, k=size // 26 + 1))[:size]
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, CHUNK_SIZE, CHUNK_SIZE + 1, 3_500_000])
+@pytest.mark.parametrize("codec", [Codec.NONE, *CODECS])
+def test_what_is_compressed_comes_back(codec: Codec, size: int, unpack: Decompress) -> None:
+    data = some_data(size)
+    packed = compress(codec, memoryview(data))
+    assert unpack(codec, memoryview(packed), size) == data
+    assert unpack(codec, bytearray(packed), size) == data
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, *CODECS])
+def test_no_chunk_is_larger_than_a_megabyte(codec: Codec) -> None:
+    packed = compress(codec, some_data(3_500_000))
+    sizes = [len(chunk) for chunk in decompress_chunks(codec, packed, NO_LIMIT)]
+    assert sum(sizes) == 3_500_000
+    assert 0 < min(sizes) <= max(sizes) <= CHUNK_SIZE
+
+
+@pytest.mark.parametrize("size", [1, 5000, 3_500_000])
+@pytest.mark.parametrize("codec", [Codec.NONE, *CODECS])
+def test_a_byte_more_than_allowed_is_too_much(codec: Codec, size: int, unpack: Decompress) -> None:
+    packed = compress(codec, some_data(size))
+    with pytest.raises(UnpackedTooLargeError, match=f"more than the {size - 1} bytes allowed"):
+        unpack(codec, packed, size - 1)
+
+
+@pytest.mark.parametrize("size", [1, 5000, 3_500_000])
+@pytest.mark.parametrize("codec", CODECS)
+def test_data_that_ends_early_is_corrupt(codec: Codec, size: int, unpack: Decompress) -> None:
+    packed = compress(codec, some_data(size))
+    for missing in (1, 3, 8, len(packed) - 10):
+        with pytest.raises(KafkaError) as raised:
+            unpack(codec, packed[:-missing], NO_LIMIT)
+        assert raised.value.code is ErrorCode.corrupt_message
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_nothing_at_all_is_corrupt(codec: Codec, unpack: Decompress) -> None:
+    with pytest.raises(KafkaError):
+        unpack(codec, b"", NO_LIMIT)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_random_bytes_are_corrupt(codec: Codec, unpack: Decompress) -> None:
+    with pytest.raises(KafkaError):
+        unpack(codec, os.urandom(100), 50)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_streams_may_follow_each_other(codec: Codec, unpack: Decompress) -> None:
+    parts = [some_data(size) for size in (10, 0, 2_000_000, 70_000)]
+    packed = b"".join(compress(codec, part) for part in parts)
+    assert unpack(codec, packed, 2_070_010) == b"".join(parts)
+    with pytest.raises(UnpackedTooLargeError):
+        unpack(codec, packed, 2_070_009)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_what_follows_the_end_is_ignored_where_java_ignores_it(codec: Codec, unpack: Decompress) -> None:
+    assert unpack(codec, compress(codec, b"abc") + b"garbage", 3) == b"abc"
+
+
+@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.ZSTD])
+def test_what_follows_the_end_is_refused_elsewhere(codec: Codec, unpack: Decompress) -> None:
+    with pytest.raises(KafkaError):
+        unpack(codec, compress(codec, b"abc") + b"garbage", NO_LIMIT)
+
+
+def test_gzip_is_not_zlib(unpack: Decompress) -> None:
+    with pytest.raises(KafkaError):
+        unpack(Codec.GZIP, zlib.compress(b"abc"), NO_LIMIT)
+
+
+@pytest.mark.parametrize("level", [-131072, -1, 1, 22])
+def test_zstd_levels(level: int) -> None:
+    assert decompress(Codec.ZSTD, compress(Codec.ZSTD, b"abc" * 1000, level), 3000) == b"abc" * 1000
+
+
+@pytest.mark.parametrize("level", [1, 9, 12, 17])
+def test_lz4_levels(level: int) -> None:
+    assert decompress(Codec.LZ4, compress(Codec.LZ4, b"abc" * 1000, level), 3000) == b"abc" * 1000
+
+
+@pytest.mark.parametrize("level", [-1, 1, 9])
+def test_gzip_levels(level: int) -> None:
+    assert decompress(Codec.GZIP, compress(Codec.GZIP, b"abc" * 1000, level), 3000) == b"abc" * 1000
+
+
+@pytest.mark.parametrize("size", [10, 3_500_000])
+def test_lz4_blocks_do_not_refer_to_each_other(size: int) -> None:
+    info = lz4.frame.get_frame_info(compress(Codec.LZ4, some_data(size)))
+    assert not info["block_linked"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"store_size": False},
+        {"content_checksum": True, "block_checksum": True},
+        {"block_size": lz4.frame.BLOCKSIZE_MAX4MB},
+        {"block_linked": True},
+    ],
+)
+def test_all_kinds_of_lz4_frames_are_read(options: dict[str, int], unpack: Decompress) -> None:
+    data = some_data(9_000_000)
+    assert unpack(Codec.LZ4, lz4.frame.compress(data, **options), 9_000_000) == data
+
+
+def test_zstd_frames_without_a_content_size_are_read(unpack: Decompress) -> None:
+    data = some_data(3_500_000)
+    packer = zstd.ZstdCompressor()
+    packed = packer.compress(data) + packer.flush()
+    assert zstd.get_frame_info(packed).decompressed_size is None
+    assert unpack(Codec.ZSTD, packed, 3_500_000) == data
+
+
+def test_a_zstd_window_over_128_mb_is_refused(unpack: Decompress) -> None:
+    options: dict[int, int] = {zstd.CompressionParameter.window_log: 28}
+    packer = zstd.ZstdCompressor(options=options)
+    packed = packer.compress(b"abc") + packer.flush()
+    with pytest.raises(KafkaError, match="memory"):
+        unpack(Codec.ZSTD, packed, NO_LIMIT)
+
+
+def test_raw_snappy_is_read_as_librdkafka_writes_it(unpack: Decompress) -> None:
+    data = some_data(3_500_000)
+    assert unpack(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), 3_500_000) == data
+
+
+def test_a_snappy_block_that_claims_more_than_it_can_hold_is_refused_unread(unpack: Decompress) -> None:
+    with pytest.raises(KafkaError, match="cannot hold"):
+        unpack(Codec.SNAPPY, b"\xff\xff\xff\xff\x01" + bytes(1000), NO_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("codec", "tiny"), [(Codec.GZIP, compress(Codec.GZIP, b"")), (Codec.ZSTD, zstd.compress(b""))], ids=["gzip", "zstd"]
+)
+def test_thousands_of_empty_frames_are_refused(codec: Codec, tiny: bytes, unpack: Decompress) -> None:
+    with pytest.raises(KafkaError, match="1001 frames or blocks for 0 bytes"):
+        unpack(codec, tiny * 100_000, NO_LIMIT)
+
+
+def test_thousands_of_empty_snappy_blocks_are_refused(unpack: Decompress) -> None:
+    with pytest.raises(KafkaError, match="1001 frames or blocks for 0 bytes"):
+        unpack(Codec.SNAPPY, XERIAL_HEADER + b"\0\0\0\1\0" * 100_000, NO_LIMIT)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_a_bomb_costs_no_more_than_a_chunk(codec: Codec) -> None:
+    """400 MB in some hundred kilobytes: memory follows the chunk, not the claim."""
+    resource = pytest.importorskip("resource", reason="Unix")
+    packed = compress(codec, bytes(400 << 20), 1)
+    unit = 1 if sys.platform == "darwin" else 1024
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    sizes = [len(chunk) for chunk in decompress_chunks(codec, packed, NO_LIMIT)]
+    assert sum(sizes) == 400 << 20
+    assert max(sizes) <= CHUNK_SIZE
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before < 100 << 20
+
+
+def test_chunks_come_one_at_a_time() -> None:
+    packed = compress(Codec.ZSTD, bytes(400 << 20))
+    chunks = decompress_chunks(Codec.ZSTD, packed, 2 * CHUNK_SIZE)
+    first, second = next(chunks), next(chunks)
+    assert len(first) + len(second) == 2 * CHUNK_SIZE
+    with pytest.raises(UnpackedTooLargeError):
+        next(chunks)
+
+
+def test_every_codec_of_a_corrupt_byte_ends(unpack: Decompress) -> None:
+    """Whatever byte is wrong: an answer or a KafkaError, nothing else."""
+    for codec in CODECS:
+        packed = compress(codec, some_data(300))
+        for position in range(len(packed)):
+            bad = bytearray(packed)
+            bad[position] ^= 0x41
+            with suppress(KafkaError):
+                assert len(unpack(codec, bad, 100_000)) <= 100_000
