@@ -25,7 +25,7 @@ from headrace.cluster.image import (
     MetadataImage,
     TopicImage,
 )
-from headrace.cluster.loading import load_image, missing_nodes
+from headrace.cluster.loading import decoded, load_image, missing_nodes
 from headrace.cluster.store import (
     BadVersion,
     Create,
@@ -295,7 +295,7 @@ class Controller:
         with self._answering(ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_load_in_progress):
             while True:
                 node = await self._store.get(path)
-                first = znodes.decode_producer_ids(node.data)[1] + 1 if node.data else 0
+                first = decoded(path, znodes.decode_producer_ids, node.data)[1] + 1 if node.data else 0
                 last = first + PRODUCER_IDS_PER_BLOCK - 1
                 if last > _MAX_PRODUCER_ID:
                     raise KafkaError(ErrorCode.unknown_server_error, "All producer ids of this cluster are used up.")
@@ -304,14 +304,17 @@ class Controller:
                     await self._store.set(path, block, node.version)
                 except BadVersion:
                     continue
+                self._note_written()
                 return first, PRODUCER_IDS_PER_BLOCK
 
     async def skip_producer_ids(self, last: int) -> None:
         """See to it that no id up to `last`, which is in use already, is given out."""
-        node = await self._store.get(znodes.PRODUCER_ID_BLOCK)
-        if not node.data or znodes.decode_producer_ids(node.data)[1] < last:
-            block = znodes.encode_producer_ids(self._config.node_id, 0, last)
-            await self._store.set(znodes.PRODUCER_ID_BLOCK, block, node.version)
+        path = znodes.PRODUCER_ID_BLOCK
+        with self._answering():
+            node = await self._store.get(path)
+            if not node.data or decoded(path, znodes.decode_producer_ids, node.data)[1] < last:
+                block = znodes.encode_producer_ids(self._config.node_id, 0, last)
+                await self._store.set(path, block, node.version)
 
     async def close(self) -> None:
         """Leave the cluster: this broker's ephemeral nodes go."""
@@ -333,7 +336,9 @@ class Controller:
                     await self._store.multi(missing)
             except NodeExists:
                 continue  # another broker was faster
-            return znodes.decode_cluster_id((await self._store.get(znodes.CLUSTER_ID)).data)
+            return decoded(
+                znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data
+            )
 
     async def _take_office(self) -> int:
         """Become the controller, under an epoch higher than any before."""
@@ -343,7 +348,7 @@ class Controller:
         except NoNode:
             await self._store.multi((office, Create(znodes.CONTROLLER_EPOCH, b"1")))
             return 1
-        epoch = int(node.data) + 1
+        epoch = decoded(znodes.CONTROLLER_EPOCH, int, node.data) + 1
         await self._store.multi((office, Set(znodes.CONTROLLER_EPOCH, str(epoch).encode(), node.version)))
         return epoch
 
@@ -360,6 +365,7 @@ class Controller:
         if change.operations:
             with self._answering():
                 await self._store.multi(change.operations)
+            self._note_written()
 
     @contextmanager
     def _answering(
@@ -384,6 +390,8 @@ class Controller:
             raise KafkaError(
                 failed, f"Nothing was changed: {error}. The metadata was changed by somebody else: restart the broker."
             ) from error
+
+    def _note_written(self) -> None:
         if self._store_failure is not None:
             self._store_failure = None
             log.info("Topics and settings can be changed again")

@@ -48,6 +48,12 @@ class NotEmpty(StoreError):
     what = "node has children"
 
 
+class MalformedNode(StoreError):
+    """The node's data is not what its writer must have meant."""
+
+    what = "the node cannot be read: stop the broker and restore the metadata from a backup"
+
+
 class StoreUnavailable(StoreError):
     """The store cannot be read or written: a full disk, a damaged file, a lost connection. Nothing was changed."""
 
