@@ -88,6 +88,8 @@ class Node:
         self.adoption: Adoption | None = None
         """What was made of directories that this broker found without metadata of its own."""
         self._left_transactions: LeftTransactions | None = None
+        self.failed = asyncio.Event()
+        """Set when no log directory is left: the broker has to end, as Kafka's does."""
 
     async def start(self) -> None:
         """Open everything and begin to serve.
@@ -301,6 +303,9 @@ class Node:
 
     # What the controller tells
 
+    def check_directories(self) -> None:
+        self.log_dirs.check()
+
     async def make_logs(self, changes: Sequence[PartitionChange]) -> None:
         # It waits for the disk: in a thread, so that other clients are served meanwhile.
         await self._loop.run_in_executor(self._executor, self._lead, changes)
@@ -337,6 +342,15 @@ class Node:
 
     def _take_offline(self, directory: Path, why: str) -> None:
         gone = self.replicas.take_offline(directory, why)
+        if not self.log_dirs.directories:
+            log.critical(
+                "Log directory %s has failed (%s), and no other is left: the broker ends. Mend it, then start the"
+                " broker again",
+                directory,
+                why,
+            )
+            self.failed.set()
+            return
         log.error(
             "Log directory %s has failed (%s): its %d partitions are offline and answer KAFKA_STORAGE_ERROR, those in"
             " %d other directories are served. Mend it, then restart the broker%s",

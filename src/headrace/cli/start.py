@@ -96,7 +96,14 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
     await node.start()
     with contextlib.suppress(BrokenPipeError):
         print(banner(node), flush=True)
+    failed = loop.create_task(node.failed.wait())
+    failed.add_done_callback(lambda _: stopped.set())
     await stopped.wait()
+    if node.failed.is_set():
+        # As Kafka halts: nothing can be written, and closing files by names that are others' now could do harm.
+        logging.shutdown()
+        os._exit(1)
+    failed.cancel()
     log.info("Shutting down")
     await node.stop()
 

@@ -83,6 +83,9 @@ def _to_the_end(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, C
 class ControllerListener(Protocol):
     """Who carries changes out on this broker. Called on the event loop once the change is durable."""
 
+    def check_directories(self) -> None:
+        """Raises KafkaError where no log can be made now, because no log directory works."""
+
     def make_logs(self, changes: Sequence[PartitionChange]) -> Awaitable[None] | None:
         """These partitions are about to be seen by clients, with the settings in `Controller.upcoming`.
 
@@ -399,6 +402,7 @@ class Controller:
     async def _add_partitions(self, change: Change, partitions: Sequence[PartitionChange]) -> None:
         """As `_commit`, but the logs are made first: what a client sees it can use at once."""
         mine = [partition for partition in partitions if self._config.node_id in partition.replicas]
+        self._check_directories()
         await self._write(change)
         self.upcoming = change.image
         try:
@@ -410,6 +414,11 @@ class Controller:
             self.image = change.image
         for listener in self._listeners:
             listener.on_partitions(mine)
+        self._check_directories()  # the last may have failed meanwhile, and nothing was made
+
+    def _check_directories(self) -> None:
+        for listener in self._listeners:
+            listener.check_directories()
 
     def _reconfigure_broker(self) -> None:
         changed = self._config.reconfigure(

@@ -204,8 +204,7 @@ class EmbeddedStore:
     async def close(self) -> None:
         async with self._lock:
             if self._why_gone() is not None:
-                # SQLite would check the log in and then delete it by its name, which is perhaps another broker's now.
-                _abandoned.append(self._database)
+                _leave_open(self._database)
                 return
             with suppress(self._failure):  # of a disk that has failed; the next start drops them too
                 self._database.execute("PRAGMA busy_timeout = 0")
@@ -326,8 +325,14 @@ class EmbeddedStore:
                 watcher(Event(DELETED, path))
 
 
-_abandoned: Final[list[sqlite3.Connection]] = []
-"""Connections to files that are gone, which are left open until the process ends."""
+def _leave_open(database: sqlite3.Connection) -> None:
+    """Keep a connection to a file that is gone until the process ends, and from being closed then.
+
+    SQLite ends with deleting the write-ahead log by its name, which may be another broker's by now.
+    """
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(database))
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Which errors say that a disk, not a single file on it, has failed."""
 
 import errno
+import os
 from typing import Final
 
 _OF_THE_DISK: Final = frozenset(
@@ -15,3 +16,8 @@ which has room again later, nor a lack of descriptors or permissions."""
 def is_disk_failure(error: BaseException | None) -> bool:
     """Whether nothing in the directory that `error` was met in can be relied on any more."""
     return isinstance(error, OSError) and error.errno in _OF_THE_DISK
+
+
+def reason_of(error: OSError) -> str:
+    """The words of `error` for people: without its number, and without a file that has been named already."""
+    return os.strerror(error.errno) if error.errno is not None else str(error)
