@@ -123,7 +123,7 @@ class Node:
             store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
             self.controller = Controller(store, config, now_ms=now_ms)
             await self.controller.start(self.log_dirs.owned.cluster_id, self.adoption)
-            self.replicas.set_strays_aside(self._topic_id_of)
+            self.replicas.set_strays_aside(self._topic_id_of, name_of=self.topic_name, is_new=self._is_new)
             self.cluster_id = self.log_dirs.owned.cluster_id
             await self.controller.register(self._broker_image())
         except BaseException as error:
@@ -381,6 +381,10 @@ class Node:
     def _topic_id_of(self, topic_partition: TopicPartition) -> UUID | None:
         topic = self.controller.image.topics.get(topic_partition.topic)
         return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
+
+    def _is_new(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition was created after the last start: each start raises the leader epoch."""
+        return self.controller.image.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
 
     def _lead(self, changes: Sequence[PartitionChange]) -> None:
         for change in changes:

@@ -101,6 +101,10 @@ class LogDirs:
         """Those that have a directory, loaded or not."""
         return self._places.keys()
 
+    def was_clean(self, topic_partition: TopicPartition) -> bool:
+        """Whether the last owner of the partition's log directory closed every log in it."""
+        return self._places[topic_partition].parent.clean_shutdown
+
     # -- partitions and their logs -------------------------------------------------------------------------------------
 
     def load(self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
