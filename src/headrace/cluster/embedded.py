@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.cluster import znodes
+from headrace.cluster.loading import decoded
 from headrace.cluster.store import (
     ANY_VERSION,
     CHANGED,
@@ -40,6 +41,7 @@ from headrace.cluster.store import (
 
 if TYPE_CHECKING:
     import sqlite3
+    from uuid import UUID
 
 T = TypeVar("T")
 
@@ -102,6 +104,30 @@ def read_tree(path: Path) -> dict[str, bytes]:
     except sqlite3.Error as error:
         raise failure_of(path, error) from error
     return dict(rows)
+
+
+def topic_ids(path: Path) -> dict[str, UUID]:
+    """The ids of the topics in the store in the file `path`, by name, as of the last change; a broker may have it open.
+
+    Raises StoreError; OSError.
+    """
+    import shutil
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="headrace-") as directory:
+        copy = Path(directory, path.name)  # for SQLite changes a file that it only reads
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+        try:
+            tree = read_tree(copy)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(str(path), str(error.__cause__)) from error
+    return {
+        path.rpartition("/")[2]: topic_id
+        for path, data in tree.items()
+        if path.rpartition("/")[0] == znodes.TOPICS and (topic_id := decoded(path, znodes.decode_topic, data)[0])
+    }
 
 
 def failure_of(path: Path, error: Exception) -> StoreUnavailable:
