@@ -23,6 +23,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from headrace import __version__
 from headrace.config import ConfigError
+from headrace.config.listeners import AddressInUseError
 from headrace.errors import KafkaError
 from headrace.metrics import Collector, Family
 
@@ -32,6 +33,7 @@ Query: TypeAlias = Mapping[str, str]
 JsonHandler: TypeAlias = Callable[[Query], "object | Awaitable[object]"]
 """Gives what `json.dumps` takes. Raises HttpError, or a KafkaError, which is answered with its name and message."""
 
+_SETTING: Final = "headrace.http.listener"
 MAX_HEAD_BYTES: Final = 8192
 MAX_ANSWERS: Final = 64
 """Requests that are answered at a time, until the client has taken the answer."""
@@ -126,10 +128,11 @@ class HttpServer:
         try:
             self._socket = socket.create_server((self._host, self._port), family=family)
         except OSError as error:
-            reason = error.strerror or str(error)
             if error.errno == errno.EADDRINUSE:
-                reason = f"port {self._port} is in use; choose another (0 for any free one)"
-            raise ConfigError("headrace.http.listener", self.address, f"cannot listen there: {reason}") from error
+                option = f"{_SETTING} (0 for any free one)"
+                raise AddressInUseError(_SETTING, self._host, self._port, option) from error
+            reason = error.strerror or str(error)
+            raise ConfigError(_SETTING, self.address, f"cannot listen there: {reason}") from error
         self._port = self._socket.getsockname()[1]
 
     async def start(self) -> None:

@@ -45,6 +45,9 @@ def run(options: StartOptions) -> int:
     except (ConfigError, KafkaError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # what no room knows better: rights, descriptors, memory
+        print(f"headrace: cannot start: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

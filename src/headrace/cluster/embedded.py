@@ -83,6 +83,9 @@ def founded_cluster(path: Path) -> str | None:
     try:
         if not path.exists():
             return None
+    except OSError:
+        return None  # whoever locks the directory says what is wrong with it
+    try:
         with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S)) as database:
             tables = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'node'").fetchone()
             if tables is None:

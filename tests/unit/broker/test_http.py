@@ -266,7 +266,7 @@ async def test_metrics_are_what_prometheus_reads(server: HttpServer) -> None:
 
 async def test_an_address_in_use_is_named(server: HttpServer) -> None:
     host, _, port = server.address.rpartition(":")
-    with pytest.raises(ConfigError, match=r"headrace\.http\.listener: .* is in use"):
+    with pytest.raises(ConfigError, match=rf"^port {port} is in use on {host}: .* headrace\.http\.listener"):
         HttpServer(host, int(port)).bind()
 
 
