@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import subprocess
 import sys
@@ -153,7 +152,7 @@ def test_a_refused_second_owner_takes_nothing_away(tmp_path: Path) -> None:
 def test_a_directory_that_was_only_looked_at_is_removed_again(tmp_path: Path) -> None:
     surveyed = LogDirs.survey([tmp_path / "a" / "b"], broker_id=0)
     surveyed.close({})
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
     LogDirs.survey([tmp_path / "mine"], broker_id=0).close({})
-    assert os.listdir(tmp_path) == ["mine"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine"]

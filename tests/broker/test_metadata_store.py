@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 import time
@@ -150,18 +151,21 @@ def test_a_damaged_file_is_told_with_the_way_back(
 
 def test_a_full_disk_refuses_changes_until_it_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {"headrace.disk.hard.free.bytes": "0", "headrace.disk.hard.free.percent": "0"}
-    with small_disk(tmp_path / "disk", 8) as disk, Broker(settings, data=disk / "data") as broker:
-        with WireClient(broker.bootstrap) as client:
-            assert create(client, "before") == "none"
-            filler = disk / "filler"
-            with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(4096))
-            codes = [create(client, f"t{number}") for number in range(300)]
-            assert codes[-1] == "kafka_storage_error"
-            assert set(codes) <= {"none", "kafka_storage_error"}
-            filler.unlink()
-            assert create(client, "after") == "none"
+    with (
+        small_disk(tmp_path / "disk", 8) as disk,
+        Broker(settings, data=disk / "data") as broker,
+        WireClient(broker.bootstrap) as client,
+    ):
+        assert create(client, "before") == "none"
+        filler = disk / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        codes = [create(client, f"t{number}") for number in range(300)]
+        assert codes[-1] == "kafka_storage_error"
+        assert set(codes) <= {"none", "kafka_storage_error"}
+        filler.unlink()
+        assert create(client, "after") == "none"
     assert not [each for each in caplog.records if each.exc_info]
 
 

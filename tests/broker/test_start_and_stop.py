@@ -147,7 +147,11 @@ def test_a_place_that_cannot_hold_data_is_said_in_one_line(command: list[str], t
         code = "import os, sys; sys.argv = sys.argv[1:]; import headrace.__main__ as m; sys.exit(m.main())"
         # what root has installed is not everybody's to import: it is read before the rights are given up
         warm = "import headrace.cli.start, headrace.broker.node, headrace.cluster.embedded, sqlite3, uvloop; "
-        command = [sys.executable, "-c", f"{warm}{code.replace('import os, sys;', f'import os, sys; os.setuid({user});')}"]
+        command = [
+            sys.executable,
+            "-c",
+            f"{warm}{code.replace('import os, sys;', f'import os, sys; os.setuid({user});')}",
+        ]
         command += ["headrace", "start", "--listen", "127.0.0.1:0", "--data", str(data)]
     elif named == "no access":
         closed.chmod(0)

@@ -201,8 +201,13 @@ class HttpServer:
                 if self._sending:
                     _evict_oldest(self._sending)
                 else:
-                    request, answer = None, _error(
-                        HttpError(HTTPStatus.SERVICE_UNAVAILABLE, f"{self._max_answers} others are answered: try later")
+                    request, answer = (
+                        None,
+                        _error(
+                            HttpError(
+                                HTTPStatus.SERVICE_UNAVAILABLE, f"{self._max_answers} others are answered: try later"
+                            )
+                        ),
                     )
             if request is not None:
                 answer = await self._answer(request)

@@ -384,7 +384,9 @@ class Node:
 
     def _is_new(self, topic_partition: TopicPartition) -> bool:
         """Whether the partition was created after the last start: each start raises the leader epoch."""
-        return self.controller.image.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
+        return (
+            self.controller.image.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
+        )
 
     def _lead(self, changes: Sequence[PartitionChange]) -> None:
         for change in changes:

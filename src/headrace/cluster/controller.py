@@ -339,9 +339,7 @@ class Controller:
                     await self._store.multi(missing)
             except NodeExists:
                 continue  # another broker was faster
-            return decoded(
-                znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data
-            )
+            return decoded(znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data)
 
     async def _take_office(self) -> int:
         """Become the controller, under an epoch higher than any before."""

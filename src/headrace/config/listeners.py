@@ -16,7 +16,9 @@ class AddressInUseError(ConfigError):
     def __init__(self, key: str, host: str, port: int, option: str) -> None:
         where = f" on {host}" if host else ""
         self.key, self.value = key, port
-        self.reason = f"port {port} is in use{where}: stop the program that uses it, or choose another port with {option}"
+        self.reason = (
+            f"port {port} is in use{where}: stop the program that uses it, or choose another port with {option}"
+        )
         ValueError.__init__(self, self.reason)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 from typing import Final
 
 _OF_THE_DISK: Final = frozenset(
@@ -18,6 +19,9 @@ def is_disk_failure(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _OF_THE_DISK
 
 
-def reason_of(error: OSError) -> str:
-    """The words of `error` for people: without its number, and without a file that has been named already."""
-    return os.strerror(error.errno) if error.errno is not None else str(error)
+def reason_of(error: OSError, named: Path) -> str:
+    """The words of `error` for people: without its number, and without the file `named`, which they know already."""
+    if error.errno is None:
+        return str(error)
+    reason = os.strerror(error.errno)
+    return reason if error.filename in (None, str(named), named) else f"{error.filename}: {reason}"

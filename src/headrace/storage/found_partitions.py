@@ -16,6 +16,7 @@ from headrace.storage.checkpoint import CorruptCheckpointError
 from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.leader_epochs import UNDEFINED, read_entries
 from headrace.storage.log_dir import LogDir
+from headrace.storage.meta_properties import id_to_text
 from headrace.storage.partition_dir import (
     DELETE_SUFFIX,
     KRAFT_METADATA,
@@ -26,7 +27,6 @@ from headrace.storage.partition_dir import (
     replaced_name,
     way_back,
 )
-from headrace.storage.meta_properties import id_to_text
 from headrace.storage.partition_metadata import FILE_NAME as METADATA_FILE
 from headrace.storage.partition_metadata import read_topic_id, write_topic_id
 from headrace.types import TopicPartition

@@ -49,7 +49,7 @@ class OwnedDirs:
                 try:
                     directories.append(LogDir(path))
                 except OSError as error:
-                    offline[path] = reason_of(error)
+                    offline[path] = reason_of(error, path)
             if not directories:
                 raise _none_works(offline)
             for path, why in offline.items():
@@ -74,7 +74,7 @@ class OwnedDirs:
             try:
                 directory.take_over(joins_others=any(each.known for each in self.working))
             except OSError as error:
-                self.offline[directory.path] = reason_of(error)
+                self.offline[directory.path] = reason_of(error, directory.path)
                 directory.unlock()
                 unusable.append(directory)
         self.working = tuple(each for each in self.working if each.taken_over)
@@ -158,7 +158,7 @@ class OwnedDirs:
             try:
                 why = directory.why_gone() or directory.keep_lock()
             except OSError as error:
-                why = reason_of(error) if is_disk_failure(error) else None
+                why = reason_of(error, directory.path) if is_disk_failure(error) else None
             if why is not None:
                 yield directory.path, why
 

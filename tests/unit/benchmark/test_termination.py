@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ def test_its_brokers_end_with_it(tmp_path: Path, number: signal.Signals, measure
     assert bench.returncode == 128 + number
     assert b"Traceback" not in told
     assert not [pid for pid in brokers if Path(f"/proc/{pid}").exists()]
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def _brokers(pid: int) -> list[str]:
