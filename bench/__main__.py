@@ -4,6 +4,7 @@ import argparse
 import functools
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -34,18 +35,35 @@ def main() -> int:
         return 2
     if not Kcat.is_installed():
         sys.stderr.write("kcat is not installed (apt-get install kcat): the rows of librdkafka are left out.\n")
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        if options.groups or options.storage or options.durability:
+            return _without_floors(jars, options)
+        return _with_floors(jars, options)
+    except KeyboardInterrupt as error:
+        by_term = isinstance(error, _TerminatedError)
+        sys.stderr.write(f"\n{'Ended' if by_term else 'Interrupted'}; brokers are stopped and their data removed.\n")
+        return 128 + (signal.SIGTERM if by_term else signal.SIGINT)
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which ends a run as Ctrl-C does: with the brokers that it has started."""
+
+
+def _terminated(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the brokers are being stopped already
+    raise _TerminatedError
+
+
+def _with_floors(jars: Path, options: argparse.Namespace) -> int:
+    """Compare with Kafka, row by row."""
     scale = QUICK if options.quick else FULL
-    if options.groups or options.storage or options.durability:
-        return _without_floors(jars, options)
     try:
         with Run(scale, jars, options.dir, with_kafka=not options.headrace_only, only=options.only) as run:
             samples = run.measure()
     except (RuntimeError, ToolError, TimeoutError) as error:
         sys.stderr.write(f"\n{error}\n")
         return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("\nInterrupted; brokers are stopped and their data removed.\n")
-        return 130
     judged = outcomes(samples["Headrace"], samples["Kafka"])
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[2K")

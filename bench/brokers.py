@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,23 @@ START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
 _FORMAT: Final = ("kafka.tools.StorageTool", "format")
 _CLUSTER_ID: Final = "aGVhZHJhY2UtYmVuY2gxMg"
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let what ends the bench wait for a moment: a process that it has not noted yet would be left behind."""
+    pending: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: pending.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for each in pending[:1]:
+            signal.raise_signal(each)
 
 
 class Broker(ABC):
@@ -63,9 +81,10 @@ class Broker(ABC):
         """Start it; seconds from exec to the first answered ApiVersions. Raises RuntimeError with its log."""
         with (self.directory / "broker.log").open("ab") as log:
             begin = time.perf_counter()
-            self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment()
-            )
+            with _signals_wait():
+                self._process = subprocess.Popen(
+                    self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment()
+                )
         try:
             raw_client.wait_for_answer(self.port, START_TIMEOUT_S)
         except TimeoutError as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,10 +70,94 @@ def test_a_lost_identity_is_taken_from_the_metadata(data: Path, damage: Callable
         assert values(client, 0) == [b"t"]
 
 
-def test_garbage_instead_of_a_topic_id_is_refused_by_name(data: Path) -> None:
+def take_rights(path: Path) -> None:
+    """As good as no rights, also for root: it cannot be read as a file."""
+    replace_with_directory(path)
+
+
+@pytest.mark.parametrize("damage", [garble, take_rights])
+def test_a_topic_id_that_cannot_be_read_takes_only_its_partition_offline(
+    data: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(data / "t-0" / "partition.metadata")
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert produce(client, "t", 0) == "kafka_storage_error"
+        assert produce(client, "t", 1) == "none"
+        assert values(client, 1) == [b"t", b"t"]
+    assert any(
+        each.levelname == "ERROR" and "t-0/partition.metadata" in each.getMessage() and not each.exc_info
+        for each in caplog.records
+    )
+    path = data / "t-0" / "partition.metadata"
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert values(client, 0) == [b"t"]
+
+
+def test_a_topic_id_that_cannot_be_read_does_not_keep_directories_from_being_adopted(data: Path) -> None:
     garble(data / "t-0" / "partition.metadata")
-    with pytest.raises(KafkaError, match=r"t-0/partition\.metadata is malformed"):
-        Broker(data=data).start()
+    for path in data.glob("metadata.db*"):
+        path.unlink()
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert produce(client, "t", 0) == "kafka_storage_error"
+        assert values(client, 1) == [b"t"]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands that a message names, as a shell would take them apart."""
+    return [shlex.split(each) for each in re.findall(r"(?:mv|rm)(?: '[^']+')+", text)]
+
+
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_a_swapped_topic_id_hides_no_records(data: Path, cleanly: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        new = {"name": "u", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+    if not cleanly:
+        lose(data / ".kafka_cleanshutdown")
+    (data / "t-0" / "partition.metadata").write_bytes((data / "u-0" / "partition.metadata").read_bytes())
+    for _ in range(2):
+        caplog.clear()
+        with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+            assert produce(client, "t", 0) == "kafka_storage_error"
+            assert produce(client, "t", 1) == "none"
+            assert produce(client, "u", 0) == "none"
+        (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert "that of topic u" in told
+    removal, *_ = commands(told)
+    assert removal[0] == "rm"
+    Path(removal[1]).unlink()
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert values(client, 0) == [b"t"]
+
+
+def test_a_topic_id_that_nobody_has_hides_no_records(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = data / "t-0" / "partition.metadata"
+    path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert produce(client, "t", 0) == "kafka_storage_error"
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    _, (move, source, target) = commands(told)
+    assert move == "mv"
+    Path(source).rename(target)
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert values(client, 0) == []
+
+
+def test_the_way_back_from_a_stray_leads_back(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (data / "t-0").rename(data / "other-0")
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert produce(client, "t", 1) == "none"
+        new = {"name": "other", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+    told = next(each.getMessage() for each in caplog.records if "not served" in each.getMessage())
+    aside, back, forget, _ = commands(told + " rm 'nothing'")
+    Path(aside[1]).rename(aside[2])
+    Path(back[1]).rename(back[2])
+    Path(forget[1]).unlink()
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        answer = fetched(client, "other", 0)
+        assert [record.value for record in iter_records(answer["records"])] == [b"t"]
 
 
 def test_garbage_instead_of_the_metadata_is_refused_by_name(data: Path) -> None:

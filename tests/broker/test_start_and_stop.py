@@ -125,7 +125,53 @@ def test_a_taken_port_is_said_in_one_line(command: list[str], tmp_path: Path) ->
 
     assert second.returncode == 1
     assert len(second.stderr.splitlines()) == 1
-    assert "is in use" in second.stderr
+    port = command[5].rpartition(":")[2]
+    assert second.stderr.startswith(f"headrace: port {port} is in use on 127.0.0.1: ")
+    assert "--listen" in second.stderr
+    assert second.stderr.count(port) == 1
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("named", ["a file", "below a file", "no access"])
+def test_a_place_that_cannot_hold_data_is_said_in_one_line(command: list[str], tmp_path: Path, named: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "data").mkdir()
+    data = {"a file": file, "below a file": file / "data", "no access": closed / "data"}[named]
+    command[7] = str(data)
+    user = None
+    if named == "no access" and os.geteuid() == 0:
+        user = 65534
+        code = "import os, sys; sys.argv = sys.argv[1:]; import headrace.__main__ as m; sys.exit(m.main())"
+        # what root has installed is not everybody's to import: it is read before the rights are given up
+        warm = "import headrace.cli.start, headrace.broker.node, headrace.cluster.embedded, sqlite3, uvloop; "
+        command = [
+            sys.executable,
+            "-c",
+            f"{warm}{code.replace('import os, sys;', f'import os, sys; os.setuid({user});')}",
+        ]
+        command += ["headrace", "start", "--listen", "127.0.0.1:0", "--data", str(data)]
+    elif named == "no access":
+        closed.chmod(0)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    closed.chmod(0o700)
+
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1, refused.stderr
+    assert str(data) in refused.stderr
+    reason = "Permission denied" if named == "no access" else "Not a directory"
+    assert refused.stderr.endswith(f"{reason}\n")
+    assert "Errno" not in refused.stderr
+
+
+def test_an_address_of_another_machine_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:
+    command[5] = "192.0.2.1:9092"
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert refused.returncode == 1
+    assert "192.0.2.1" in refused.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_data_directory_in_use_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:

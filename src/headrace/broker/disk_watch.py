@@ -1,4 +1,6 @@
-"""Watches how full the log directories are: warns at the soft mark, and at the hard one keeps clients from writing.
+"""Watches the log directories: whether they are still there, and how full they are.
+
+It warns at the soft mark, and at the hard one keeps clients from writing.
 
 The file system is asked often where it could be full before the next look, and never by an append: partitions carry a
 flag instead.
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.config import BrokerConfig
+from headrace.errors import KafkaError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.disk_space import DiskSpace, Marks, Room
 
@@ -36,6 +39,7 @@ class DiskWatch:
         """Look now, and again and again."""
         pause = _SLOWEST_S
         try:
+            self._replicas.log_dirs.check()
             seen = list(self._replicas.log_dirs.owned.observe_space(self._marks()))
             some_are_full = any(Room.NONE in (before, space.room) for _, before, space in seen)
             for directory, before, space in seen:
@@ -44,6 +48,8 @@ class DiskWatch:
                     pause = min(pause, max(_FASTEST_S, (space.free - space.hard) / _FILLED_PER_SECOND))
                     if some_are_full:  # and partitions may have been moved from there
                         self._replicas.refuse_records(directory, None)
+        except KafkaError:
+            return  # no directory is left, which has been told
         except Exception:
             log.exception("Looking how full the log directories are failed and is tried again")
         self._timer = self._loop.call_later(pause, self.start)

@@ -59,7 +59,7 @@ def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: Bro
     found = (
         FoundPartition(
             *each,
-            log_dirs.found.topic_id(each),
+            log_dirs.found.stated_topic_id(each),
             log_dirs.found.leader_epoch(each),
             log_dirs.cleaned_upto(each) is not None,
         )
@@ -73,10 +73,18 @@ def metadata_file(directories: Sequence[Path]) -> Path:
 
     Raises KafkaError(kafka_storage_error) where two have it, one from before the other was lost and came back.
     """
-    found = [each / METADATA_FILE for each in directories if (each / METADATA_FILE).exists()]
+    found = [each / METADATA_FILE for each in directories if _is_there(each / METADATA_FILE)]
     if len(found) > 1:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
             f"there is metadata in {' and in '.join(map(str, found))}: move away what is older or not this broker's",
         )
     return found[0] if found else directories[0] / METADATA_FILE
+
+
+def _is_there(path: Path) -> bool:
+    """Whether the file exists; a directory that cannot be looked into is told of when it is locked."""
+    try:
+        return path.exists()
+    except OSError:
+        return False

@@ -8,6 +8,7 @@ import asyncio
 import errno
 import json
 import logging
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
@@ -22,6 +23,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from headrace import __version__
 from headrace.config import ConfigError
+from headrace.config.listeners import AddressInUseError
 from headrace.errors import KafkaError
 from headrace.metrics import Collector, Family
 
@@ -31,10 +33,19 @@ Query: TypeAlias = Mapping[str, str]
 JsonHandler: TypeAlias = Callable[[Query], "object | Awaitable[object]"]
 """Gives what `json.dumps` takes. Raises HttpError, or a KafkaError, which is answered with its name and message."""
 
+_SETTING: Final = "headrace.http.listener"
 MAX_HEAD_BYTES: Final = 8192
-MAX_CONNECTIONS: Final = 64
+MAX_ANSWERS: Final = 64
+"""Requests that are answered at a time, until the client has taken the answer."""
+MAX_WAITING: Final = 256
+"""Connections that wait for a request, or for the rest of one: more than a burst has between two turns of the loop, so
+that one with a whole request in it is not the oldest."""
+_DESCRIPTOR_SHARE: Final = 8
+"""Either may take one part in so many of the descriptors that the process has."""
 REQUEST_TIMEOUT_S: Final = 30.0
 """For a request to come or come again, for a handler to answer it, and for the client to take the answer."""
+HEAD_TIMEOUT_S: Final = 10.0
+"""For a request to come whole, once it has begun."""
 _MAX_QUERY_FIELDS: Final = 32
 _LINGER_S: Final = 1.0
 _LINGER_READS: Final = 64
@@ -76,6 +87,13 @@ class HttpServer:
         self._routes: dict[str, _Route] = {"/": self._index, "/metrics": self._metrics}
         self._collectors: list[Collector] = []
         self._connections: set[asyncio.Task[None]] = set()
+        # in the order in which they began to; who waits the longest goes first where there are too many
+        self._waiting: dict[asyncio.Task[None], None] = {}
+        self._answered: dict[asyncio.Task[None], None] = {}
+        self._sending: dict[asyncio.Task[None], None] = {}
+        share = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _DESCRIPTOR_SHARE
+        self._max_waiting = MAX_WAITING if share < 0 else max(1, min(MAX_WAITING, share))
+        self._max_answers = MAX_ANSWERS if share < 0 else max(1, min(MAX_ANSWERS, share))
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
 
@@ -110,10 +128,11 @@ class HttpServer:
         try:
             self._socket = socket.create_server((self._host, self._port), family=family)
         except OSError as error:
-            reason = error.strerror or str(error)
             if error.errno == errno.EADDRINUSE:
-                reason = f"port {self._port} is in use; choose another (0 for any free one)"
-            raise ConfigError("headrace.http.listener", self.address, f"cannot listen there: {reason}") from error
+                option = f"{_SETTING} (0 for any free one)"
+                raise AddressInUseError(_SETTING, self._host, self._port, option) from error
+            reason = error.strerror or str(error)
+            raise ConfigError(_SETTING, self.address, f"cannot listen there: {reason}") from error
         self._port = self._socket.getsockname()[1]
 
     async def start(self) -> None:
@@ -158,38 +177,72 @@ class HttpServer:
         assert task is not None
         self._connections.add(task)
         try:
-            if len(self._connections) > MAX_CONNECTIONS:
-                failure = HttpError(
-                    HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_CONNECTIONS} connections are open: try later"
-                )
-                await _send(writer, _error(failure), keep_alive=False)
-            else:
-                while await self._exchange(reader, writer):
-                    pass
+            while await self._exchange(reader, writer, task):
+                pass
+            self._wait(task)
             await _end(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client went away or did not get on, or the broker stops
         finally:
+            self._waiting.pop(task, None)
             self._connections.discard(task)
             writer.transport.abort()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
+    ) -> bool:
         """One request and its answer; whether the connection goes on."""
-        request = None
+        self._wait(task)
+        request, answer = await self._read(reader)
+        self._waiting.pop(task, None)
+        self._answered[task] = None
+        try:
+            if len(self._answered) > self._max_answers:
+                if self._sending:
+                    _evict_oldest(self._sending)
+                else:
+                    request, answer = (
+                        None,
+                        _error(
+                            HttpError(
+                                HTTPStatus.SERVICE_UNAVAILABLE, f"{self._max_answers} others are answered: try later"
+                            )
+                        ),
+                    )
+            if request is not None:
+                answer = await self._answer(request)
+            keep_alive = request is not None and request.keep_alive
+            self._sending[task] = None
+            with_body = request is None or request.method != "HEAD"
+            await _send(writer, answer, keep_alive=keep_alive, with_body=with_body)
+            return keep_alive
+        finally:
+            self._answered.pop(task, None)
+            self._sending.pop(task, None)
+
+    def _wait(self, task: asyncio.Task[None]) -> None:
+        """The connection waits for its client from now on; where too many do, the one that has waited longest ends."""
+        self._waiting[task] = None
+        if len(self._waiting) > self._max_waiting:
+            _evict_oldest(self._waiting)
+
+    async def _read(self, reader: asyncio.StreamReader) -> tuple[_Request | None, _Answer]:
+        """The next request, or the answer to one that cannot be read."""
+        answer = _Answer(b"")
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-            request = _parse(head)
-            answer = await self._answer(request)
+                begin = await reader.readexactly(1)
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                # a line without anything has a part of what ends a request in its first byte
+                rest = b"" if begin == b"\r" else await reader.readuntil(b"\r\n\r\n")
+            return _parse(begin + rest), answer
         except asyncio.LimitOverrunError:
             answer = _error(
                 HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {MAX_HEAD_BYTES} bytes")
             )
         except HttpError as error:
             answer = _error(error)
-        keep_alive = request is not None and request.keep_alive
-        await _send(writer, answer, keep_alive=keep_alive, with_body=request is None or request.method != "HEAD")
-        return keep_alive
+        return None, answer
 
     async def _answer(self, request: _Request) -> _Answer:
         route = self._routes.get(request.path)
@@ -210,6 +263,12 @@ class HttpServer:
         except Exception:
             log.exception("GET %s failed", request.path)
             return _error(HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "this is a bug; the broker's log has more"))
+
+
+def _evict_oldest(tasks: dict[asyncio.Task[None], None]) -> None:
+    oldest = next(iter(tasks))
+    del tasks[oldest]
+    oldest.cancel()
 
 
 class _Families(PrometheusCollector):

@@ -89,6 +89,8 @@ class Node:
         self.adoption: Adoption | None = None
         """What was made of directories that this broker found without metadata of its own."""
         self._left_transactions: LeftTransactions | None = None
+        self.failed = asyncio.Event()
+        """Set when no log directory is left: the broker has to end, as Kafka's does."""
 
     async def start(self) -> None:
         """Open everything and begin to serve.
@@ -122,7 +124,7 @@ class Node:
             store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
             self.controller = Controller(store, config, now_ms=now_ms)
             await self.controller.start(self.log_dirs.owned.cluster_id, self.adoption)
-            self.replicas.set_strays_aside(self._topic_id_of)
+            self.replicas.set_strays_aside(self._topic_id_of, name_of=self.topic_name, is_new=self._is_new)
             self.cluster_id = self.log_dirs.owned.cluster_id
             await self.controller.register(self._broker_image())
         except BaseException as error:
@@ -302,6 +304,9 @@ class Node:
 
     # What the controller tells
 
+    def check_directories(self) -> None:
+        self.log_dirs.check()
+
     async def make_logs(self, changes: Sequence[PartitionChange]) -> None:
         # It waits for the disk: in a thread, so that other clients are served meanwhile.
         await self._loop.run_in_executor(self._executor, self._lead, changes)
@@ -338,6 +343,15 @@ class Node:
 
     def _take_offline(self, directory: Path, why: str) -> None:
         gone = self.replicas.take_offline(directory, why)
+        if not self.log_dirs.directories:
+            log.critical(
+                "Log directory %s has failed (%s), and no other is left: the broker ends. Mend it, then start the"
+                " broker again",
+                directory,
+                why,
+            )
+            self.failed.set()
+            return
         log.error(
             "Log directory %s has failed (%s). Offline, with KAFKA_STORAGE_ERROR as the answer: %s. Still served: %s."
             " Mend it, then restart the broker%s",
@@ -368,6 +382,12 @@ class Node:
     def _topic_id_of(self, topic_partition: TopicPartition) -> UUID | None:
         topic = self.controller.image.topics.get(topic_partition.topic)
         return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
+
+    def _is_new(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition was created after the last start: each start raises the leader epoch."""
+        return (
+            self.controller.image.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
+        )
 
     def _lead(self, changes: Sequence[PartitionChange]) -> None:
         for change in changes:

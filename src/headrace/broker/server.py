@@ -13,6 +13,7 @@ from headrace.broker.connection import Connection, Dispatch
 from headrace.broker.context import ClientInfo
 from headrace.broker.request_memory import RequestMemory
 from headrace.config import BrokerConfig, ConfigError, Listener
+from headrace.config.listeners import AddressInUseError
 
 log = logging.getLogger(__name__)
 
@@ -168,9 +169,9 @@ def _bind(listener: Listener, backlog: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
         sock = socket.create_server((listener.host, listener.port), family=family, backlog=backlog)
     except OSError as error:
-        reason = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
-            reason = f"port {listener.port} is in use; stop what uses it, or choose another port (0 for any free one)"
-        raise ConfigError("listeners", str(listener), f"Cannot listen on {listener}: {reason}") from error
+            option = "--listen or listeners"
+            raise AddressInUseError("listeners", listener.host, listener.port, option) from error
+        raise ConfigError("listeners", str(listener), f"cannot listen there: {error.strerror or error}") from error
     sock.setblocking(False)
     return sock

@@ -45,6 +45,9 @@ def run(options: StartOptions) -> int:
     except (ConfigError, KafkaError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # what no room knows better: rights, descriptors, memory
+        print(f"headrace: cannot start: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -110,7 +113,14 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
         # Nobody reads it, or the disk it goes to is full: no reason not to serve.
         log.warning("Cannot write to standard output: %s", error.strerror or error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    failed = loop.create_task(node.failed.wait())
+    failed.add_done_callback(lambda _: stopped.set())
     await stopped.wait()
+    if node.failed.is_set():
+        # As Kafka halts: nothing can be written, and closing files by names that are others' now could do harm.
+        logging.shutdown()
+        os._exit(1)
+    failed.cancel()
     log.info("Shutting down")
     await node.stop()
 

@@ -13,6 +13,8 @@ from headrace.cli.options import Json
 from headrace.cli.output import Column
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from headrace.storage.verification import Finding
 
 EPILOG = examples(
@@ -44,22 +46,34 @@ def verify(directory: Directories, json: Json = False) -> None:
 
     Exits with 1 where something is. A broker may run meanwhile: the end of a log may then look half written.
     """
-    from headrace.storage.verification import partition_directories, verify_checkpoints, verify_partition
+    from headrace.storage.verification import (
+        NotALogDirectoryError,
+        find_strays,
+        partition_directories,
+        verify_checkpoints,
+        verify_partition,
+        verify_topic_ids,
+    )
 
     read = _Read()
+    topics = _known_topics(directory, read.findings)
     for each in directory:
         try:
             partitions = partition_directories(each)
             if partitions != [each]:
                 read.findings += verify_checkpoints(each)
+                read.findings += find_strays(each)
+            read.findings += verify_topic_ids(partitions, topics)
             for partition in partitions:
                 verified = verify_partition(partition)
                 read.partitions += 1
                 read.segments += verified.segments
                 read.bytes += verified.bytes
                 read.findings += verified.findings
+        except NotALogDirectoryError as error:
+            raise CommandError(str(error)) from None
         except OSError as error:
-            raise CommandError(f"cannot read {each}: {error}") from None
+            raise CommandError(f"cannot read {each}: {error.strerror or error}") from None
     if json:
         output.print_json(
             {
@@ -80,3 +94,19 @@ def verify(directory: Directories, json: Json = False) -> None:
     )
     if read.findings:
         raise typer.Exit(1)
+
+
+def _known_topics(directories: list[Path], findings: "list[Finding]") -> "dict[str, UUID]":
+    """The ids of the cluster's topics, by name, from the metadata in one of the directories, where that is there."""
+    from headrace.cluster.embedded import topic_ids
+    from headrace.cluster.store import StoreError
+    from headrace.storage.verification import Finding
+
+    for each in (*directories, *(each.parent for each in directories)):
+        path = each / "metadata.db"
+        try:
+            if path.exists():
+                return topic_ids(path)
+        except (StoreError, OSError) as error:
+            findings.append(Finding(path, None, None, str(error), "restore the file from a backup"))
+    return {}

@@ -10,7 +10,8 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -24,7 +25,7 @@ from headrace.cluster.image import (
     MetadataImage,
     TopicImage,
 )
-from headrace.cluster.loading import load_image, missing_nodes
+from headrace.cluster.loading import decoded, load_image, missing_nodes
 from headrace.cluster.store import (
     BadVersion,
     Create,
@@ -33,6 +34,8 @@ from headrace.cluster.store import (
     NoNode,
     Operation,
     Set,
+    StoreError,
+    StoreLocked,
     StoreUnavailable,
 )
 from headrace.cluster.topic_changes import Change, NewPartitions, NewTopic
@@ -80,6 +83,9 @@ def _to_the_end(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, C
 class ControllerListener(Protocol):
     """Who carries changes out on this broker. Called on the event loop once the change is durable."""
 
+    def check_directories(self) -> None:
+        """Raises KafkaError where no log can be made now, because no log directory works."""
+
     def make_logs(self, changes: Sequence[PartitionChange]) -> Awaitable[None] | None:
         """These partitions are about to be seen by clients, with the settings in `Controller.upcoming`.
 
@@ -115,6 +121,7 @@ class Controller:
         self._random = random or Random()
         self._lock = asyncio.Lock()
         self._listeners: list[ControllerListener] = []
+        self._store_failure: str | None = None
         self.image = MetadataImage()
         self.upcoming = self.image
         """What is durable: ahead of `image` while the logs of new partitions are made."""
@@ -258,7 +265,8 @@ class Controller:
                 else:
                     results.append(None)
             if configs and not validate_only:
-                operations = [await self._config_operation(resource, values) for resource, values in configs.items()]
+                with self._answering():
+                    operations = [await self._config_operation(*changed) for changed in configs.items()]
                 await self._commit(Change(operations, self.image.with_configs(configs)))
                 if any(resource.kind == BROKER_CONFIG for resource in configs):
                     self._reconfigure_broker()
@@ -280,28 +288,36 @@ class Controller:
             return self.image.topics[name]
         raise result
 
+    @_to_the_end
     async def allocate_producer_ids(self) -> tuple[int, int]:
-        """A block of producer ids that nobody else has: the first and how many."""
+        """A block of producer ids that nobody else has: the first and how many.
+
+        Raises KafkaError(coordinator_load_in_progress), after which producers ask again, where none can be noted down.
+        """
         path = znodes.PRODUCER_ID_BLOCK
-        while True:
-            node = await self._store.get(path)
-            first = znodes.decode_producer_ids(node.data)[1] + 1 if node.data else 0
-            last = first + PRODUCER_IDS_PER_BLOCK - 1
-            if last > _MAX_PRODUCER_ID:
-                raise KafkaError(ErrorCode.unknown_server_error, "All producer ids of this cluster are used up.")
-            block = znodes.encode_producer_ids(self._config.node_id, first, last)
-            try:
-                await self._store.set(path, block, node.version)
-            except BadVersion:
-                continue
-            return first, PRODUCER_IDS_PER_BLOCK
+        with self._answering(ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_load_in_progress):
+            while True:
+                node = await self._store.get(path)
+                first = decoded(path, znodes.decode_producer_ids, node.data)[1] + 1 if node.data else 0
+                last = first + PRODUCER_IDS_PER_BLOCK - 1
+                if last > _MAX_PRODUCER_ID:
+                    raise KafkaError(ErrorCode.unknown_server_error, "All producer ids of this cluster are used up.")
+                block = znodes.encode_producer_ids(self._config.node_id, first, last)
+                try:
+                    await self._store.set(path, block, node.version)
+                except BadVersion:
+                    continue
+                self._note_written()
+                return first, PRODUCER_IDS_PER_BLOCK
 
     async def skip_producer_ids(self, last: int) -> None:
         """See to it that no id up to `last`, which is in use already, is given out."""
-        node = await self._store.get(znodes.PRODUCER_ID_BLOCK)
-        if not node.data or znodes.decode_producer_ids(node.data)[1] < last:
-            block = znodes.encode_producer_ids(self._config.node_id, 0, last)
-            await self._store.set(znodes.PRODUCER_ID_BLOCK, block, node.version)
+        path = znodes.PRODUCER_ID_BLOCK
+        with self._answering():
+            node = await self._store.get(path)
+            if not node.data or decoded(path, znodes.decode_producer_ids, node.data)[1] < last:
+                block = znodes.encode_producer_ids(self._config.node_id, 0, last)
+                await self._store.set(path, block, node.version)
 
     async def close(self) -> None:
         """Leave the cluster: this broker's ephemeral nodes go."""
@@ -323,7 +339,7 @@ class Controller:
                     await self._store.multi(missing)
             except NodeExists:
                 continue  # another broker was faster
-            return znodes.decode_cluster_id((await self._store.get(znodes.CLUSTER_ID)).data)
+            return decoded(znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data)
 
     async def _take_office(self) -> int:
         """Become the controller, under an epoch higher than any before."""
@@ -333,7 +349,7 @@ class Controller:
         except NoNode:
             await self._store.multi((office, Create(znodes.CONTROLLER_EPOCH, b"1")))
             return 1
-        epoch = int(node.data) + 1
+        epoch = decoded(znodes.CONTROLLER_EPOCH, int, node.data) + 1
         await self._store.multi((office, Set(znodes.CONTROLLER_EPOCH, str(epoch).encode(), node.version)))
         return epoch
 
@@ -348,15 +364,43 @@ class Controller:
 
     async def _write(self, change: Change) -> None:
         if change.operations:
-            try:
+            with self._answering():
                 await self._store.multi(change.operations)
-            except StoreUnavailable as error:
-                log.error("Metadata cannot be written: %s", error)
-                raise KafkaError(ErrorCode.kafka_storage_error, f"The change cannot be written: {error}") from error
+            self._note_written()
+
+    @contextmanager
+    def _answering(
+        self,
+        locked: ErrorCode = ErrorCode.not_controller,
+        failed: ErrorCode = ErrorCode.kafka_storage_error,
+    ) -> Iterator[None]:
+        """Make a failure of the store a KafkaError, and log it once for as long as it lasts.
+
+        `locked` is for a store that another process has locked. Admin clients try again by themselves after
+        NOT_CONTROLLER, and after hardly anything else: see docs/decisions/076-failures-of-the-store.md.
+        """
+        try:
+            yield
+        except StoreError as error:
+            if str(error) != self._store_failure:
+                self._store_failure = str(error)
+                log.error("Topics and settings cannot be changed: %s", error)
+            if isinstance(error, StoreUnavailable):
+                code = locked if isinstance(error, StoreLocked) else failed
+                raise KafkaError(code, f"Nothing was changed: {error}") from error
+            raise KafkaError(
+                failed, f"Nothing was changed: {error}. The metadata was changed by somebody else: restart the broker."
+            ) from error
+
+    def _note_written(self) -> None:
+        if self._store_failure is not None:
+            self._store_failure = None
+            log.info("Topics and settings can be changed again")
 
     async def _add_partitions(self, change: Change, partitions: Sequence[PartitionChange]) -> None:
         """As `_commit`, but the logs are made first: what a client sees it can use at once."""
         mine = [partition for partition in partitions if self._config.node_id in partition.replicas]
+        self._check_directories()
         await self._write(change)
         self.upcoming = change.image
         try:
@@ -368,6 +412,11 @@ class Controller:
             self.image = change.image
         for listener in self._listeners:
             listener.on_partitions(mine)
+        self._check_directories()  # the last may have failed meanwhile, and nothing was made
+
+    def _check_directories(self) -> None:
+        for listener in self._listeners:
+            listener.check_directories()
 
     def _reconfigure_broker(self) -> None:
         changed = self._config.reconfigure(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from headrace.cluster import znodes
 from headrace.cluster.image import (
@@ -17,9 +20,19 @@ from headrace.cluster.image import (
     PartitionImage,
     TopicImage,
 )
-from headrace.cluster.store import Create, MetadataStore, Node, Operation
+from headrace.cluster.store import Create, MalformedNode, MetadataStore, Node, Operation
+
+T = TypeVar("T")
 
 _CONFIG_KINDS = (TOPIC_CONFIG, BROKER_CONFIG, GROUP_CONFIG, CLIENT_METRICS_CONFIG)
+
+
+def decoded(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
+    """`decode(data)`, of the node at `path`. Raises MalformedNode."""
+    try:
+        return decode(data)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise MalformedNode(path, f"{type(error).__name__}: {error}") from error
 
 
 async def missing_nodes(store: MetadataStore) -> list[Operation]:
@@ -31,10 +44,13 @@ async def missing_nodes(store: MetadataStore) -> list[Operation]:
 async def load_image(store: MetadataStore) -> MetadataImage:
     """Live brokers, topics, partitions and settings as the tree has them."""
     brokers = [
-        znodes.decode_broker(int(name), node.data) for name, node in await _read_children(store, znodes.BROKER_IDS)
+        decoded(znodes.broker_path(int(name)), partial(znodes.decode_broker, int(name)), node.data)
+        for name, node in await _read_children(store, znodes.BROKER_IDS)
     ]
     configs = {
-        ConfigResource(kind, znodes.desanitize(name)): znodes.decode_config(node.data)
+        ConfigResource(kind, znodes.desanitize(name)): decoded(
+            f"{znodes.CONFIG}/{kind}/{name}", znodes.decode_config, node.data
+        )
         for kind in _CONFIG_KINDS
         for name, node in await _read_children(store, f"{znodes.CONFIG}/{kind}")
     }
@@ -51,7 +67,7 @@ async def _read_children(store: MetadataStore, path: str) -> list[tuple[str, Nod
 async def _load_topics(store: MetadataStore) -> list[TopicImage]:
     assignments: list[tuple[str, uuid.UUID, dict[int, tuple[int, ...]]]] = []
     for name, node in await _read_children(store, znodes.TOPICS):
-        topic_id, replicas = znodes.decode_topic(node.data)
+        topic_id, replicas = decoded(znodes.topic_path(name), znodes.decode_topic, node.data)
         if topic_id is None:
             # Written by something older than topic ids (KIP-516): give it one, as Kafka's controller does.
             topic_id = uuid.uuid4()
@@ -63,14 +79,18 @@ async def _load_topics(store: MetadataStore) -> list[TopicImage]:
         TopicImage(
             name,
             topic_id,
-            tuple(_partition(states[znodes.state_path(name, index)], replicas[index]) for index in sorted(replicas)),
+            tuple(
+                _partition(path, states[path], replicas[index])
+                for index, path in ((index, znodes.state_path(name, index)) for index in sorted(replicas))
+            ),
         )
         for name, topic_id, replicas in assignments
     ]
 
 
-def _partition(state: Node | None, replicas: tuple[int, ...]) -> PartitionImage:
+def _partition(path: str, state: Node | None, replicas: tuple[int, ...]) -> PartitionImage:
     """The partition as its state node has it; one without a node was assigned but never led."""
     if state is None:
         return PartitionImage(NO_LEADER, -1, replicas, replicas, NEVER_WRITTEN)
-    return znodes.decode_state(state.data, state.version, replicas)
+    version = state.version
+    return decoded(path, lambda data: znodes.decode_state(data, version, replicas), state.data)

@@ -12,7 +12,10 @@ ANY_VERSION: Final = -1
 
 
 class StoreError(Exception):
-    """A request that the store refused; `path` is the node in question."""
+    """A request that the store refused or could not serve; `path` is the node, or the file, in question.
+
+    A store raises nothing else for a failure of its own.
+    """
 
     what = "failed"
 
@@ -45,10 +48,22 @@ class NotEmpty(StoreError):
     what = "node has children"
 
 
+class MalformedNode(StoreError):
+    """The node's data is not what its writer must have meant."""
+
+    what = "the node cannot be read: stop the broker and restore the metadata from a backup"
+
+
 class StoreUnavailable(StoreError):
-    """The store cannot be read or written just now: a full disk, a lost connection. Nothing was changed."""
+    """The store cannot be read or written: a full disk, a damaged file, a lost connection. Nothing was changed."""
 
     what = "the metadata store is not available"
+
+
+class StoreLocked(StoreUnavailable):
+    """Another process has the store locked. Nothing was changed; the same request may succeed a moment later."""
+
+    what = "the metadata store is locked by another process"
 
 
 class Node(NamedTuple):
@@ -109,7 +124,10 @@ SessionListener: TypeAlias = Callable[[str], None]
 
 
 class MetadataStore(Protocol):
-    """What both stores offer. Every call raises StoreError's children as named, and nothing is done in part."""
+    """What both stores offer. A call raises the children of StoreError that it names, or StoreUnavailable.
+
+    Nothing is done in part.
+    """
 
     async def get(self, path: str, watcher: Watcher | None = None) -> Node:
         """The node; raises NoNode. `watcher` hears of its change or deletion."""

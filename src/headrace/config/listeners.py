@@ -10,6 +10,18 @@ from headrace.config.definition import ConfigError
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
+class AddressInUseError(ConfigError):
+    """Another program listens at the address that the setting `key` names; `option` is where to choose another one."""
+
+    def __init__(self, key: str, host: str, port: int, option: str) -> None:
+        where = f" on {host}" if host else ""
+        self.key, self.value = key, port
+        self.reason = (
+            f"port {port} is in use{where}: stop the program that uses it, or choose another port with {option}"
+        )
+        ValueError.__init__(self, self.reason)
+
+
 class Listener(NamedTuple):
     """One NAME://host:port; an empty host stands for every interface."""
 

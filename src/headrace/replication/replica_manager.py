@@ -16,6 +16,7 @@ from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 from headrace.storage.open_transactions import OpenTransactions
+from headrace.storage.partition_dir import way_back
 from headrace.storage.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
 from headrace.storage.txn_recovery import replay_transactional
 from headrace.types import TopicPartition
@@ -55,6 +56,7 @@ class ReplicaManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
         self._told: set[str] = set()
+        self._name_of: Callable[[UUID], str | None] = lambda _: None
         self.misses_logs = False
         """Whether a partition has no log where it should have one."""
 
@@ -74,20 +76,33 @@ class ReplicaManager:
         """All partitions on this broker, as of now: others may be opened in a thread meanwhile."""
         return tuple(self._partitions.values())
 
-    def set_strays_aside(self, topic_id_of: Callable[[TopicPartition], UUID | None]) -> None:
+    def set_strays_aside(
+        self,
+        topic_id_of: Callable[[TopicPartition], UUID | None],
+        *,
+        name_of: Callable[[UUID], str | None] = lambda _: None,
+        is_new: Callable[[TopicPartition], bool] = lambda _: True,
+    ) -> None:
         """Take directories that belong to no partition of the cluster out of the way, with a warning for each.
 
-        `topic_id_of` says None for a partition that the cluster does not have. What a crash in the middle of a deletion
-        leaves behind ends here. Raises KafkaError(kafka_storage_error).
+        `topic_id_of` says None for a partition that the cluster does not have, `name_of` names the topic with an id,
+        and `is_new` says whether a partition was created since the last start. What a crash in the middle of a deletion
+        leaves behind ends here. A directory that names another topic is left where it is otherwise, and its partition
+        offline: an empty log must not take its place. Raises KafkaError(kafka_storage_error).
         """
+        self._name_of = name_of
         for topic_partition in tuple(self.log_dirs.partitions()):
             wanted = topic_id_of(topic_partition)
-            found = self.log_dirs.found.topic_id(topic_partition)
-            if wanted is None or (found is not None and found != wanted):
-                path = self.log_dirs.set_aside(topic_partition)
-                log.warning(
-                    "The cluster has no %s with topic id %s: its files are in %s now", topic_partition, found, path
-                )
+            found = self.log_dirs.found.stated_topic_id(topic_partition)
+            if wanted is not None:
+                if found is None or found == wanted:
+                    continue
+                # a topic that was deleted and created again just before a crash
+                is_left_over = is_new(topic_partition) and name_of(found) is None
+                if not is_left_over or self.log_dirs.was_clean(topic_partition):
+                    continue
+            path = self.log_dirs.set_aside(topic_partition)
+            log.warning("The cluster has no %s with topic id %s. %s", topic_partition, found, way_back(path))
 
     def become_leader(
         self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: int, *, is_new: bool = True
@@ -159,10 +174,7 @@ class ReplicaManager:
         if found_id is None:
             self.log_dirs.found.note_topic_id(topic_partition, topic_id)
         elif found_id != topic_id:
-            raise KafkaError(
-                ErrorCode.inconsistent_topic_id,
-                f"the directory of {topic_partition} belongs to topic id {found_id}, not {topic_id}: move it away",
-            )
+            raise self.log_dirs.found.other_topic(topic_partition, topic_id, self._name_of(found_id))
         return self.log_dirs.load(topic_partition, config, now_ms=now_ms())
 
     def delete_topic(self, topic: str) -> None:

@@ -7,7 +7,7 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from headrace.errors import KafkaError
 from headrace.storage.cleaner import Cleaner
@@ -25,18 +25,37 @@ def _job(fields: dict[str, Any]) -> CleaningJob:
 
 
 def main() -> None:
-    """Do jobs until there are no more."""
+    """Do jobs until there are no more, or no broker that gives them."""
     os.nice(_NICENESS)
     broker = os.getppid()
 
     def check() -> None:
         if os.getppid() != broker:
-            sys.exit("the broker has died: leaving its log directories to the next one")
+            _end_without_broker()
 
     gc.disable()  # many objects, and none in a cycle
+    try:
+        _do_jobs(check)
+    except BrokenPipeError:
+        _end_without_broker()
+
+
+def _end_without_broker() -> NoReturn:
+    """End at once and say nothing: the broker has died, and leaves its log directories to the next one.
+
+    What is still to be written would meet the closed pipe again on the way out of the interpreter.
+    """
+    os._exit(1)
+
+
+def _do_jobs(check: Callable[[], None]) -> None:
     for line in sys.stdin.buffer:
+        if not line.endswith(b"\n"):
+            _end_without_broker()  # in the middle of the job
         try:
             answer = _do(_job(json.loads(line)), check)
+        except BrokenPipeError:
+            raise
         except (KafkaError, OSError) as error:
             answer = {"error": str(error)}
         except (MemoryError, ValueError, LookupError, struct.error) as error:
@@ -51,7 +70,7 @@ def _do(job: CleaningJob, check: Callable[[], None]) -> dict[str, Any]:
     for group in cleaner.groups():
         _answer({"cleaned": cleaner.clean(group)})
         if sys.stdin.buffer.readline() != SWAPPED:
-            sys.exit()
+            _end_without_broker()
     return {"end_offset": cleaner.end_offset}
 
 

@@ -1,6 +1,8 @@
 """Which errors say that a disk, not a single file on it, has failed."""
 
 import errno
+import os
+from pathlib import Path
 from typing import Final
 
 _OF_THE_DISK: Final = frozenset(
@@ -15,3 +17,11 @@ which has room again later, nor a lack of descriptors or permissions."""
 def is_disk_failure(error: BaseException | None) -> bool:
     """Whether nothing in the directory that `error` was met in can be relied on any more."""
     return isinstance(error, OSError) and error.errno in _OF_THE_DISK
+
+
+def reason_of(error: OSError, named: Path) -> str:
+    """The words of `error` for people: without its number, and without the file `named`, which they know already."""
+    if error.errno is None:
+        return str(error)
+    reason = os.strerror(error.errno)
+    return reason if error.filename in (None, str(named), named) else f"{error.filename}: {reason}"

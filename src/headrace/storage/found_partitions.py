@@ -16,14 +16,18 @@ from headrace.storage.checkpoint import CorruptCheckpointError
 from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.leader_epochs import UNDEFINED, read_entries
 from headrace.storage.log_dir import LogDir
+from headrace.storage.meta_properties import id_to_text
 from headrace.storage.partition_dir import (
     DELETE_SUFFIX,
     KRAFT_METADATA,
+    STRAY_SUFFIX,
     check_partition,
     parse_future_name,
     parse_name,
     replaced_name,
+    way_back,
 )
+from headrace.storage.partition_metadata import FILE_NAME as METADATA_FILE
 from headrace.storage.partition_metadata import read_topic_id, write_topic_id
 from headrace.types import TopicPartition
 
@@ -85,6 +89,30 @@ class FoundPartitions:
             self._topic_ids[topic_partition] = read_topic_id(self.partitions[topic_partition][1])
         return self._topic_ids[topic_partition]
 
+    def stated_topic_id(self, topic_partition: TopicPartition) -> UUID | None:
+        """As `topic_id`, with None for a file that cannot be read: the partition is then offline, and says why."""
+        try:
+            return self.topic_id(topic_partition)
+        except KafkaError:
+            return None
+
+    def other_topic(self, topic_partition: TopicPartition, topic_id: UUID, owner: str | None) -> KafkaError:
+        """The error of a partition whose directory says that it is another topic's: `owner`, where there is one.
+
+        To serve the partition without its records would hide them, and let them be written over in the end.
+        """
+        path = self.partitions[topic_partition].path
+        found = self.topic_id(topic_partition)
+        whose = "which no topic has" if owner is None else f"that of topic {owner}"
+        return KafkaError(
+            ErrorCode.inconsistent_topic_id,
+            f"{path / METADATA_FILE} names topic id {found and id_to_text(found)}, {whose}, and not"
+            f" {id_to_text(topic_id)}, that of topic {topic_partition.topic}. The records are kept and not served. Stop"
+            f" the broker. If the directory was renamed by hand, give it its old name. If its records are those of"
+            f" {topic_partition}: rm '{path / METADATA_FILE}'. If they are not wanted, move it away: mv '{path}'"
+            f" '{path.parent.with_name(path.name + '.aside')}'; the partition is then empty. Start the broker again",
+        )
+
     def note_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """Write down whose records are in a partition's directory, where a crash or an old Kafka left that out.
 
@@ -131,6 +159,9 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
                 continue
             topic_partition = parse_name(path.name)
             if topic_partition is not None and topic_partition.topic == KRAFT_METADATA:
+                continue
+            if path.name.endswith(STRAY_SUFFIX):
+                log.warning("%s", way_back(path))
                 continue
             if topic_partition is None:
                 log.warning("%s is no partition's directory; leaving it alone", path)

@@ -50,6 +50,8 @@ class LogDir:
     __slots__ = (
         "_boot",
         "_cleaner_file",
+        "_created",
+        "_guard",
         "_high_watermark_file",
         "_lock",
         "_lock_is_new",
@@ -73,12 +75,16 @@ class LogDir:
 
         Raises KafkaError(kafka_storage_error) when another broker has it; OSError when the disk fails.
         """
-        path.mkdir(parents=True, exist_ok=True)
-        self.path = path.resolve()
-        self._lock_is_new = not (self.path / LOCK_FILE).exists()
-        self._lock = self._take_lock()
-        self._properties_are_new = False
-        self.taken_over = False
+        self._created = make_directories(path)
+        self._guard = self._lock = -1
+        self._lock_is_new = self._properties_are_new = self.taken_over = False
+        self.path = path
+        try:
+            self.path = path.resolve()
+            self._take_locks()
+        except BaseException:
+            self._remove_created()
+            raise
         try:
             self.properties = read_meta_properties(self.path)
             self.clean_shutdown = (self.path / CLEAN_SHUTDOWN_FILE).exists()
@@ -98,7 +104,11 @@ class LogDir:
             self.unlock()
             raise
 
-    def _take_lock(self) -> int:
+    def _take_locks(self) -> None:
+        """Lock the directory itself, which nobody can delete meanwhile, and `.lock`, as Kafka does.
+
+        The one keeps other brokers of Headrace out whatever becomes of `.lock`, the other keeps Kafka out.
+        """
         in_use = KafkaError(
             ErrorCode.kafka_storage_error,
             f"{self.path} is in use by another broker (it holds the lock {self.path / LOCK_FILE}): "
@@ -107,16 +117,68 @@ class LogDir:
         # asked before the file is opened: closing any descriptor of it would give up the lock that this process has
         if self.path in self._locked_here:
             raise in_use
+        guard = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise in_use from None
+            except OSError as error:  # as NFS, which locks no directory
+                log.debug("%s cannot be locked itself (%s), only %s in it", self.path, error, LOCK_FILE)
+            self._lock_is_new = not (self.path / LOCK_FILE).exists()
+            lock = self._lock_file()
+            if lock is None:
+                raise in_use
+        except BaseException:
+            os.close(guard)
+            raise
+        self._guard, self._lock = guard, lock
+        self._locked_here.add(self.path)
+
+    def _lock_file(self) -> int | None:
+        """A descriptor of `.lock`, which is locked now; None where another process has it. Raises OSError."""
         descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise in_use from None
+                return None
             raise
-        self._locked_here.add(self.path)
         return descriptor
+
+    def why_gone(self) -> str | None:
+        """Why files made under the directory's name would not be in this directory; None where they would be.
+
+        What is open stays open when a directory is renamed or removed, and works on as if nothing had happened.
+        """
+        try:
+            found = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return "it was removed or renamed while the broker runs"
+        except OSError as error:
+            return str(error)
+        own = os.fstat(self._guard)
+        if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
+            return "another directory has taken its place while the broker runs"
+        return None
+
+    def keep_lock(self) -> str | None:
+        """Make and lock `.lock` again where it was deleted; why that cannot be done, or None. Raises OSError."""
+        own = os.fstat(self._lock)
+        try:
+            found = (self.path / LOCK_FILE).stat()
+        except FileNotFoundError:
+            found = None
+        if found is not None and (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+            return None
+        lock = self._lock_file()
+        if lock is None:
+            return f"{LOCK_FILE} in it was deleted, and another process has made and locked it since"
+        os.close(self._lock)
+        self._lock = lock
+        log.warning("%s was deleted: made and locked it again", self.path / LOCK_FILE)
+        return None
 
     @property
     def is_fresh(self) -> bool:
@@ -255,10 +317,42 @@ class LogDir:
         replace_file(self.path / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
 
     def unlock(self) -> None:
+        """Let go of the directory; what was made to lock it goes too, where it was not taken over."""
         if self._lock_is_new and not self.taken_over:
             (self.path / LOCK_FILE).unlink(missing_ok=True)
         self._locked_here.discard(self.path)
         os.close(self._lock)
+        os.close(self._guard)
+        if not self.taken_over:
+            self._remove_created()
+
+    def _remove_created(self) -> None:
+        for each in reversed(self._created):
+            with suppress(OSError):  # it is not empty any more
+                each.rmdir()
+
+
+def make_directories(path: Path) -> list[Path]:
+    """Make `path` and its parents where they are missing; those that were made, parents first. Raises OSError."""
+    missing = []
+    for each in (path, *path.parents):
+        if os.path.lexists(each):
+            break
+        missing.append(each)
+    made: list[Path] = []
+    try:
+        for each in reversed(missing):
+            with suppress(FileExistsError):  # somebody was faster
+                each.mkdir()
+                made.append(each)
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "is not a directory", str(path))
+    except BaseException:
+        for each in reversed(made):
+            with suppress(OSError):
+                each.rmdir()
+        raise
+    return made
 
 
 def _boot_id() -> bytes:

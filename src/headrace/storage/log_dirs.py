@@ -101,6 +101,10 @@ class LogDirs:
         """Those that have a directory, loaded or not."""
         return self._places.keys()
 
+    def was_clean(self, topic_partition: TopicPartition) -> bool:
+        """Whether the last owner of the partition's log directory closed every log in it."""
+        return self._places[topic_partition].parent.clean_shutdown
+
     # -- partitions and their logs -------------------------------------------------------------------------------------
 
     def load(self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
@@ -183,8 +187,7 @@ class LogDirs:
                 ErrorCode.kafka_storage_error,
                 f"{topic_partition} has a log already: {self._places[topic_partition][1]}",
             )
-        if not self.owned.working:
-            raise KafkaError(ErrorCode.kafka_storage_error, "every log directory is offline")
+        self.check()
         directory = self.owned.working[0]
         preferred = self._preferred.pop(topic_partition, None)
         if preferred in self.directories:
@@ -366,9 +369,21 @@ class LogDirs:
             self.note_failure(met_by.directory.parent, error)
 
     def note_failure(self, directory: Path, error: BaseException | None) -> None:
-        """Take `directory` offline where `error` is one of its disk. Any thread may call this."""
+        """Take `directory` offline where `error` is one of its disk, or it is gone. Any thread may call this."""
         if is_disk_failure(error):
             self.fail(directory, str(error))
+        elif isinstance(error, OSError) and (why := self.owned.why_gone(directory)) is not None:
+            self.fail(directory, why)
+
+    def check(self) -> None:
+        """Take directories offline that were renamed, removed or taken by another process. Any thread may call this.
+
+        Raises KafkaError(kafka_storage_error) where none is left.
+        """
+        for path, why in self.owned.unusable():
+            self.fail(path, why)
+        if not self.owned.working:
+            raise KafkaError(ErrorCode.kafka_storage_error, "every log directory is offline")
 
     def fail(self, directory: Path, reason: str) -> None:
         """Use `directory` no more: its logs are not in `logs` from here on, and `on_failure` is told once."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.disk_failures import is_disk_failure, reason_of
 from headrace.storage.disk_space import DiskSpace, Marks, Room
 from headrace.storage.log_dir import NEW_FILE, LogDir
 from headrace.storage.meta_properties import id_to_text, new_id
@@ -48,11 +49,11 @@ class OwnedDirs:
                 try:
                     directories.append(LogDir(path))
                 except OSError as error:
-                    offline[path] = str(error)
-                    log.error("log directory %s cannot be used (%s); its partitions are offline", path, error)
+                    offline[path] = reason_of(error, path)
             if not directories:
-                reasons = "; ".join(offline.values()) or "log.dirs is empty"
-                raise KafkaError(ErrorCode.kafka_storage_error, f"no log directory can be used: {reasons}")
+                raise _none_works(offline)
+            for path, why in offline.items():
+                log.error("log directory %s cannot be used (%s); its partitions are offline", path, why)
             known = [each.properties.cluster_id for each in directories if each.properties]
             cluster_id = cluster_id or next(filter(None, known), None) or id_to_text(new_id())
             for directory in directories:
@@ -73,14 +74,16 @@ class OwnedDirs:
             try:
                 directory.take_over(joins_others=any(each.known for each in self.working))
             except OSError as error:
-                self.offline[directory.path] = str(error)
-                log.error("log directory %s cannot be used (%s); its partitions are offline", directory.path, error)
+                self.offline[directory.path] = reason_of(error, directory.path)
                 directory.unlock()
                 unusable.append(directory)
         self.working = tuple(each for each in self.working if each.taken_over)
         if not self.working:
-            reasons = "; ".join(self.offline.values())
-            raise KafkaError(ErrorCode.kafka_storage_error, f"no log directory can be used: {reasons}")
+            raise _none_works(self.offline)
+        for each in unusable:
+            log.error(
+                "log directory %s cannot be used (%s); its partitions are offline", each.path, self.offline[each.path]
+            )
         return unusable
 
     def unlock(self) -> None:
@@ -145,6 +148,24 @@ class OwnedDirs:
             except OSError as error:
                 log.warning("%s: %s", directory.path, error)
 
+    def unusable(self) -> Iterator[tuple[Path, str]]:
+        """The directories that worked until now and must not be used any more, with the reason.
+
+        One that was renamed or removed, or that another process has locked since its lock file was deleted. A lock file
+        that was only deleted is made and locked again.
+        """
+        for directory in self.working:
+            try:
+                why = directory.why_gone() or directory.keep_lock()
+            except OSError as error:
+                why = reason_of(error, directory.path) if is_disk_failure(error) else None
+            if why is not None:
+                yield directory.path, why
+
+    def why_gone(self, path: Path) -> str | None:
+        """Why the directory of that path is not there any more, where it worked until now; None where it is."""
+        return next((each.why_gone() for each in self.working if each.path == path), None)
+
     def fail(self, path: Path, reason: str) -> bool:
         """Take a directory offline; whether it worked until now. Any thread may call this."""
         with self._failing:
@@ -154,8 +175,9 @@ class OwnedDirs:
             if failed:
                 self.offline[path] = reason
                 self.disk_space = {each: space for each, space in self.disk_space.items() if each != path}
-        for gone in failed:
-            self.distrust(gone)
+        for each in failed:
+            if each.why_gone() is None:  # else the mark would be written to where it belongs no more
+                self.distrust(each)
         return bool(failed)
 
     def distrust(self, directory: LogDir) -> None:
@@ -213,3 +235,8 @@ class OwnedDirs:
                 directory.note_adopted()
             except OSError as error:
                 raise KafkaError(ErrorCode.kafka_storage_error, f"cannot write to {directory.path}: {error}") from error
+
+
+def _none_works(reasons: dict[Path, str]) -> KafkaError:
+    why = "; ".join(f"{path}: {why}" for path, why in reasons.items()) or "log.dirs is empty"
+    return KafkaError(ErrorCode.kafka_storage_error, f"no log directory can be used: {why}")

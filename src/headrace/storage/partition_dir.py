@@ -64,6 +64,18 @@ def retired_name(topic_partition: TopicPartition, suffix: str) -> str:
     return topic_partition.topic[: MAX_NAME - len(tail)] + tail
 
 
+def way_back(stray: Path) -> str:
+    """What the directory `stray` is, which was set aside, and how to serve or remove it."""
+    name = stray.name.removesuffix(STRAY_SUFFIX).rpartition(".")[0]
+    place = stray.with_name(name)
+    return (
+        f"{stray} holds records that are not served: the cluster had no such partition when it was set aside. To serve"
+        f" them, create the topic where it is missing and stop the broker; then mv '{place}'"
+        f" '{place.parent.with_name(name + '.aside')}', mv '{stray}' '{place}', rm '{place}/partition.metadata', and"
+        f" start the broker. If they are not wanted, remove the directory: rm -r '{stray}'"
+    )
+
+
 def check_partition(directory: Path) -> None:
     """See whether the files of a partition are ours to serve, without a change to any of them.
 

@@ -33,7 +33,8 @@ def read_topic_id(directory: Path) -> UUID | None:
     except (KeyError, ValueError) as error:
         raise KafkaError(
             ErrorCode.inconsistent_topic_id,
-            f"{path} is malformed ({error}): restore it, or remove it to let the broker write the topic's id anew",
+            f"{path} is malformed ({error}): restore it, or remove it (rm {path}) and restart the broker, which then"
+            " writes the topic's id again",
         ) from None
 
 

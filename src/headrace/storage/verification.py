@@ -4,8 +4,10 @@ Every batch's checksum, the order of offsets, the indexes, the snapshots of prod
 broker writes meanwhile may show a batch that is half written at its end.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from headrace.errors import KafkaError
 from headrace.storage.checkpoint import (
@@ -19,7 +21,11 @@ from headrace.storage.checkpoint import (
 from headrace.storage.index import CorruptIndexError, OffsetIndex, TimeIndex
 from headrace.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.leader_epochs import read_entries
-from headrace.storage.partition_dir import parse_name
+from headrace.storage.meta_properties import FILE_NAME as META_PROPERTIES
+from headrace.storage.meta_properties import id_to_text
+from headrace.storage.partition_dir import STRAY_SUFFIX, parse_name, way_back
+from headrace.storage.partition_metadata import FILE_NAME as PARTITION_METADATA
+from headrace.storage.partition_metadata import read_topic_id
 from headrace.storage.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
 from headrace.storage.recovery import valid_batches
 from headrace.storage.segment import MIN_BATCH_LENGTH, Segment
@@ -52,11 +58,74 @@ class Verified(NamedTuple):
     findings: list[Finding]
 
 
+class NotALogDirectoryError(Exception):
+    """The directory is neither a log directory nor one of a partition; the message says what may have been meant."""
+
+
 def partition_directories(directory: Path) -> list[Path]:
-    """Those of partitions in a log directory, or `directory` itself where it is one of a partition. Raises OSError."""
-    if any(offset_of(path.name) is not None for path in directory.iterdir()):
+    """Those of partitions in a log directory, or `directory` itself where it is one of a partition.
+
+    Raises NotALogDirectoryError; OSError.
+    """
+    if _is_partition(directory):
         return [directory]
-    return sorted(path for path in directory.iterdir() if path.is_dir() and parse_name(path.name) is not None)
+    within = sorted(path for path in directory.iterdir() if path.is_dir())
+    partitions = [path for path in within if parse_name(path.name) is not None]
+    if not (directory / META_PROPERTIES).exists() and not any(map(_is_partition, partitions)):
+        meant = [str(path) for path in within if (path / META_PROPERTIES).exists()]
+        raise NotALogDirectoryError(
+            f"{directory} is not a log directory: it has neither {META_PROPERTIES} nor partitions"
+            + (f". Did you mean {' '.join(meant)}?" if meant else "; name the directory of log.dirs")
+        )
+    return partitions
+
+
+def _is_partition(directory: Path) -> bool:
+    """Whether there is a log in `directory`, or was meant to be."""
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except PermissionError:
+        return False
+    return PARTITION_METADATA in names or any(offset_of(name) is not None for name in names)
+
+
+def verify_topic_ids(partitions: Sequence[Path], known: Mapping[str, UUID]) -> list[Finding]:
+    """See whose records the directories of `partitions` say that they hold; `known` are the ids of the topics.
+
+    Without them the directories of one topic must agree with each other, and differ from those of every other.
+    """
+    findings: list[Finding] = []
+    ids = dict(known)
+    names = {topic_id: name for name, topic_id in known.items()}
+    for directory in partitions:
+        topic_partition = parse_name(directory.name)
+        if topic_partition is None:
+            continue
+        path = directory / PARTITION_METADATA
+        try:
+            found = read_topic_id(directory)
+        except KafkaError as error:
+            remedy = "remove the file while the broker is down; the next start writes it"
+            findings.append(Finding(path, None, None, str(error), remedy))
+            continue
+        if found is None:
+            continue
+        topic = topic_partition.topic
+        wanted, owner = ids.setdefault(topic, found), names.setdefault(found, topic)
+        if found != wanted or owner != topic:
+            whose = f"that of topic {owner}" if owner != topic else "which no other file names"
+            what = f"topic {topic} has id {id_to_text(wanted)}, and the file names {id_to_text(found)}, {whose}"
+            remedy = f"if the records are those of {topic_partition}, remove the file while the broker is down"
+            findings.append(Finding(path, None, None, what, f"{remedy}; otherwise move the directory away"))
+    return findings
+
+
+def find_strays(directory: Path) -> list[Finding]:
+    """The directories in a log directory that were set aside with their records. Raises OSError."""
+    return [
+        Finding(path, None, None, "its records are not served", way_back(path))
+        for path in sorted(directory.glob(f"*{STRAY_SUFFIX}"))
+    ]
 
 
 def verify_checkpoints(directory: Path) -> list[Finding]:

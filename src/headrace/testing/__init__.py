@@ -119,7 +119,10 @@ class Broker:
         self.port = node.listeners[0].port
         self.http = None if node.http is None else f"http://{node.http.address}"
         self._ready.set()
-        await self._stopped.wait()
+        waiting = [asyncio.create_task(each.wait()) for each in (self._stopped, node.failed)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
         await node.stop()
 
 

@@ -7,7 +7,7 @@ import contextlib
 import http.client
 import json
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.broker import http as http_side
-from headrace.broker.http import MAX_CONNECTIONS, MAX_HEAD_BYTES, HttpError, HttpServer, Query
+from headrace.broker.http import MAX_ANSWERS, MAX_HEAD_BYTES, MAX_WAITING, HttpError, HttpServer, Query
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metrics import Family, gauge
@@ -160,7 +160,7 @@ async def test_a_request_without_end_is_refused(server: HttpServer) -> None:
 
 async def test_who_does_not_ask_is_sent_away(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_side, "REQUEST_TIMEOUT_S", 0.01)
-    assert await raw(server, b"GET / HT") == b""
+    assert await raw(server, b"") == b""
 
 
 async def test_what_takes_too_long_is_given_up(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +173,76 @@ async def test_what_takes_too_long_is_given_up(server: HttpServer, monkeypatch: 
     assert (await raw(server, b"GET /never HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 504 ")
 
 
-async def test_the_number_of_connections_is_bounded(server: HttpServer) -> None:
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  nothing tells of what the server knows of its connections
+            await asyncio.sleep(0.01)
+
+
+HALF = b"GET /metrics HTTP/1.1\r\nHost: x"
+
+
+async def connected(server: HttpServer, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = server.address.rpartition(":")
-    idle = [await asyncio.open_connection(host, int(port)) for _ in range(MAX_CONNECTIONS)]
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(sent)
+    return reader, writer
+
+
+async def test_half_sent_requests_keep_nobody_from_an_answer(server: HttpServer) -> None:
+    crowd = []
+    for count in range(500):
+        crowd.append(await connected(server, HALF))
+        if count % 50 == 0:
+            assert (await get(server, "/metrics"))[0] == 200
+    assert (await get(server, "/metrics"))[0] == 200
+    assert len(server._connections) <= MAX_WAITING + 1
+    reader, _ = crowd[0]
+    assert await reader.read() == b""  # those that waited the longest had to go
+    for _, writer in crowd:
+        await closed(writer)
+
+
+async def test_a_burst_of_connections_takes_no_answer_from_who_came_first(server: HttpServer) -> None:
+    honest = [connected(server, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")]
+    crowd = await asyncio.gather(*honest, *(connected(server, HALF) for _ in range(90)))
+    async with asyncio.timeout(5):
+        assert (await crowd[0][0].read()).startswith(b"HTTP/1.1 200 ")
+    for _, writer in crowd:
+        await closed(writer)
+
+
+async def test_half_a_request_is_waited_for_a_while_only(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_side, "HEAD_TIMEOUT_S", 0.05)
+    reader, writer = await connected(server, HALF)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    await closed(writer)
+
+
+async def test_clients_that_take_no_answers_keep_nobody_from_one(server: HttpServer) -> None:
+    server.add_json("/large", lambda _: "x" * 10_000_000)
+    crowd = [await connected(server, b"GET /large HTTP/1.1\r\n\r\n") for _ in range(MAX_ANSWERS + 10)]
+    await until(lambda: len(server._sending) == MAX_ANSWERS)
+    assert (await get(server, "/metrics"))[0] == 200
+    assert len(server._answered) <= MAX_ANSWERS
+    for _, writer in crowd:
+        await closed(writer)
+
+
+async def test_the_number_of_answers_is_bounded(server: HttpServer) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(_: Query) -> object:
+        return await go_on.wait()
+
+    server.add_json("/slow", slow)
+    crowd = [await connected(server, b"GET /slow HTTP/1.1\r\n\r\n") for _ in range(MAX_ANSWERS)]
+    await until(lambda: len(server._answered) == MAX_ANSWERS)
     assert (await raw(server, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
-    for _, writer in idle:
+    go_on.set()
+    for reader, writer in crowd:
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
         await closed(writer)
 
 
@@ -203,7 +268,7 @@ async def test_metrics_are_what_prometheus_reads(server: HttpServer) -> None:
 
 async def test_an_address_in_use_is_named(server: HttpServer) -> None:
     host, _, port = server.address.rpartition(":")
-    with pytest.raises(ConfigError, match=r"headrace\.http\.listener: .* is in use"):
+    with pytest.raises(ConfigError, match=rf"^port {port} is in use on {host}: .* headrace\.http\.listener"):
         HttpServer(host, int(port)).bind()
 
 

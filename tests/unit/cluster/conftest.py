@@ -19,6 +19,9 @@ class Recorder:
         self.deleted: list[TopicImage] = []
         self.configs: list[ConfigResource] = []
 
+    def check_directories(self) -> None:
+        pass
+
     def make_logs(self, changes: Sequence[PartitionChange]) -> Awaitable[None] | None:
         return None
 

@@ -158,7 +158,9 @@ class MetadataApis:
             return self._topic(context, topic)
         described = _missing_topic(name)
         if name in errors and errors[name].code != ErrorCode.topic_already_exists:
-            described["error_code"] = errors[name].code
+            code = errors[name].code
+            # which clients wait for; they take no other error of a topic for one that passes
+            described["error_code"] = ErrorCode.leader_not_available if code == ErrorCode.not_controller else code
         return described
 
     def _topic(self, context: RequestContext, topic: TopicImage, indexes: range | None = None) -> dict[str, Any]:

@@ -1,0 +1,192 @@
+"""A metadata file that another process has locked, that is gone, or whose disk fails: what clients and the log hear."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cluster import embedded
+from headrace.errors import KafkaError
+from headrace.testing import Broker
+from headrace.wire.apis import ApiKey
+from tests.broker.test_kill_while_topics_change import produce
+from tests.support.small_disk import small_disk
+from tests.support.wire_client import WireClient
+
+
+def new_topic(client: WireClient, name: str) -> dict[str, Any]:
+    new = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+    created: dict[str, Any] = answer["topics"][0]
+    return created
+
+
+def create(client: WireClient, name: str) -> str:
+    code: str = new_topic(client, name)["error_code"]
+    return code
+
+
+def set_retention(client: WireClient, topic: str) -> str:
+    config = {"name": "retention.ms", "config_operation": 0, "value": "1000000"}
+    resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
+    answer = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False})
+    code: str = answer["responses"][0]["error_code"]
+    return code
+
+
+def producer_id(client: WireClient) -> str:
+    message = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
+    code: str = client.ask(ApiKey.INIT_PRODUCER_ID, 4, message)["error_code"]
+    return code
+
+
+def auto_created(client: WireClient, name: str) -> str:
+    message = {
+        "topics": [{"topic_id": None, "name": name}],
+        "allow_auto_topic_creation": True,
+        "include_topic_authorized_operations": False,
+    }
+    code: str = client.ask(ApiKey.METADATA, 12, message)["topics"][0]["error_code"]
+    return code
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    monkeypatch.setattr(embedded, "LOCK_WAIT_S", 0.5)
+    with Broker({"auto.create.topics.enable": "true"}, data=tmp_path / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[WireClient]:
+    with WireClient(broker.bootstrap) as client:
+        yield client
+
+
+def test_while_the_file_is_locked_clients_are_told_to_try_again(
+    broker: Broker, client: WireClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert create(client, "before") == "none"
+    with closing(sqlite3.connect(broker.data / "metadata.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        refused = new_topic(client, "t")
+        assert refused["error_code"] == "not_controller"  # after which Kafka's admin clients try again
+        assert "locked by another process" in refused["error_message"]
+        assert set_retention(client, "before") == "not_controller"
+        assert producer_id(client) == "coordinator_load_in_progress"
+        assert auto_created(client, "auto") == "leader_not_available"
+        key = {"key_type": 0, "coordinator_keys": ["g"]}
+        assert client.ask(ApiKey.FIND_COORDINATOR, 4, key)["coordinators"][0]["error_code"] == (
+            "coordinator_not_available"
+        )
+        assert produce(client, "before", 0) == "none"
+        other.execute("ROLLBACK")
+    told = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
+    assert [each.levelname for each in told] == ["ERROR"]
+    assert "metadata.db" in told[0].getMessage()
+    assert told[0].exc_info is None
+    time.sleep(embedded.LOCK_WAIT_S)
+    assert create(client, "t") == "none"
+    assert set_retention(client, "t") == "none"
+    assert producer_id(client) == "none"
+
+
+def test_others_are_served_while_a_change_waits_for_the_lock(broker: Broker, client: WireClient) -> None:
+    assert create(client, "before") == "none"
+    with closing(sqlite3.connect(broker.data / "metadata.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        new = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        client.send(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        with WireClient(broker.bootstrap) as innocent:
+            started = time.monotonic()
+            for _ in range(10):
+                assert produce(innocent, "before", 0) == "none"
+            assert time.monotonic() - started < embedded.LOCK_WAIT_S
+        other.execute("ROLLBACK")
+    assert client.receive(ApiKey.CREATE_TOPICS, 5)["topics"][0]["error_code"] == "none"
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_change_that_would_be_lost_with_the_file_is_refused(broker: Broker, client: WireClient, how: str) -> None:
+    assert create(client, "before") == "none"
+    database = broker.data / "metadata.db"
+    kept = database.with_name("kept")
+    database.rename(kept)
+    if how == "replaced":
+        shutil.copy(kept, database)
+    refused = new_topic(client, "t")
+    assert refused["error_code"] == "kafka_storage_error"
+    assert how in refused["error_message"]
+    assert "restart" in refused["error_message"]
+    assert producer_id(client) == "coordinator_load_in_progress"
+    assert produce(client, "before", 0) == "none"
+
+
+def test_a_damaged_file_is_told_with_the_way_back(
+    broker: Broker, client: WireClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert create(client, "before") == "none"
+    with closing(sqlite3.connect(broker.data / "metadata.db", isolation_level=None)) as other:
+        # what the broker has read of the file is old now
+        other.execute("UPDATE node SET version = version WHERE path = '/'")
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with (broker.data / "metadata.db").open("r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(100)
+        file.write(b"\xaa" * (size - 100))
+    answers = [new_topic(client, name) for name in ("t", "u")]
+    assert [each["error_code"] for each in answers] == ["kafka_storage_error"] * 2
+    assert "restore it from a backup" in answers[0]["error_message"]
+    assert produce(client, "before", 0) == "none"
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+def test_a_full_disk_refuses_changes_until_it_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"headrace.disk.hard.free.bytes": "0", "headrace.disk.hard.free.percent": "0"}
+    with (
+        small_disk(tmp_path / "disk", 8) as disk,
+        Broker(settings, data=disk / "data") as broker,
+        WireClient(broker.bootstrap) as client,
+    ):
+        assert create(client, "before") == "none"
+        filler = disk / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        codes = [create(client, f"t{number}") for number in range(300)]
+        assert codes[-1] == "kafka_storage_error"
+        assert set(codes) <= {"none", "kafka_storage_error"}
+        filler.unlink()
+        assert create(client, "after") == "none"
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+def test_a_file_locked_at_the_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "LOCK_WAIT_S", 0.1)
+    with Broker(data=tmp_path):
+        pass
+    with closing(sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(KafkaError, match=r"metadata\.db: .* locked by another process"):
+            Broker(data=tmp_path).start()
+        other.execute("ROLLBACK")
+    with Broker(data=tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("path", ["/cluster/id", "/brokers/topics/t", "/brokers/topics/t/partitions/0/state"])
+def test_a_node_that_cannot_be_read_is_named_at_the_start(tmp_path: Path, path: str) -> None:
+    with Broker(data=tmp_path) as broker, WireClient(broker.bootstrap) as client:
+        assert create(client, "t") == "none"
+    with closing(sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)) as other:
+        assert other.execute("UPDATE node SET data = x'7b7b' WHERE path = ?", (path,)).rowcount == 1
+    with pytest.raises(KafkaError, match=r"metadata\.db|" + path):
+        Broker(data=tmp_path).start()

@@ -1,0 +1,37 @@
+"""A bench that is told to end takes its brokers with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka_process import kafka_jars
+from tests.support.waiting import wait_for
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("measured", [["--quick", "--only", "small batches"], ["--groups"]])
+def test_its_brokers_end_with_it(tmp_path: Path, number: signal.Signals, measured: list[str]) -> None:
+    kafka_jars()
+    command = [sys.executable, "-m", "bench", "--headrace-only", "--dir", str(tmp_path), *measured]
+    bench = subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        brokers = wait_for(lambda: _brokers(bench.pid), "a broker", timeout_s=60)
+        bench.send_signal(number)
+        _, told = bench.communicate(timeout=60)
+    finally:
+        bench.kill()
+    assert bench.returncode == 128 + number
+    assert b"Traceback" not in told
+    assert not [pid for pid in brokers if Path(f"/proc/{pid}").exists()]
+    assert list(tmp_path.iterdir()) == []
+
+
+def _brokers(pid: int) -> list[str]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [child for child in children if b"headrace" in Path(f"/proc/{child}/cmdline").read_bytes()]

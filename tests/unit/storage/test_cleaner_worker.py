@@ -1,0 +1,57 @@
+"""The process that compacts, when its broker dies: it ends, and says nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.waiting import wait_for
+
+WORKER = [sys.executable, "-m", "headrace.storage.cleaner_worker"]
+REFUSED = b"{}\n"
+"""A job that is answered at once, with an error."""
+
+
+def test_a_job_that_ends_in_the_middle_is_not_begun() -> None:
+    done = subprocess.run(WORKER, input=b'{"directory": "/tm', capture_output=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_without_a_reader_of_its_answers_it_ends_silently() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(WORKER, input=REFUSED, stdout=writing, stderr=subprocess.PIPE, timeout=30, check=False)
+    os.close(writing)
+    assert done.stderr == b""
+
+
+def test_after_a_kill_of_its_parent_it_ends_silently(tmp_path: Path) -> None:
+    code = f"""
+import subprocess, time
+worker = subprocess.Popen({WORKER!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+worker.stdin.write({REFUSED!r} * 10000)  # whose answers are more than a pipe takes
+worker.stdin.flush()
+worker.stdout.readline()
+print(worker.pid, flush=True)
+time.sleep(60)
+"""
+    with (tmp_path / "stderr").open("wb") as stderr:
+        parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=stderr, text=True)
+        assert parent.stdout is not None
+        try:
+            worker = int(parent.stdout.readline())
+        finally:
+            parent.kill()
+            parent.wait()
+            parent.stdout.close()
+    wait_for(lambda: _has_ended(worker), "the end of the worker")
+    assert (tmp_path / "stderr").read_bytes() == b""
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    status = Path(f"/proc/{pid}/status")  # where nobody asks for the status of orphans, they stay
+    return status.exists() and "State:\tZ" in status.read_text()
