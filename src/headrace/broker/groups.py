@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from headrace.broker import offsets_topic
-from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.broker.context import Answer, Handler, RequestContext
 from headrace.broker.topic_table import TopicTable
 from headrace.cluster.controller import Controller, PartitionChange
 from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
@@ -127,7 +127,7 @@ class Groups:
         return {key: self._handler(key) for key in CLASSIC_APIS + (CONSUMER_APIS if has_consumer else ())}
 
     def _handler(self, key: ApiKey) -> Handler:
-        def handle(context: RequestContext, request: Request) -> Reply | Awaitable[Reply]:
+        def handle(context: RequestContext, request: Request) -> Answer:
             if self._coordinator is None:
                 self._open()
             return self._handlers[key](context, request)

@@ -30,6 +30,7 @@ from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
+from headrace.wire.items import made_of
 
 # Resource types as requests carry them.
 TOPIC: Final = 2
@@ -63,7 +64,7 @@ class ConfigApis:
 
     def describe_configs(self, context: RequestContext, request: Request) -> Reply:
         """The settings of each resource, with synonyms and documentation only where they are wanted."""
-        return {"results": [self._described(resource, request) for resource in request.resources]}
+        return {"results": made_of(request.resources, lambda resource: self._described(resource, request), few=1)}
 
     async def incremental_alter_configs(self, context: RequestContext, request: Request) -> Reply:
         """Set, delete, append to and subtract from single settings (KIP-339); a resource changes whole or not."""
@@ -105,14 +106,11 @@ class ConfigApis:
             ),
             GROUP: sorted(resource.name for resource in image.configs if resource.kind == GROUP_CONFIG),
         }
-        types = getattr(request, "resource_types", (CLIENT_METRICS,)) or tuple(named)
+        types = tuple(dict.fromkeys(getattr(request, "resource_types", (CLIENT_METRICS,)))) or tuple(named)
         if any(wanted not in named for wanted in types):
             return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
-        return {
-            "config_resources": [
-                {"resource_name": name, "resource_type": wanted} for wanted in types for name in named[wanted]
-            ]
-        }
+        listed = [(name, wanted) for wanted in types for name in named[wanted]]
+        return {"config_resources": made_of(listed, lambda each: {"resource_name": each[0], "resource_type": each[1]})}
 
     def _described(self, resource: Any, request: Request) -> dict[str, Any]:
         described = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
