@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from headrace.broker.slices import Steps
+from headrace.slices import Steps
 from headrace.storage.log_file import FileSlice
 from headrace.types import Request
 from headrace.wire.encoder import Fields

@@ -15,8 +15,8 @@ from headrace.broker.error_replies import error_reply
 from headrace.broker.frames import InvalidRequestError, Parts, check_size
 from headrace.broker.large_answers import encode_in_steps, is_large
 from headrace.broker.large_requests import MANY_ENTRIES, LargeRequests, is_large_frame
-from headrace.broker.slices import finish, run_slice
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import finish, run_slice
 from headrace.storage.log_file import FileSlice
 from headrace.wire.apis import ApiKey, Schema, VersionRange, max_entries, schema, versions
 from headrace.wire.bounds import TooManyEntriesError, unsigned_varint

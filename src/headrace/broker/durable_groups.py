@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Generator, Mapping
 
 from headrace.broker.context import Answer, Handler, RawReply, Reply, RequestContext
 from headrace.broker.offsets_topic import NAME
-from headrace.broker.slices import finish
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
+from headrace.slices import finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 

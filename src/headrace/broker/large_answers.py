@@ -5,7 +5,7 @@ from typing import Final
 
 from headrace.broker.context import RequestContext
 from headrace.broker.frames import InvalidRequestError, Parts
-from headrace.broker.slices import Steps
+from headrace.slices import Steps
 from headrace.wire.apis import ApiKey, Schema
 from headrace.wire.encoder import Fields
 from headrace.wire.items import Items

@@ -2,8 +2,8 @@
 
 kio's native reader reserves memory for as many items as an array says it has. Five bytes can announce thirty thousand
 million, and a reservation of that size that the system refuses ends the whole process. So the lengths are followed
-first: a message passes when every array has at most as many items as it has bytes left for them, and all arrays together
-have no more than `MAX_ENTRIES`. Compiled once a schema class; about a microsecond for a small request.
+first: a message passes when every array has at most as many items as it has bytes left for them, and all arrays
+together have no more than `MAX_ENTRIES`. Compiled once a schema class; about a microsecond for a small request.
 """
 
 import struct
@@ -17,8 +17,8 @@ from headrace.wire.encoder import unwrap
 _Step: TypeAlias = Callable[[Buffer, int], int]
 _StepMaker: TypeAlias = Callable[[int], _Step]
 MAX_ENTRIES: Final = 100_000
-"""Items of all arrays of one request together. kio decodes so many in 30 ms, during which nothing else runs, into 30 MB;
-a request of that size takes its handler some tenths of a second, a slice at a time."""
+"""Items of all arrays of one request together. kio decodes as many in 30 ms, during which nothing else runs, into 30 MB;
+handling them takes some tenths of a second, a slice at a time."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -56,8 +56,8 @@ class TooManyEntriesError(ValueError):
 
 
 def compile_bounds(cls: Any, max_entries: int = MAX_ENTRIES) -> Callable[[Buffer, int], int]:
-    """A function that checks a message of schema class `cls` that begins at a position in a buffer, and counts the items
-    of its arrays. It is not for two threads at a time.
+    """A function that checks a message of schema class `cls` that begins at a position in a buffer, and counts the
+    items of its arrays. It is not for two threads at a time.
 
     It raises ValueError for an array with more items than there are bytes for, and for a null one where the schema has
     none, which kio would hand on as None; TooManyEntriesError for more than `max_entries` items. A message that ends

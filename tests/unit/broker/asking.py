@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.context import ClientInfo, Handler, RawReply, RequestContext
-from headrace.broker.slices import finish
+from headrace.slices import finish
 from headrace.storage.log_file import FileSlice
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema, versions
 

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from headrace.broker.context import Handler, RawReply, RequestContext
-from headrace.broker.slices import Steps, chunks, in_slices
 from headrace.coordinator.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.shard import OffsetToCommit
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps, chunks, in_slices
 from headrace.types import Request, new_tuple
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields, put_count, put_string

@@ -26,8 +26,10 @@ from headrace.cluster.image import (
     TOPIC_CONFIG,
     ConfigResource,
 )
+from headrace.cluster.topic_changes import check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Pace
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.items import made_of
@@ -147,11 +149,13 @@ class ConfigApis:
             return client_metrics_entries(image.config(CLIENT_METRICS_CONFIG, name), keys)
         raise _invalid(f"Unexpected resource type {resource_type} for resource {name}")
 
-    async def _alter(self, request: Request, alteration: Callable[[Any], Alteration]) -> list[dict[str, Any]]:
+    async def _alter(self, request: Request, alteration: Callable[[Any], Alteration]) -> Sequence[dict[str, Any]]:
         """One answer for each resource, in order: resources that are asked for twice are refused."""
         times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
         problems: list[KafkaError | None] = []
         accepted: list[tuple[ConfigResource, Alteration]] = []
+        records = 0
+        pace = Pace()
         for resource in request.resources:
             try:
                 if times[resource.resource_type, resource.resource_name] > 1:
@@ -165,18 +169,23 @@ class ConfigApis:
                 else:
                     self._check_resource(resource.resource_type, resource.resource_name, change)
                     accepted.append((_resource(resource), change))
+                    records += len(resource.configs)
             except KafkaError as error:
-                problems.append(error)
+                problems.append(error.with_traceback(None))
             else:
                 problems.append(None)
+            await pace.rest()
+        check_records(max(records, len(accepted)))
         outcome = await self._controller.alter_configs(accepted, validate_only=request.validate_only)
         failed = {resource: error for (resource, _), error in zip(accepted, outcome, strict=True)}
-        return [
-            _altered(
-                resource, problem or (failed.get(_resource(resource)) if resource.resource_type in _KINDS else None)
-            )
-            for resource, problem in zip(request.resources, problems, strict=True)
-        ]
+
+        def altered(place: int) -> dict[str, Any]:
+            resource, problem = request.resources[place], problems[place]
+            if problem is None and resource.resource_type in _KINDS:
+                problem = failed.get(_resource(resource))
+            return _altered(resource, problem)
+
+        return made_of(range(len(problems)), altered)
 
     def _check_resource(self, resource_type: int, name: str, change: Alteration) -> None:
         if resource_type == TOPIC:

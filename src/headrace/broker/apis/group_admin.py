@@ -3,13 +3,13 @@
 from typing import Any
 
 from headrace.broker.context import Handler, RequestContext
-from headrace.broker.slices import Steps, in_slices
 from headrace.coordinator.classic_group import ClassicGroup
 from headrace.coordinator.membership import ClassicMember
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.shard import Group
 from headrace.coordinator.states import GroupState
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps, in_slices
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields

@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from headrace.broker.context import Handler, RequestContext
-from headrace.broker.slices import Steps, chunks, in_slices
 from headrace.coordinator.effects import JoinResult, SyncResult
 from headrace.coordinator.requests import Join, Leaver, Sync
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps, chunks, in_slices
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields

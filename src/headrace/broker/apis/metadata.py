@@ -7,13 +7,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.broker.context import Handler, Reply, RequestContext
-from headrace.broker.slices import Steps, in_slices
 from headrace.cluster import topic_names
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps, in_slices
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.items import made_of

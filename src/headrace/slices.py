@@ -1,7 +1,7 @@
 """Work that grows with what a client asks for, done a slice of time at a time: other clients are served in between.
 
-Such work is a generator that yields wherever it may be interrupted, and returns its result. A coroutine that has work of
-this kind between its awaits uses a `Pace`.
+Such work is a generator that yields wherever it may be interrupted, and returns its result. A coroutine that works long
+between its awaits uses a `Pace`.
 """
 
 import asyncio
