@@ -175,7 +175,7 @@ class Connection:
         needed = SIZE_BYTES
         try:
             while end - position >= SIZE_BYTES:
-                stop = frame_end(view, position, self._max_frame)
+                stop = frame_end(view, position, end, self._max_frame)
                 if stop > end:
                     needed = stop - position
                     break

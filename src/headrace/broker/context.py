@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from headrace.slices import Steps
 from headrace.storage.log_file import FileSlice
 from headrace.types import Request
 from headrace.wire.encoder import Fields
@@ -64,4 +65,6 @@ NO_REPLY = RawReply(())
 """The answer to a Produce with acks=0: nothing is sent at all."""
 
 Reply: TypeAlias = Fields | RawReply
-Handler: TypeAlias = Callable[[RequestContext, Request], Reply | Awaitable[Reply]]
+Answer: TypeAlias = Reply | Awaitable[Reply] | Steps[Reply]
+"""Now, later, or in slices."""
+Handler: TypeAlias = Callable[[RequestContext, Request], Answer]

@@ -4,18 +4,22 @@ The one place through which every answer passes on its way out, so that here it 
 The APIs offered are exactly those in the table of handlers; ApiVersions is read off the same table.
 """
 
+import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from headrace.broker.context import ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.broker.error_replies import error_reply
-from headrace.broker.frames import InvalidRequestError, Parts
+from headrace.broker.frames import InvalidRequestError, Parts, check_size
+from headrace.broker.large_answers import encode_in_steps, is_large
+from headrace.broker.large_requests import MANY_ENTRIES, LargeRequests, is_large_frame
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import finish, run_slice
 from headrace.storage.log_file import FileSlice
-from headrace.wire.apis import ApiKey, Schema, VersionRange, schema, versions
-from headrace.wire.bounds import unsigned_varint
+from headrace.wire.apis import ApiKey, Schema, VersionRange, max_entries, schema, versions
+from headrace.wire.bounds import TooManyEntriesError, unsigned_varint
 from headrace.wire.encoder import Fields
 
 log = logging.getLogger(__name__)
@@ -25,6 +29,7 @@ _SIZE_CORRELATION = struct.Struct(">ii")
 _SIZE_FIELD: Final = 4
 _CORRELATION_ID_FIELD: Final = 4
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
+_PRODUCE: Final = ApiKey.PRODUCE.value
 _ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
 """Lowest versions named to clients that are not served, as Kafka does: older librdkafka sends everything
 uncompressed where it does not see Produce 0 (KAFKA-18659)."""
@@ -42,6 +47,9 @@ class Dispatcher:
         self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
         self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
         self._produce_run: RunHandler | None = None
+        self._large_requests = LargeRequests()
+        self._long_work = asyncio.Lock()
+        """Of those whose work takes more than a slice, one goes on at a time: others would wait for a slice of each."""
 
     def add_routes(self, routes: Mapping[Any, Handler]) -> None:
         """Offer the APIs of `routes`, each in every version that its schemas have."""
@@ -64,11 +72,25 @@ class Dispatcher:
 
         Raises InvalidRequestError for bytes that are no answerable request: the connection has to end.
         """
-        context, api_schema, request = self._read(client, frame)
-        if api_schema is None:
+        context, version_known, position = self._read_header(client, frame)
+        if not version_known:
             return self._unsupported_api_versions(context)
+        api_schema = schema(context.api_key, context.api_version)
+        if is_large_frame(context.api_key, len(frame)):
+            # A copy, as others read into the memory that the frame came in.
+            return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
+        if _count_entries(context, api_schema, frame, position) > MANY_ENTRIES and context.api_key != _PRODUCE:
+            return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
+        return self._answer(context, api_schema, _decode(context, api_schema, frame, position))
+
+    def _answer(self, context: RequestContext, api_schema: Schema, request: Any) -> Parts | Awaitable[Parts]:
         try:
-            reply = self._handlers[context.api_key](context, request)
+            reply: Any = self._handlers[context.api_key](context, request)
+            if isinstance(reply, Generator):
+                done = run_slice(reply)
+                if done is None:
+                    return self._answer_later(context, api_schema, request, self._in_turn(reply))
+                reply = done.result
         except KafkaError as error:
             reply = error_reply(context, request, error)
         except InvalidRequestError:
@@ -76,8 +98,33 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
             reply = self._unexpected(context, request, error)
         if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
-            return self._later(context, api_schema, request, reply)
-        return _encode(context, api_schema, reply)
+            return self._answer_later(context, api_schema, request, reply)
+        return self._encode(context, api_schema, reply)
+
+    async def _handle_large(
+        self, context: RequestContext, api_schema: Schema, frame: memoryview, position: int
+    ) -> Parts:
+        """One large request at a time is decoded, and most kinds of request are then handled one at a time as well."""
+        with self._large_requests.admitted(context, len(frame)):
+            async with self._large_requests.turn(context):
+                async with self._long_work:
+                    _count_entries(context, api_schema, frame, position)
+                    await asyncio.sleep(0)
+                    request = _decode(context, api_schema, frame, position)
+                await asyncio.sleep(0)
+                answer = self._answer(context, api_schema, request)
+                return answer if isinstance(answer, list) else await answer
+
+    async def _in_turn(self, steps: Generator[None, None, Any]) -> Any:
+        async with self._long_work:
+            return await finish(steps)
+
+    def _encode(self, context: RequestContext, api_schema: Schema, reply: Reply) -> Parts | Awaitable[Parts]:
+        if isinstance(reply, RawReply) or not is_large(reply):
+            return _encode(context, api_schema, reply)
+        steps = encode_in_steps(context, api_schema, reply)
+        done = run_slice(steps)
+        return self._in_turn(steps) if done is None else done.result
 
     def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
         """The answers to Produce frames that a client has sent one behind the other, in order.
@@ -93,7 +140,6 @@ class Dispatcher:
             except InvalidRequestError as error:
                 invalid = error
                 break
-            assert api_schema is not None
             requests.append((context, request))
             schemas.append(api_schema)
         try:
@@ -117,22 +163,14 @@ class Dispatcher:
             ready = [self._unexpected(context, request, error) for context, request in requests]
         return _encode_run(requests, schemas, ready, invalid)
 
-    def _read(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, Schema | None, Any]:
-        """A request's header and body; no schema where the version is unknown, which ApiVersions alone may have.
+    def _read(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, Schema, Any]:
+        """The header and body of a request of a version that is offered. Raises InvalidRequestError."""
+        context, _, position = self._read_header(client, frame)
+        api_schema = schema(context.api_key, context.api_version)
+        _count_entries(context, api_schema, frame, position)
+        return context, api_schema, _decode(context, api_schema, frame, position)
 
-        Raises InvalidRequestError.
-        """
-        context, version_known, position = self._read_header(client, frame)
-        if not version_known:
-            return context, None, None
-        try:
-            api_schema = schema(context.api_key, context.api_version)
-            request, _ = api_schema.read_request(frame, position)
-        except Exception as error:
-            raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
-        return context, api_schema, request
-
-    async def _later(
+    async def _answer_later(
         self, context: RequestContext, api_schema: Schema, request: Any, answer: Awaitable[Reply]
     ) -> Parts:
         try:
@@ -143,7 +181,8 @@ class Dispatcher:
             raise
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
             reply = self._unexpected(context, request, error)
-        return _encode(context, api_schema, reply)
+        encoded = self._encode(context, api_schema, reply)
+        return encoded if isinstance(encoded, list) else await encoded
 
     def _unexpected(self, context: RequestContext, request: Any, error: Exception) -> Reply:
         log.error(
@@ -157,6 +196,7 @@ class Dispatcher:
         except struct.error:
             raise InvalidRequestError(f"a request of {len(frame)} bytes is shorter than its header") from None
         position = _HEADER.size
+        check_size(frame, len(frame))
         client_id = None
         if client_id_size >= 0:
             client_id = str(frame[position : position + client_id_size], "utf-8", "replace")
@@ -231,6 +271,27 @@ def _encode_run(
     if invalid is not None:
         raise InvalidRequestError(str(invalid), parts) from invalid
     return parts
+
+
+def _count_entries(context: RequestContext, api_schema: Schema, frame: memoryview, position: int) -> int:
+    """The items of all arrays in the request. Raises InvalidRequestError for arrays that cannot be, or are too long."""
+    try:
+        return api_schema.check_request(frame, position)
+    except TooManyEntriesError:
+        raise InvalidRequestError(
+            f"{_name(context)} names more than {max_entries(context.api_key)} things in {len(frame)} bytes;"
+            " that is the limit for one request: send several"
+        ) from None
+    except ValueError as error:
+        raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
+
+
+def _decode(context: RequestContext, api_schema: Schema, frame: memoryview, position: int) -> Any:
+    """Raises InvalidRequestError."""
+    try:
+        return api_schema.decode_request(frame, position)[0]
+    except Exception as error:
+        raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
 
 
 def _encode(context: RequestContext, api_schema: Schema, reply: Reply) -> Parts:

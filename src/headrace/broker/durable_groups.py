@@ -1,12 +1,13 @@
 """Holds the coordinator's answers back until what it wrote is on the disk, where `flush.messages` asks for that."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Generator, Mapping
 
-from headrace.broker.context import Handler, RawReply, Reply, RequestContext
+from headrace.broker.context import Answer, Handler, RawReply, Reply, RequestContext
 from headrace.broker.offsets_topic import NAME
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
+from headrace.slices import finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 
@@ -20,8 +21,10 @@ def durable(routes: Mapping[ApiKey, Handler], group_commit: GroupCommit) -> dict
 
 
 def _durable(handler: Handler, group_commit: GroupCommit) -> Handler:
-    def handle(context: RequestContext, request: Request) -> Reply | Awaitable[Reply]:
+    def handle(context: RequestContext, request: Request) -> Answer:
         reply = handler(context, request)
+        if isinstance(reply, Generator):
+            return _once_flushed(finish(reply), group_commit)
         later = not isinstance(reply, RawReply) and isinstance(reply, Awaitable)
         return _once_flushed(reply, group_commit) if later or group_commit.partitions else reply
 

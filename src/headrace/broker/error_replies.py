@@ -11,6 +11,7 @@ from headrace.broker.frames import InvalidRequestError
 from headrace.errors import KafkaError
 from headrace.wire.apis import ApiKey, schema
 from headrace.wire.encoder import Fields
+from headrace.wire.items import Items, made_of
 
 
 def error_reply(context: RequestContext, request: Any, error: KafkaError) -> Fields:
@@ -23,7 +24,9 @@ def error_reply(context: RequestContext, request: Any, error: KafkaError) -> Fie
     if items is not None:
         fields |= items(request, fields)
     try:
-        schema(context.api_key, context.api_version).encode_response(bytearray(), fields)
+        # The first of them is enough: there may be a hundred thousand.
+        plain = {name: value[:1] if isinstance(value, Items | list) else value for name, value in fields.items()}
+        schema(context.api_key, context.api_version).encode_response(bytearray(), plain)
     except TypeError:
         raise InvalidRequestError(
             f"{ApiKey(context.api_key).name} of client id {context.client_id!r} failed: {error}"
@@ -34,7 +37,7 @@ def error_reply(context: RequestContext, request: Any, error: KafkaError) -> Fie
 def _find_coordinator(request: Any, error: Fields) -> Fields:
     nowhere = {"node_id": -1, "host": "", "port": -1}
     keys = getattr(request, "coordinator_keys", ())
-    return {**nowhere, "coordinators": [{"key": key, **nowhere, **error} for key in keys]}
+    return {**nowhere, "coordinators": made_of(keys, lambda key: {"key": key, **nowhere, **error})}
 
 
 def _join_group(request: Any, _: Fields) -> Fields:
@@ -42,68 +45,60 @@ def _join_group(request: Any, _: Fields) -> Fields:
 
 
 def _named_groups(request: Any, error: Fields) -> Fields:
-    results = [{"group_id": name, **error} for name in getattr(request, "groups_names", ())]
-    groups = [
-        {"group_id": name, "group_state": "", "protocol_type": "", "protocol_data": "", "members": [], **error}
-        for name in getattr(request, "groups", ())
-        if isinstance(name, str)
-    ]
-    return {"results": results, "groups": groups}
+    nothing = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": [], **error}
+    names = getattr(request, "groups_names", getattr(request, "groups", ()))
+    described = made_of(names, lambda name: {"group_id": name, **nothing})
+    return {"results": described, "groups": described}
 
 
 def _committed(request: Any, error: Fields) -> Fields:
-    return {
-        "topics": [
-            {
-                "name": getattr(topic, "name", ""),
-                "topic_id": getattr(topic, "topic_id", None),
-                "partitions": [{"partition_index": each.partition_index, **error} for each in topic.partitions],
-            }
-            for topic in request.topics
-        ]
-    }
+    def topic_of(topic: Any) -> Fields:
+        return {
+            "name": getattr(topic, "name", ""),
+            "topic_id": getattr(topic, "topic_id", None),
+            "partitions": made_of(topic.partitions, lambda each: {"partition_index": each.partition_index, **error}),
+        }
+
+    return {"topics": made_of(request.topics, topic_of)}
 
 
 def _fetched_offsets(request: Any, error: Fields) -> Fields:
     groups = getattr(request, "groups", ())
-    return {"topics": (), "groups": [{"group_id": each.group_id, "topics": (), **error} for each in groups]}
+    return {"topics": (), "groups": made_of(groups, lambda each: {"group_id": each.group_id, "topics": (), **error})}
 
 
 def _new_topics(request: Any, error: Fields) -> Fields:
     none = {"topic_id": None, "num_partitions": -1, "replication_factor": -1, "configs": ()}
-    return {"topics": [{"name": topic.name, **none, **error} for topic in request.topics]}
+    return {"topics": made_of(request.topics, lambda topic: {"name": topic.name, **none, **error})}
 
 
 def _deleted_topics(request: Any, error: Fields) -> Fields:
-    named = [(name, None) for name in getattr(request, "topic_names", ())]
-    identified = [(topic.name, topic.topic_id) for topic in getattr(request, "topics", ())]
-    return {"responses": [{"name": name, "topic_id": each, **error} for name, each in (*named, *identified)]}
-
-
-def _grown_topics(request: Any, error: Fields) -> Fields:
-    return {"results": [{"name": topic.name, **error} for topic in request.topics]}
-
-
-def _altered_resources(request: Any, error: Fields) -> Fields:
+    if hasattr(request, "topic_names"):
+        return {"responses": made_of(request.topic_names, lambda name: {"name": name, "topic_id": None, **error})}
     return {
-        "responses": [
-            {"resource_type": each.resource_type, "resource_name": each.resource_name, **error}
-            for each in request.resources
-        ]
+        "responses": made_of(request.topics, lambda topic: {"name": topic.name, "topic_id": topic.topic_id, **error})
     }
 
 
+def _grown_topics(request: Any, error: Fields) -> Fields:
+    return {"results": made_of(request.topics, lambda topic: {"name": topic.name, **error})}
+
+
+def _altered_resources(request: Any, error: Fields) -> Fields:
+    def altered(each: Any) -> Fields:
+        return {"resource_type": each.resource_type, "resource_name": each.resource_name, **error}
+
+    return {"responses": made_of(request.resources, altered)}
+
+
 def _deleted_records(request: Any, error: Fields) -> Fields:
+    def partition(each: Any) -> Fields:
+        return {"partition_index": each.partition_index, "low_watermark": -1, **error}
+
     return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {"partition_index": each.partition_index, "low_watermark": -1, **error} for each in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
+        "topics": made_of(
+            request.topics, lambda topic: {"name": topic.name, "partitions": made_of(topic.partitions, partition)}
+        )
     }
 
 

@@ -14,7 +14,10 @@ Parts = list[Part]
 
 MAX_RUN: Final = 64
 """Produce requests of one client that are appended together."""
+MAX_OTHER_FRAME: Final = 16 * 1024 * 1024
+"""Bytes of any request but Produce: what has no records in it does not come near."""
 _SIZE = struct.Struct(">i")
+_KEY = struct.Struct(">h")
 SIZE_BYTES: Final = _SIZE.size
 _KEY_BYTES: Final = 2
 
@@ -30,12 +33,25 @@ class InvalidRequestError(Exception):
         self.answers = answers or []
 
 
-def frame_end(view: memoryview, position: int, max_frame: int) -> int:
-    """Where the frame at `position` ends. Raises InvalidRequestError for a length that cannot be."""
+def frame_end(view: memoryview, position: int, end: int, max_frame: int) -> int:
+    """The end of the frame at `position`, of which the bytes before `end` are there: its size at least.
+
+    Raises InvalidRequestError for a size that no request has.
+    """
     size: int = _SIZE.unpack_from(view, position)[0]
     if not 0 <= size <= max_frame:
         raise InvalidRequestError(f"a request of {size} bytes; socket.request.max.bytes allows 0 to {max_frame}")
+    if size > MAX_OTHER_FRAME:
+        check_size(view[position + SIZE_BYTES : end], size)
     return position + SIZE_BYTES + size
+
+
+def check_size(frame: memoryview, size: int) -> None:
+    """Raise InvalidRequestError if a request of `size` bytes that begins with `frame` is too large for its kind."""
+    if size > MAX_OTHER_FRAME and len(frame) >= _KEY_BYTES and (key := _KEY.unpack_from(frame)[0]):
+        raise InvalidRequestError(
+            f"a request of {size} bytes for API {key}; only those that produce may have more than {MAX_OTHER_FRAME}"
+        )
 
 
 def take_run(view: memoryview, position: int, stop: int, end: int, max_frame: int) -> tuple[list[memoryview], int]:

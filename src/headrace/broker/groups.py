@@ -5,14 +5,14 @@ has them: they come a moment later, or with the first request about a group.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from headrace.broker import offsets_topic
-from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.broker.context import Answer, Handler, RequestContext
 from headrace.broker.topic_table import TopicTable
 from headrace.cluster.controller import Controller, PartitionChange
 from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
@@ -22,6 +22,7 @@ from headrace.errors import KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.slices import Steps
 from headrace.types import Request, TopicPartition
 from headrace.wire.apis import ApiKey
 
@@ -128,7 +129,7 @@ class Groups:
         return {key: self._handler(key) for key in CLASSIC_APIS + (CONSUMER_APIS if has_consumer else ())}
 
     def _handler(self, key: ApiKey) -> Handler:
-        def handle(context: RequestContext, request: Request) -> Reply | Awaitable[Reply]:
+        def handle(context: RequestContext, request: Request) -> Answer:
             if self._coordinator is None:
                 self._open()
             return self._handlers[key](context, request)
@@ -215,13 +216,15 @@ class Groups:
             for change in changes:
                 self._tell(TopicPartition(change.topic, change.partition))
 
-    def on_topic_deleted(self, topic: TopicImage) -> None:
-        """A topic is gone, perhaps the one that keeps groups."""
+    def on_topics_deleted(self, topics: Sequence[TopicImage]) -> Steps[None]:
+        """Topics are gone, perhaps the one that keeps groups."""
         self._topic_table.version += 1
+        for topic in topics:
+            if topic.name == offsets_topic.NAME:
+                for index in range(len(topic.partitions)):
+                    self.resigned(TopicPartition(topic.name, index))
         if self._coordinator is not None:
-            self._coordinator.topics_deleted(frozenset({topic.name}))
-        for index in range(len(topic.partitions)):
-            self.resigned(TopicPartition(topic.name, index))
+            yield from self._coordinator.topics_deleted(frozenset(topic.name for topic in topics))
 
     def resigned(self, topic_partition: TopicPartition) -> None:
         """This broker does not have the partition any more, nor the groups that it may keep."""

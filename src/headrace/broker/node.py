@@ -30,7 +30,7 @@ from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.server import Server
 from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
 from headrace.cluster.embedded import EmbeddedStore, founded_cluster
-from headrace.cluster.image import GROUP_CONFIG, TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
+from headrace.cluster.image import BROKER_CONFIG, GROUP_CONFIG, TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
 from headrace.cluster.image import Endpoint as BrokerEndpoint
 from headrace.cluster.store import StoreError
 from headrace.config import BrokerConfig, Listener, topic_values
@@ -40,6 +40,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.producer_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from headrace.replication.producer_snapshots import ProducerSnapshots
 from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.slices import Pace, finish
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 from headrace.storage.meta_properties import noted_broker_id
@@ -314,20 +315,29 @@ class Node:
     def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
         self.groups.on_partitions(changes)
 
-    def on_topic_deleted(self, topic: TopicImage) -> None:
-        self.groups.on_topic_deleted(topic)
-        self.replicas.delete_topic(topic.name)
+    async def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
+        # Out of everybody's reach first, then away from the disk, which takes a thread some time.
+        doomed = self.replicas.withdraw({topic.name for topic in topics})
+        await finish(self.groups.on_topics_deleted(topics))
+        await self._loop.run_in_executor(self._executor, self._delete_files, doomed)
+
+    def _delete_files(self, partitions: Sequence[TopicPartition]) -> None:
+        self.replicas.delete_files(partitions)
         self._sync_names()
 
-    def on_config_changed(self, resource: ConfigResource) -> None:
-        if resource.kind == TOPIC_CONFIG:
-            self.replicas.reconfigure(resource.name)
-        elif resource.kind == GROUP_CONFIG:
-            self.groups.configure(resource)
-        else:  # settings of the broker are defaults of every topic
-            for topic in self.controller.image.topics:
-                self.replicas.reconfigure(topic)
+    async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
+        topics = {resource.name for resource in resources if resource.kind == TOPIC_CONFIG}
+        pace = Pace()
+        if any(resource.kind == BROKER_CONFIG for resource in resources):
+            # Settings of the broker are defaults of every topic.
+            topics |= self.controller.image.topics.keys()
             self.groups.configure_all()
+        for resource in resources:
+            if resource.kind == GROUP_CONFIG:
+                self.groups.configure(resource)
+                await pace.rest()
+        if topics:
+            await finish(self.replicas.reconfigure(topics))
 
     async def _finish_adoption(self) -> None:
         """What the logs themselves tell: ids of producers, which must not be given to others. From here on Kafka's

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from headrace.cluster import topic_names, znodes
+from headrace.cluster.drafts import Change
 from headrace.cluster.image import (
     BROKER_CONFIG,
     GROUP_CONFIG,
@@ -22,7 +23,7 @@ from headrace.cluster.image import (
 )
 from headrace.cluster.kafka_cluster import KafkaCluster, KafkaPartition
 from headrace.cluster.store import Create, Operation, Set
-from headrace.cluster.topic_changes import Change, internal_topic, new_topic_id, topic_nodes
+from headrace.cluster.topic_changes import internal_topic, new_topic_id, topic_nodes
 from headrace.config import BrokerConfig, ConfigError, check_dynamic, parse_topic_overrides
 from headrace.config.group import parse_client_metrics, parse_group_overrides
 from headrace.errors import ErrorCode, KafkaError

@@ -14,9 +14,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from headrace.cluster import topic_changes, znodes
+from headrace.cluster.drafts import Change, Draft
 from headrace.cluster.elections import elect
 from headrace.cluster.image import (
     BROKER_CONFIG,
@@ -38,9 +40,10 @@ from headrace.cluster.store import (
     StoreLocked,
     StoreUnavailable,
 )
-from headrace.cluster.topic_changes import Change, NewPartitions, NewTopic
+from headrace.cluster.topic_changes import MAX_PARTITIONS_PER_REQUEST, NewPartitions, NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Pace
 
 if TYPE_CHECKING:
     from headrace.cluster.adoption import Adoption
@@ -51,6 +54,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
+_DECIDED_AT_ONCE: Final = 100
+"""Topics and partitions: one takes some microseconds."""
 _MAX_PRODUCER_ID: Final = 2**63 - 1
 
 Alteration: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -95,11 +100,11 @@ class ControllerListener(Protocol):
     def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
         """These partitions are new or have another leader, epoch or replicas; clients see them from now on."""
 
-    def on_topic_deleted(self, topic: TopicImage) -> None:
-        """The topic is gone; so must its logs be."""
+    def on_topics_deleted(self, topics: Sequence[TopicImage]) -> Awaitable[None] | None:
+        """The topics are gone; so must their logs be, once what is answered is done."""
 
-    def on_config_changed(self, resource: ConfigResource) -> None:
-        """The run-time settings of `resource` changed; those of brokers are in force already."""
+    def on_configs_changed(self, resources: Sequence[ConfigResource]) -> Awaitable[None] | None:
+        """The run-time settings of `resources` changed; those of brokers are in force already."""
 
 
 class ClusterIdMismatch(Exception):
@@ -182,22 +187,15 @@ class Controller:
     ) -> list[TopicImage | KafkaError]:
         """Create topics, all that can be in one durable write; for each the topic or why not."""
         async with self._lock:
-            results: list[TopicImage | KafkaError] = []
-            operations: list[Operation] = []
-            image = self.image
-            for new in topics:
-                try:
-                    topic, change = topic_changes.create_topic(image, new, self._config, self._random)
-                except KafkaError as error:
-                    results.append(error)
-                    continue
-                image = change.image
-                operations.extend(change.operations)
-                results.append(topic)
-            created = [topic for topic in results if isinstance(topic, TopicImage)]
-            if created and not validate_only:
+            draft = Draft(self.image)
+            size = len(topics) + sum(max(new.partitions, len(new.assignments)) for new in topics)
+            results = await _decide(
+                size, lambda: topic_changes.create_topics(draft, topics, self._config, self._random)
+            )
+            if draft.operations and not validate_only:
+                created = [topic for topic in results if isinstance(topic, TopicImage)]
                 changes = [change for topic in created for change in partition_changes(topic, 0, is_new=True)]
-                await self._add_partitions(Change(operations, image), changes)
+                await self._add_partitions(draft.change(), changes)
             return results
 
     @_to_the_end
@@ -206,48 +204,33 @@ class Controller:
     ) -> list[KafkaError | None]:
         """Grow topics, all that can be in one durable write; for each None or why not."""
         async with self._lock:
-            results: list[KafkaError | None] = []
-            operations: list[Operation] = []
-            changes: list[PartitionChange] = []
-            image = self.image
-            for new in requests:
-                try:
-                    topic, change = topic_changes.grow_topic(image, new, self._random)
-                except KafkaError as error:
-                    results.append(error)
-                    continue
-                changes.extend(partition_changes(topic, len(image.topics[new.name].partitions), is_new=True))
-                image = change.image
-                operations.extend(change.operations)
-                results.append(None)
-            if changes and not validate_only:
-                await self._add_partitions(Change(operations, image), changes)
-            return results
+            draft = Draft(self.image)
+            size = len(requests) + sum(min(max(new.total, 0), MAX_PARTITIONS_PER_REQUEST) for new in requests)
+            results = await _decide(size, lambda: topic_changes.grow_topics(draft, requests, self._random))
+            if draft.operations and not validate_only:
+                grown = [result for result in results if not isinstance(result, KafkaError)]
+                changes = [change for topic, first in grown for change in partition_changes(topic, first, is_new=True)]
+                await self._add_partitions(draft.change(), changes)
+            return [result if isinstance(result, KafkaError) else None for result in results]
 
     @_to_the_end
-    async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:
-        """Delete topics, all that exist in one durable write; for each None or why not."""
+    async def delete_topics(
+        self, names: Sequence[str], ids: Mapping[str, uuid.UUID] = MappingProxyType({})
+    ) -> list[KafkaError | None]:
+        """Delete topics, all that exist in one durable write; for each None or why not.
+
+        Of a topic in `ids` only the one with that id is meant, and not another that has got its name since.
+        """
         async with self._lock:
-            results: list[KafkaError | None] = []
-            operations: list[Operation] = []
-            deleted: list[TopicImage] = []
-            image = self.image
-            for name in names:
-                try:
-                    topic, change = topic_changes.delete_topic(image, name)
-                except KafkaError as error:
-                    results.append(error)
-                    continue
-                image = change.image
-                operations.extend(change.operations)
-                deleted.append(topic)
-                results.append(None)
+            draft = Draft(self.image)
+            size = sum(len(topic.partitions) for name in names if (topic := self.image.topics.get(name)) is not None)
+            results = await _decide(len(names) + size, lambda: topic_changes.delete_topics(draft, names, ids))
+            deleted = [topic for topic in results if isinstance(topic, TopicImage)]
             if deleted:
-                await self._commit(Change(operations, image))
-                for topic in deleted:
-                    for listener in self._listeners:
-                        listener.on_topic_deleted(topic)
-            return results
+                await self._commit(draft.change())
+                for listener in self._listeners:
+                    await _wait_for(listener.on_topics_deleted(deleted))
+            return [result if isinstance(result, KafkaError) else None for result in results]
 
     @_to_the_end
     async def alter_configs(
@@ -257,22 +240,26 @@ class Controller:
         async with self._lock:
             results: list[KafkaError | None] = []
             configs: dict[ConfigResource, Mapping[str, str]] = {}
+            pace = Pace()
             for resource, alteration in alterations:
                 try:
                     configs[resource] = alteration(self.image.config(resource.kind, resource.name))
                 except KafkaError as error:
-                    results.append(error)
+                    results.append(error.with_traceback(None))
                 else:
                     results.append(None)
+                await pace.rest()
             if configs and not validate_only:
+                operations = []
                 with self._answering():
-                    operations = [await self._config_operation(*changed) for changed in configs.items()]
+                    for resource, values in configs.items():
+                        operations.append(await self._config_operation(resource, values))
+                        await pace.rest()
                 await self._commit(Change(operations, self.image.with_configs(configs)))
                 if any(resource.kind == BROKER_CONFIG for resource in configs):
                     self._reconfigure_broker()
-                for resource in configs:
-                    for listener in self._listeners:
-                        listener.on_config_changed(resource)
+                for listener in self._listeners:
+                    await _wait_for(listener.on_configs_changed(tuple(configs)))
             return results
 
     async def create_internal_topic(self, name: str) -> TopicImage:
@@ -405,9 +392,7 @@ class Controller:
         self.upcoming = change.image
         try:
             for listener in self._listeners:
-                made = listener.make_logs(mine)
-                if made is not None:
-                    await made
+                await _wait_for(listener.make_logs(mine))
         finally:
             self.image = change.image
         for listener in self._listeners:
@@ -424,6 +409,16 @@ class Controller:
         )
         if changed:
             log.info("Settings of this broker changed at run time: %s", ", ".join(sorted(changed)))
+
+
+async def _decide(size: int, decide: Callable[[], _R]) -> _R:
+    """The result of `decide`, which is pure: from a thread if there is much to decide, so that others are served."""
+    return await asyncio.to_thread(decide) if size > _DECIDED_AT_ONCE else decide()
+
+
+async def _wait_for(done: Awaitable[None] | None) -> None:
+    if done is not None:
+        await done
 
 
 def partition_changes(topic: TopicImage, first: int, *, is_new: bool) -> list[PartitionChange]:

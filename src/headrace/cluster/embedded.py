@@ -245,8 +245,9 @@ class EmbeddedStore:
         """Apply all in one transaction; versions of the nodes that were set. Then tell the watchers."""
         async with self._lock:
             versions = await self._run(lambda: self._transact(operations))
-        for operation in operations:
-            self._tell(operation)
+        if self._data_watchers or self._child_watchers:
+            for operation in operations:
+                self._tell(operation)
         return versions
 
     async def _run(self, work: Callable[[], T]) -> T:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from headrace.cluster import topic_names, znodes
+from headrace.cluster.drafts import Draft
 from headrace.cluster.image import (
     TOPIC_CONFIG,
     ConfigResource,
@@ -24,6 +25,8 @@ from headrace.config import BrokerConfig, ConfigError, parse_topic_overrides
 from headrace.errors import ErrorCode, KafkaError
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+MAX_RECORDS_PER_REQUEST: Final = 10_000
+"""Both as in Kafka (ReplicationControlManager, QuorumController)."""
 _RESERVED_IDS: Final = frozenset({uuid.UUID(int=0), uuid.UUID(int=1)})
 
 
@@ -45,32 +48,71 @@ class NewPartitions(NamedTuple):
     assignments: Sequence[Sequence[int]] | None = None
 
 
-class Change(NamedTuple):
-    """What to write, and the metadata once it is written."""
+def check_total(topics: Sequence[NewTopic], config: BrokerConfig) -> None:
+    """Raise KafkaError(POLICY_VIOLATION) if one request asks for too many partitions, whatever else is wrong."""
+    total = 0
+    for new in topics:
+        if new.assignments:
+            total += len(new.assignments)
+        else:
+            total += config.num_partitions if new.partitions == -1 else max(0, new.partitions)
+    if total > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            f"Excessively large number of partitions per request. {total} are asked for, {MAX_PARTITIONS_PER_REQUEST}"
+            " are allowed: use several requests.",
+        )
 
-    operations: Sequence[Operation]
-    image: MetadataImage
+
+def create_topics(
+    draft: Draft, topics: Sequence[NewTopic], config: BrokerConfig, random: Random
+) -> list[TopicImage | KafkaError]:
+    """Create all that can be created; for each the topic or why not.
+
+    Raises KafkaError(POLICY_VIOLATION) for more than one request may create: Kafka counts records of its metadata log,
+    one for each topic, setting and partition.
+    """
+    check_total(topics, config)
+    results: list[TopicImage | KafkaError] = []
+    records = 0
+    for new in topics:
+        try:
+            topic = create_topic(draft, new, config, random)
+        except KafkaError as error:
+            results.append(error.with_traceback(None))
+            continue
+        results.append(topic)
+        records += 1 + len(new.configs) + len(topic.partitions)
+        check_records(records)
+    return results
 
 
-def create_topic(
-    image: MetadataImage, new: NewTopic, config: BrokerConfig, random: Random
-) -> tuple[TopicImage, Change]:
+def check_records(records: int) -> None:
+    """Raise KafkaError(POLICY_VIOLATION) for more records than one request may write to the metadata, as in Kafka."""
+    if records > MAX_RECORDS_PER_REQUEST:
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            "Unable to perform excessively large batch operation. One request may have"
+            f" {MAX_RECORDS_PER_REQUEST} topics, partitions and settings together: use several requests.",
+        )
+
+
+def create_topic(draft: Draft, new: NewTopic, config: BrokerConfig, random: Random) -> TopicImage:
     """Create one topic; raises KafkaError with what is wrong."""
     topic_names.validate(new.name)
     if new.name == topic_names.RESERVED:
         raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {new.name} is prohibited.")
-    if new.name in image.topics:
+    if new.name in draft.topics:
         raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{new.name}' already exists.")
-    other = topic_names.collision(new.name, image.topics)
+    other = draft.collision(new.name)
     if other is not None:
         raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic '{new.name}' collides with existing topic: {other}")
     overrides = _overrides(new.configs)
-    replicas = _replicas(image, new, config, random)
-    topic = TopicImage(new.name, new_topic_id(image.names), tuple(_new_partition(brokers) for brokers in replicas))
-    resource = ConfigResource(TOPIC_CONFIG, topic.name)
-    return topic, Change(
-        topic_nodes(image, topic, overrides), image.with_topics((topic,)).with_configs({resource: overrides})
-    )
+    replicas = _replicas(draft.base, new, config, random)
+    topic = TopicImage(new.name, new_topic_id(draft.names), tuple(_new_partition(brokers) for brokers in replicas))
+    draft.put(topic, topic_nodes(draft.base, topic, overrides))
+    draft.configure(topic.name, overrides)
+    return topic
 
 
 def internal_topic(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
@@ -116,9 +158,34 @@ def _factor(setting: str, config: BrokerConfig, brokers: int) -> int:
     return wanted if config.is_set(setting) else max(1, min(wanted, brokers))
 
 
-def grow_topic(image: MetadataImage, new: NewPartitions, random: Random) -> tuple[TopicImage, Change]:
-    """Add partitions to a topic; raises KafkaError with what is wrong."""
-    old = image.topics.get(new.name)
+def grow_topics(
+    draft: Draft, requests: Sequence[NewPartitions], random: Random
+) -> list[tuple[TopicImage, int] | KafkaError]:
+    """Grow all that can grow; for each the topic and its first new partition, or why not.
+
+    Raises KafkaError(POLICY_VIOLATION) for too many topics.
+    """
+    check_records(len(requests))
+    results: list[tuple[TopicImage, int] | KafkaError] = []
+    room = MAX_PARTITIONS_PER_REQUEST
+    for new in requests:
+        present = len(draft.topics[new.name].partitions) if new.name in draft.topics else 0
+        try:
+            topic = grow_topic(draft, new, random, room=room)
+        except KafkaError as error:
+            results.append(error.with_traceback(None))
+            continue
+        room -= len(topic.partitions) - present
+        results.append((topic, present))
+    return results
+
+
+def grow_topic(
+    draft: Draft, new: NewPartitions, random: Random, *, room: int = MAX_PARTITIONS_PER_REQUEST
+) -> TopicImage:
+    """Add partitions to a topic, at most `room`; raises KafkaError with what is wrong."""
+    image = draft.base
+    old = draft.topics.get(new.name)
     if old is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     present = len(old.partitions)
@@ -128,8 +195,11 @@ def grow_topic(image: MetadataImage, new: NewPartitions, random: Random) -> tupl
             f"Topic {new.name} has {present} partition(s) already; {new.total} would not be an increase.",
         )
     added = new.total - present
-    if added > MAX_PARTITIONS_PER_REQUEST:
-        raise _too_many()
+    if added > room:
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            f"More than {MAX_PARTITIONS_PER_REQUEST} partitions in one request are not allowed; use several requests.",
+        )
     factor = len(old.partitions[0].replicas)
     if new.assignments is None:
         replicas = place(image.brokers, added, factor, random, first_partition=present)
@@ -146,13 +216,28 @@ def grow_topic(image: MetadataImage, new: NewPartitions, random: Random) -> tupl
         Set(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, every)),
         *_partition_nodes(image, topic, present),
     ]
-    return topic, Change(operations, image.with_topics((topic,)))
+    draft.put(topic, operations)
+    return topic
 
 
-def delete_topic(image: MetadataImage, name: str) -> tuple[TopicImage, Change]:
-    """Remove a topic and its settings; raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
-    topic = image.topics.get(name)
-    if topic is None:
+def delete_topics(draft: Draft, names: Sequence[str], ids: Mapping[str, uuid.UUID]) -> list[TopicImage | KafkaError]:
+    """Delete all that can be deleted; for each the topic that is gone or why not."""
+    results: list[TopicImage | KafkaError] = []
+    for name in names:
+        try:
+            results.append(delete_topic(draft, name, ids.get(name)))
+        except KafkaError as error:
+            results.append(error.with_traceback(None))
+    return results
+
+
+def delete_topic(draft: Draft, name: str, topic_id: uuid.UUID | None = None) -> TopicImage:
+    """Remove a topic, if need be only the one with that id, and its settings.
+
+    Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION).
+    """
+    topic = draft.topics.get(name)
+    if topic is None or topic_id not in (None, topic.topic_id):
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     operations: list[Operation] = []
     for partition in range(len(topic.partitions)):
@@ -161,7 +246,8 @@ def delete_topic(image: MetadataImage, name: str) -> tuple[TopicImage, Change]:
     operations.append(Delete(znodes.partitions_path(name)))
     operations.append(Delete(znodes.topic_path(name)))
     operations.append(Delete(znodes.config_path(ConfigResource(TOPIC_CONFIG, name))))
-    return topic, Change(operations, image.without_topics((name,)))
+    draft.remove(topic, operations)
+    return topic
 
 
 def topic_nodes(image: MetadataImage, topic: TopicImage, overrides: Mapping[str, str]) -> list[Operation]:
@@ -202,8 +288,6 @@ def _replicas(image: MetadataImage, new: NewTopic, config: BrokerConfig, random:
             f"{new.partitions} partitions are not allowed: there must be at least 1, or -1 for the default.",
         )
     partitions = config.num_partitions if new.partitions == -1 else new.partitions
-    if partitions > MAX_PARTITIONS_PER_REQUEST:
-        raise _too_many()
     factor = config.default_replication_factor if new.replication_factor == -1 else new.replication_factor
     return place(image.brokers, partitions, factor, random)
 
@@ -246,10 +330,3 @@ def _partition_nodes(image: MetadataImage, topic: TopicImage, first: int) -> lis
         operations.append(Create(znodes.partition_path(topic.name, index)))
         operations.append(Create(znodes.state_path(topic.name, index), state))
     return operations
-
-
-def _too_many() -> KafkaError:
-    return KafkaError(
-        ErrorCode.policy_violation,
-        f"More than {MAX_PARTITIONS_PER_REQUEST} partitions in one request are not allowed; use several requests.",
-    )

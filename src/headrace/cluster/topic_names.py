@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
@@ -42,14 +41,6 @@ def is_valid(name: str) -> bool:
     except KafkaError:
         return False
     return True
-
-
-def collision(name: str, others: Iterable[str]) -> str | None:
-    """A name among `others` that differs from `name` only in '.' against '_', and so clashes with it in metrics."""
-    if "." not in name and "_" not in name:
-        return None
-    unified = name.replace(".", "_")
-    return next((other for other in others if other != name and other.replace(".", "_") == unified), None)
 
 
 def _invalid(why: str) -> KafkaError:

@@ -227,9 +227,15 @@ def table(*settings: Setting) -> dict[str, Setting]:
     return {setting.name: setting for setting in settings}
 
 
+_LONGEST_TYPO: Final = 200
+"""Characters of a name that may be meant for another one; comparing takes its time."""
+
+
 def did_you_mean(key: str, known: Collection[str]) -> str:
     """A sentence that offers the nearest known name, or nothing where none is near."""
     import difflib  # only a user's mistake pays for it
 
+    if len(key) > _LONGEST_TYPO:
+        return ""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     return f" Did you mean {near[0]}?" if near else ""

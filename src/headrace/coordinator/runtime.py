@@ -41,12 +41,15 @@ from headrace.coordinator.shards import CoordinatorLog, LedShard, Shards, wall_m
 from headrace.coordinator.subscriptions import Topics
 from headrace.coordinator.timers import Timers
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps, chunks
 from headrace.wording import count
 
 log = logging.getLogger(__name__)
 
 _FENCING = (ErrorCode.fenced_member_epoch, ErrorCode.fenced_instance_id, ErrorCode.unreleased_instance_id)
 _SETTLED = {ConsumerGroupState.STABLE: Happening.STABLE, ConsumerGroupState.EMPTY: Happening.EMPTY}
+_GROUPS_AT_ONCE = 20
+"""Groups whose offsets in deleted topics are removed before others may have a turn."""
 _RETRY_S = 1.0
 """When a timer whose consequence could not be written is tried again."""
 
@@ -315,13 +318,16 @@ class GroupCoordinator:
         self._shards.append_and_replay(shard, decision)
         return errors
 
-    def topics_deleted(self, topics: frozenset[str]) -> None:
+    def topics_deleted(self, topics: frozenset[str]) -> Steps[None]:
         """Forget all offsets in these topics; a topic that comes back under the same name starts afresh."""
         for shard in self._shards.loaded():
-            try:
-                self._shards.append_and_replay(shard, shard.state.decide_topics_deleted(topics))
-            except KafkaError as error:
-                log.error("Offsets of deleted topics %s could not be removed: %s", sorted(topics), error)
+            for group_ids in chunks(shard.state.offsets.group_ids(), _GROUPS_AT_ONCE):
+                try:
+                    decision = shard.state.decide_topics_deleted(topics, group_ids)
+                    self._shards.append_and_replay(shard, decision)
+                except KafkaError as error:
+                    log.error("Offsets of %d deleted topics could not be removed: %s", len(topics), error)
+                yield
 
     # Administration
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -12,6 +12,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.producer_state import ProducerState
+from headrace.slices import Steps
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
@@ -177,16 +178,25 @@ class ReplicaManager:
             raise self.log_dirs.found.other_topic(topic_partition, topic_id, self._name_of(found_id))
         return self.log_dirs.load(topic_partition, config, now_ms=now_ms())
 
-    def delete_topic(self, topic: str) -> None:
-        """Stop serving the topic's partitions and let their files go after `file.delete.delay.ms`."""
-        for partition in self._of_topic(topic):
-            del self._partitions[partition.topic_partition]
-            self._delete_files(partition.topic_partition)
-            partition.wake_all()
-        for topic_partition in [each for each in self._offline if each.topic == topic]:
+    def withdraw(self, topics: Collection[str]) -> list[TopicPartition]:
+        """Stop serving the topics' partitions; those whose files are then to be deleted."""
+        gone = [key for key in tuple(self._partitions) if key[0] in topics]
+        for key in gone:
+            self._partitions.pop(key).wake_all()
+        doomed = [TopicPartition(*key) for key in gone]
+        for topic_partition in [each for each in self._offline if each.topic in topics]:
             del self._offline[topic_partition]
             if topic_partition in self.log_dirs.partitions():
-                self._delete_files(topic_partition)
+                doomed.append(topic_partition)
+        return doomed
+
+    def delete_files(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let the files of partitions that are not served any more go after `file.delete.delay.ms`.
+
+        Takes some time: call it in a thread.
+        """
+        for topic_partition in partitions:
+            self._delete_files(topic_partition)
 
     def _delete_files(self, topic_partition: TopicPartition) -> None:
         """One partition whose disk fails does not keep the others of its topic; the next start sets it aside."""
@@ -195,18 +205,22 @@ class ReplicaManager:
         except KafkaError as error:
             log.error("The files of %s cannot be deleted now: %s", topic_partition, error)
 
-    def reconfigure(self, topic: str) -> None:
-        """Apply the settings now in force to the topic's logs."""
-        config = self._config_of(topic)
-        self._note_flush_ms(config)
-        for partition in self._of_topic(topic):
+    def reconfigure(self, topics: Container[str]) -> Steps[None]:
+        """Apply the settings now in force to the topics' logs."""
+        configs: dict[str, LogConfig] = {}
+        for partition in self.partitions():
+            topic = partition.topic_partition.topic
+            if topic not in topics:
+                continue
+            config = configs.get(topic)
+            if config is None:
+                config = configs[topic] = self._config_of(topic)
+                self._note_flush_ms(config)
             partition.log.config = config
+            yield
 
     def _note_flush_ms(self, config: LogConfig) -> None:
         self.shortest_flush_ms = min(self.shortest_flush_ms, max(config.flush_ms, _SHORTEST_FLUSH_MS))
-
-    def _of_topic(self, topic: str) -> Iterator[Partition]:
-        return (partition for partition in self.partitions() if partition.topic_partition.topic == topic)
 
     def take_offline(self, directory: Path, why: str) -> list[TopicPartition]:
         """Serve the partitions in a log directory that has failed no more; those that were."""

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio._kio_native import entity_reader
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
 from headrace.types import Buffer, Request
-from headrace.wire.bounds import compile_bounds
-from headrace.wire.encoder import Encoder, compile_encoder
+from headrace.wire.bounds import MAX_ENTRIES, compile_bounds
+from headrace.wire.encoder import Encoder, StepEncoder, compile_encoder, compile_step_encoder
 
 
 class ApiKey(IntEnum):
@@ -113,6 +113,11 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
 
 
+_MAX_ENTRIES: Final = {ApiKey.PRODUCE.value: 10_000}
+"""Where fewer entries are allowed than in other requests: Produce is handled as a whole. No producer comes near: with
+its 1 MB a request, as Kafka's has, the batches of so many partitions do not fit."""
+
+
 class VersionRange(NamedTuple):
     """Lowest and highest version, both inclusive."""
 
@@ -123,10 +128,18 @@ class VersionRange(NamedTuple):
 class Schema(NamedTuple):
     """How one version of one API is read and written."""
 
-    read_request: Callable[[Buffer, int], tuple[Request, int]]
+    check_request: Callable[[Buffer, int], int]
+    """See `compile_bounds`; must come before `decode_request`."""
+    decode_request: Callable[[Buffer, int], tuple[Request, int]]
     encode_response: Encoder
+    encode_in_steps: StepEncoder
     has_flexible_request_header: bool
     has_flexible_response_header: bool
+
+    def read_request(self, data: Buffer, position: int) -> tuple[Request, int]:
+        """Raises ValueError, or what kio raises, for bytes that are no such request."""
+        self.check_request(data, position)
+        return self.decode_request(data, position)
 
 
 @cache
@@ -145,23 +158,18 @@ def schema(api_key: int, version: int) -> Schema:
     request = _load(api_key, version, EntityType.request)
     response = _load(api_key, version, EntityType.response)
     return Schema(
-        _bounded_reader(request),
+        compile_bounds(request, max_entries(api_key)),
+        entity_reader(request),
         compile_encoder(response),
+        compile_step_encoder(response),
         has_flexible_request_header=request.__header_schema__.__version__ == 2,
         has_flexible_response_header=response.__header_schema__.__version__ == 1,
     )
 
 
-def _bounded_reader(request: Any) -> Callable[[Buffer, int], tuple[Request, int]]:
-    """Raises ValueError, or what kio raises, for bytes that are no such request."""
-    check = compile_bounds(request)
-    read = entity_reader(request)
-
-    def read_request(data: Buffer, position: int) -> tuple[Request, int]:
-        check(data, position)
-        return read(data, position)
-
-    return read_request
+def max_entries(api_key: int) -> int:
+    """How many items the arrays of one request may have together."""
+    return _MAX_ENTRIES.get(api_key, MAX_ENTRIES)
 
 
 @cache

@@ -7,7 +7,7 @@ schema's default.
 """
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
 from types import NoneType
@@ -16,6 +16,8 @@ from uuid import UUID
 
 Fields: TypeAlias = Mapping[str, Any]
 Encoder: TypeAlias = Callable[[bytearray, Fields], None]
+StepEncoder: TypeAlias = Callable[[bytearray, Fields], Iterator[None]]
+"""Does what an Encoder does, and may be interrupted wherever it yields."""
 _Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 IMPLIED = {"throttle_time": 0, "error_code": 0, "error_message": None}
@@ -64,6 +66,59 @@ def put_string(out: bytearray, text: str, *, flexible: bool) -> None:
         _write_compact_bytes(out, text)
     else:
         _write_legacy_string(out, text)
+
+
+def compile_step_encoder(cls: Any) -> StepEncoder:
+    """As `compile_encoder`, for messages so large that encoding one takes a while: yields after each item of an array
+    of structures, at every depth.
+    """
+    flexible: bool = cls.__flexible__
+    plain: list[tuple[str, _Writer, StepEncoder | None, Any]] = []
+    tagged: list[tuple[int, str, _Writer, Any]] = []
+    for field in fields(cls):
+        default = _default(field)
+        tag = field.metadata.get("tag")
+        kafka_type = field.metadata.get("kafka_type")
+        write = _field_writer(field.type, kafka_type, flexible, is_tagged=tag is not None)
+        if tag is not None:
+            tagged.append((tag, field.name, write, default))
+            continue
+        inner, _, is_array = unwrap(field.type)
+        steps = _array_steps(inner, flexible) if is_array and kafka_type is None else None
+        plain.append((field.name, write, steps, default))
+    tagged.sort()
+    name_of_class = cls.__name__
+
+    def encode(out: bytearray, message: Fields) -> Iterator[None]:
+        for name, write, steps, default in plain:
+            value = message.get(name, default)
+            if value is MISSING:
+                raise MissingFieldError(f"{name_of_class} needs {name}")
+            if steps is not None and value is not None:
+                yield from steps(out, value)
+            else:
+                write(out, value)
+        if flexible:
+            _write_tags(out, tagged, message)
+
+    return encode
+
+
+def _array_steps(inner: Any, flexible: bool) -> StepEncoder:
+    is_nested = any(unwrap(field.type)[2] and "kafka_type" not in field.metadata for field in fields(inner))
+    write_steps = compile_step_encoder(inner) if is_nested else None
+    write = compile_encoder(inner)
+
+    def encode(out: bytearray, items: Any) -> Iterator[None]:
+        put_count(out, len(items), flexible=flexible)
+        for item in items:
+            if write_steps is None:
+                write(out, item)
+            else:
+                yield from write_steps(out, item)
+            yield
+
+    return encode
 
 
 def compile_encoder(cls: Any) -> Encoder:

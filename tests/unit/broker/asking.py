@@ -1,11 +1,12 @@
 """Asks handlers as a client would: request and answer go through their schemas in the version asked for."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Generator, Mapping
 from typing import Any
 
 import pytest
 
 from headrace.broker.context import ClientInfo, Handler, RawReply, RequestContext
+from headrace.slices import finish
 from headrace.storage.log_file import FileSlice
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema, versions
 
@@ -26,7 +27,9 @@ async def ask(
     request, _ = schema(api_key, version).read_request(bytes(out), 0)
     client = ClientInfo(listener=listener, host="192.0.2.9", port=7, local_address=("192.0.2.1", 19092))
     reply = routes[api_key](RequestContext(int(api_key), version, 1, "me", client), request)
-    if isinstance(reply, Awaitable):
+    if isinstance(reply, Generator):
+        reply = await finish(reply)
+    elif isinstance(reply, Awaitable):
         reply = await reply
     answer = bytearray()
     if isinstance(reply, RawReply):

@@ -28,11 +28,11 @@ class Recorder:
     def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
         self.partitions.extend(changes)
 
-    def on_topic_deleted(self, topic: TopicImage) -> None:
-        self.deleted.append(topic)
+    def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
+        self.deleted.extend(topics)
 
-    def on_config_changed(self, resource: ConfigResource) -> None:
-        self.configs.append(resource)
+    def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
+        self.configs.extend(resources)
 
 
 @pytest.fixture

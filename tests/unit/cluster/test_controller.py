@@ -188,7 +188,7 @@ async def test_settings_of_the_broker_are_in_force_when_they_are_told(
     seen: list[int] = []
 
     class Listener(Recorder):
-        def on_config_changed(self, resource: ConfigResource) -> None:
+        def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
             seen.append(config.message_max_bytes)
 
     controller.attach(Listener())

@@ -1,17 +1,21 @@
+import uuid
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 import pytest
 
+from headrace.cluster.drafts import Draft
 from headrace.cluster.image import TOPIC_CONFIG, MetadataImage
 from headrace.cluster.store import Create, Delete, Set
 from headrace.cluster.topic_changes import (
     NewPartitions,
     NewTopic,
     create_topic,
+    create_topics,
     delete_topic,
     grow_topic,
+    grow_topics,
     internal_topic,
 )
 from headrace.config import BrokerConfig
@@ -22,13 +26,16 @@ RANDOM = Random(1)
 
 
 def with_topic(name: str = "t", partitions: int = 2, *brokers: int) -> MetadataImage:
-    image = cluster_of(*(brokers or (0,)))
-    return create_topic(image, NewTopic(name, partitions), BrokerConfig(), RANDOM)[1].image
+    draft = Draft(cluster_of(*(brokers or (0,))))
+    create_topic(draft, NewTopic(name, partitions), BrokerConfig(), RANDOM)
+    return draft.change().image
 
 
 def test_a_new_topic_is_led_by_its_first_replicas_under_epoch_0() -> None:
     new = NewTopic("t", assignments=((1, (2, 1)), (0, (1, 2))), configs={"retention.ms": "5"})
-    topic, change = create_topic(cluster_of(1, 2), new, BrokerConfig(), RANDOM)
+    draft = Draft(cluster_of(1, 2))
+    topic = create_topic(draft, new, BrokerConfig(), RANDOM)
+    change = draft.change()
     assert [(p.leader, p.leader_epoch, p.replicas, p.isr) for p in topic.partitions] == [
         (1, 0, (1, 2), (1, 2)),
         (2, 0, (2, 1), (2, 1)),
@@ -49,7 +56,7 @@ def test_a_new_topic_is_led_by_its_first_replicas_under_epoch_0() -> None:
 
 def test_what_a_topic_does_not_say_comes_from_the_broker() -> None:
     config = BrokerConfig({"num.partitions": "3", "default.replication.factor": "2"})
-    topic, _ = create_topic(cluster_of(1, 2), NewTopic("t"), config, RANDOM)
+    topic = create_topic(Draft(cluster_of(1, 2)), NewTopic("t"), config, RANDOM)
     assert [len(partition.replicas) for partition in topic.partitions] == [2, 2, 2]
 
 
@@ -62,7 +69,6 @@ def test_what_a_topic_does_not_say_comes_from_the_broker() -> None:
         ({"name": "__cluster_metadata"}, ErrorCode.invalid_request),
         ({"partitions": 0}, ErrorCode.invalid_partitions),
         ({"partitions": -2}, ErrorCode.invalid_partitions),
-        ({"partitions": 10_001}, ErrorCode.policy_violation),
         ({"replication_factor": 0}, ErrorCode.invalid_replication_factor),
         ({"replication_factor": 3}, ErrorCode.invalid_replication_factor),
         ({"configs": {"nothing": "1"}}, ErrorCode.invalid_config),
@@ -76,15 +82,71 @@ def test_what_a_topic_does_not_say_comes_from_the_broker() -> None:
     ],
 )
 def test_a_topic_that_cannot_be_is_refused(arguments: dict[str, Any], code: ErrorCode) -> None:
-    image = create_topic(with_topic(), NewTopic("a.b"), BrokerConfig(), RANDOM)[1].image
+    draft = Draft(with_topic())
+    create_topic(draft, NewTopic("a.b"), BrokerConfig(), RANDOM)
     with pytest.raises(KafkaError) as caught:
-        create_topic(image, NewTopic(**{"name": "new", **arguments}), BrokerConfig(), RANDOM)
+        create_topic(draft, NewTopic(**{"name": "new", **arguments}), BrokerConfig(), RANDOM)
     assert caught.value.code == code
 
 
+ASSIGNED = tuple((index, (0,)) for index in range(5_001))
+
+
+@pytest.mark.parametrize(
+    ("topics", "refused"),
+    [
+        ([NewTopic("a", 9_999)], False),
+        ([NewTopic("a", 10_000)], True),
+        ([NewTopic("a", 10_001)], True),
+        ([NewTopic("a", 5_001), NewTopic("b", 5_001)], True),
+        ([NewTopic("not legal!", 5_001), NewTopic("b", 5_001)], True),
+        ([NewTopic("a", 5_000), NewTopic("b", assignments=ASSIGNED)], True),
+        ([NewTopic("a", 9_998), NewTopic("b", -1)], True),
+        ([NewTopic("a", 9_998), NewTopic("b", -5)], False),
+        ([NewTopic(f"t{number}", 1) for number in range(5_000)], False),
+        ([NewTopic(f"t{number}", 1) for number in range(5_001)], True),
+        ([NewTopic(f"t{number}", 1, configs={"retention.ms": "1"}) for number in range(3_334)], True),
+        ([NewTopic(f"t{number}", -5) for number in range(20_000)], False),
+    ],
+)
+def test_one_request_may_create_as_much_as_with_kafka(topics: list[NewTopic], refused: bool) -> None:
+    if refused:
+        with pytest.raises(KafkaError) as caught:
+            create_topics(Draft(cluster_of(0)), topics, BrokerConfig(), RANDOM)
+        assert caught.value.code == ErrorCode.policy_violation
+    else:
+        assert len(create_topics(Draft(cluster_of(0)), topics, BrokerConfig(), RANDOM)) == len(topics)
+
+
+def test_topics_grow_by_no_more_partitions_together_than_one_alone() -> None:
+    draft = Draft(with_topic("t", 1))
+    create_topic(draft, NewTopic("u", 1), BrokerConfig(), RANDOM)
+    first, second = grow_topics(draft, [NewPartitions("t", 5_002), NewPartitions("u", 5_002)], RANDOM)
+    assert not isinstance(first, KafkaError)
+    assert isinstance(second, KafkaError)
+    assert second.code == ErrorCode.policy_violation
+    with pytest.raises(KafkaError, match="excessively large"):
+        grow_topics(draft, [NewPartitions(f"n{number}", 5) for number in range(10_001)], RANDOM)
+
+
+def test_names_that_differ_in_a_dot_alone_collide() -> None:
+    draft = Draft(with_topic("a_b.c"))
+    assert draft.collision("a.b_c") == "a_b.c"
+    assert draft.collision("abc") is None
+    create_topic(draft, NewTopic("x.y"), BrokerConfig(), RANDOM)
+    assert (draft.collision("x_y"), draft.collision("x.y")) == ("x.y", None)
+
+
+def test_only_the_topic_that_is_meant_is_deleted() -> None:
+    with pytest.raises(KafkaError) as caught:
+        delete_topic(Draft(with_topic("t", 1)), "t", uuid.uuid4())
+    assert caught.value.code == ErrorCode.unknown_topic_or_partition
+
+
 def test_a_topic_grows_by_partitions_with_as_many_replicas() -> None:
-    image = with_topic("t", 1)
-    topic, change = grow_topic(image, NewPartitions("t", 3), RANDOM)
+    draft = Draft(with_topic("t", 1))
+    topic = grow_topic(draft, NewPartitions("t", 3), RANDOM)
+    change = draft.change()
     assert [partition.replicas for partition in topic.partitions] == [(0,)] * 3
     assert isinstance(change.operations[0], Set)
     assert b'"partitions":{"0":[0],"1":[0],"2":[0]}' in change.operations[0].data
@@ -108,13 +170,14 @@ def test_growth_that_cannot_be_is_refused(
     name: str, total: int, assignments: Sequence[Sequence[int]] | None, code: ErrorCode
 ) -> None:
     with pytest.raises(KafkaError) as caught:
-        grow_topic(with_topic(), NewPartitions(name, total, assignments), RANDOM)
+        grow_topic(Draft(with_topic()), NewPartitions(name, total, assignments), RANDOM)
     assert caught.value.code == code
 
 
 def test_a_deleted_topic_leaves_nothing() -> None:
-    image = with_topic("t", 1)
-    topic, change = delete_topic(image, "t")
+    draft = Draft(with_topic("t", 1))
+    topic = delete_topic(draft, "t")
+    change = draft.change()
     assert (change.image.topics, change.image.names, change.image.configs) == ({}, {}, {})
     assert change.operations == [
         Delete("/brokers/topics/t/partitions/0/state"),
@@ -125,7 +188,7 @@ def test_a_deleted_topic_leaves_nothing() -> None:
     ]
     assert topic.name == "t"
     with pytest.raises(KafkaError):
-        delete_topic(change.image, "t")
+        delete_topic(Draft(change.image), "t")
 
 
 @pytest.mark.parametrize(

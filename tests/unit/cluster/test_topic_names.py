@@ -15,9 +15,3 @@ def test_anything_else_is_refused(name: str) -> None:
     with pytest.raises(KafkaError, match="Topic name is invalid") as caught:
         topic_names.validate(name)
     assert caught.value.code == ErrorCode.invalid_topic_exception
-
-
-def test_names_that_differ_in_dots_and_underscores_collide() -> None:
-    assert topic_names.collision("a.b_c", ["x", "a_b.c"]) == "a_b.c"
-    assert topic_names.collision("a.b", ["a.b", "ab"]) is None
-    assert topic_names.collision("ab", ["a.b"]) is None

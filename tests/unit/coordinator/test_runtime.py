@@ -262,7 +262,7 @@ def test_deleted_offsets_are_gone_after_a_restart(world: World) -> None:
 
 def test_offsets_of_a_deleted_topic_are_gone_after_a_restart(world: World) -> None:
     world.commit()
-    world.coordinator.topics_deleted(frozenset({"t"}))
+    list(world.coordinator.topics_deleted(frozenset({"t"})))
     assert world.offset() is None
     assert world.restarted().offset() is None
 

@@ -97,7 +97,7 @@ async def test_others_go_on_while_a_disk_is_slow(broker: Broker, disk: Disk) -> 
 
 async def test_fewer_records_than_asked_for_do_not_wait(tmp_path: Path, disk: Disk, broker: Broker) -> None:
     broker.config = LogConfig(flush_messages=10)
-    broker.replicas.reconfigure("a")
+    list(broker.replicas.reconfigure({"a"}))
     broker.append(broker.a, 9)
     assert (broker.a.high_watermark, disk.syncs) == (9, 0)
     await broker.append(broker.a)
@@ -110,7 +110,7 @@ async def test_the_disk_is_not_waited_for_any_more_once_the_setting_says_so(brok
     assert await asyncio.to_thread(disk.begun.wait, 10)
     second = broker.append(broker.a)
     broker.config = LogConfig(flush_messages=1000)
-    broker.replicas.reconfigure("a")
+    list(broker.replicas.reconfigure({"a"}))
     disk.free.set()
     await first
     assert not broker.a.awaits_flush
@@ -122,7 +122,7 @@ async def test_the_disk_is_not_waited_for_any_more_once_the_setting_says_so(brok
 
 async def test_what_follows_too_few_records_is_seen_at_once_beside_a_flush(broker: Broker, disk: Disk) -> None:
     broker.config = LogConfig(flush_messages=10)
-    broker.replicas.reconfigure("a")
+    list(broker.replicas.reconfigure({"a"}))
     disk.hold(broker.a)
     first = broker.append(broker.a, 10)
     assert await asyncio.to_thread(disk.begun.wait, 10)
@@ -196,7 +196,7 @@ async def test_after_a_failed_fsync_the_next_start_trusts_nothing(
 
 async def test_a_flush_in_the_background_that_fails_is_found(broker: Broker, disk: Disk) -> None:
     broker.config = LogConfig(flush_ms=0)
-    broker.replicas.reconfigure("a")
+    list(broker.replicas.reconfigure({"a"}))
     broker.append(broker.a)
     disk.error = errno.ENOSPC
     broker.replicas.flush_due()
@@ -210,7 +210,7 @@ async def test_a_log_that_is_deleted_while_it_is_flushed_is_no_failure(broker: B
     disk.hold(broker.a)
     done = broker.append(broker.a)
     assert await asyncio.to_thread(disk.begun.wait, 10)
-    broker.replicas.delete_topic("a")
+    broker.replicas.delete_files(broker.replicas.withdraw({"a"}))
     disk.free.set()
     await asyncio.gather(done, return_exceptions=True)
     assert broker.offline == []

@@ -45,7 +45,7 @@ class Setup:
 
     def configure(self, **changes: object) -> Partition:
         self.config = LogConfig(**changes)  # type: ignore[arg-type]
-        self.replicas.reconfigure("t")
+        list(self.replicas.reconfigure({"t"}))
         return self.partition
 
 

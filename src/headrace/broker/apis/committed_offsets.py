@@ -13,10 +13,17 @@ from headrace.coordinator.records import NO_LEADER_EPOCH, NO_TIMESTAMP, Committe
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.shard import OffsetToCommit
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps, chunks, in_slices
 from headrace.types import Request, new_tuple
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields, put_count, put_string
+from headrace.wire.items import made_of
 
+_OFTEN = 256
+"""Entries of a request that are looked at before others may have a turn."""
+_MAX_COMMIT = 10_000
+"""Offsets in one commit, which is one batch of `__consumer_offsets`. With Kafka, too, they have to fit its megabyte."""
+_DELETED_AT_ONCE = 1000
 _TOPIC_IDS_SINCE = 10
 _EPOCHS_SINCE = 9
 _INSTANCES_SINCE = 7
@@ -63,8 +70,11 @@ class OffsetApis:
             ApiKey.OFFSET_DELETE: self.delete,
         }
 
-    def commit(self, context: RequestContext, request: Request) -> RawReply:
+    def commit(self, context: RequestContext, request: Request) -> RawReply | Steps[RawReply]:
         """Commits what names an existing partition; the answer has an error code per partition."""
+        return in_slices(self._commit(context, request))
+
+    def _commit(self, context: RequestContext, request: Request) -> Steps[RawReply]:
         version = context.api_version
         now_ms = time.time_ns() // 1_000_000
         expire_timestamp = _expire_timestamp(request, now_ms) if version <= _LAST_RETENTION else NO_TIMESTAMP
@@ -83,7 +93,11 @@ class OffsetApis:
             topic_id, partition_count = self._topics.describe(name) or _NO_TOPIC
             errors = [unknown] * len(partitions)
             answers.append((topic, errors))
+            if len(answers) % _OFTEN == 0:
+                yield
             for place, partition in enumerate(partitions):
+                if place % _OFTEN == _OFTEN - 1:
+                    yield
                 index = partition.partition_index
                 if 0 <= index < partition_count:
                     places.append((errors, place))
@@ -100,6 +114,8 @@ class OffsetApis:
         if not to_commit:
             return RawReply((_commit_answer(answers, version),))
         try:
+            if len(to_commit) > _MAX_COMMIT:
+                raise KafkaError(ErrorCode.invalid_commit_offset_size)
             committed = self._coordinator.commit_offsets(
                 request.group_id,
                 request.member_id,
@@ -121,14 +137,16 @@ class OffsetApis:
         """Committed offsets of one group, or since version 8 of several (KIP-709); no topics means all."""
         require_stable = getattr(request, "require_stable", False)
         if context.api_version >= 8:
-            return {"groups": [self._fetch_group(context, group, require_stable) for group in request.groups]}
+            return {"groups": made_of(request.groups, lambda group: self._fetch_group(context, group, require_stable))}
         answer = self._fetch_group(context, request, require_stable)
         if context.api_version < 2 and answer["error_code"] is not ErrorCode.none:
             # Version 1 has no error code of its own.
             answer["topics"] = [
                 {
                     "name": topic.name,
-                    "partitions": [_no_offset(index, answer["error_code"]) for index in topic.partition_indexes],
+                    "partitions": made_of(
+                        topic.partition_indexes, lambda index: _no_offset(index, answer["error_code"])
+                    ),
                 }
                 for topic in request.topics
             ]
@@ -158,18 +176,17 @@ class OffsetApis:
                 (_name_of(topic, by_id=by_id), self._resolve(topic, by_id=by_id)[0], topic.partition_indexes)
                 for topic in request.topics
             ]
-        answer["topics"] = [
-            {
-                **label,
-                "partitions": [
-                    self._fetch_partition(
-                        group_id, name, index, label.get("topic_id") if by_id else None, require_stable
-                    )
-                    for index in partitions
-                ],
-            }
-            for label, name, partitions in wanted
-        ]
+
+        def fetched(topic: tuple[dict[str, Any], str | None, Sequence[int]]) -> Fields:
+            label, name, partitions = topic
+            topic_id = label.get("topic_id") if by_id else None
+
+            def partition(index: int) -> Fields:
+                return self._fetch_partition(group_id, name, index, topic_id, require_stable)
+
+            return {**label, "partitions": made_of(partitions, partition)}
+
+        answer["topics"] = made_of(wanted, fetched)
         return answer
 
     def _fetch_partition(
@@ -177,16 +194,22 @@ class OffsetApis:
     ) -> Fields:
         if topic is None:
             return _no_offset(index, ErrorCode.unknown_topic_id)
-        if require_stable and self._coordinator.is_unstable(group_id, topic, index):
-            return _no_offset(index, ErrorCode.unstable_offset_commit)
-        offset = self._coordinator.committed_offsets(group_id).get(topic, {}).get(index)
+        try:
+            if require_stable and self._coordinator.is_unstable(group_id, topic, index):
+                return _no_offset(index, ErrorCode.unstable_offset_commit)
+            offset = self._coordinator.committed_offsets(group_id).get(topic, {}).get(index)
+        except KafkaError as error:
+            return _no_offset(index, error.code)  # the group went away while a long answer was made
         if offset is None or (topic_id is not None and offset.topic_id not in (b"", topic_id.bytes)):
             # Never committed, or committed to an earlier topic of the same name.
             return _no_offset(index)
         return _offset(index, offset)
 
-    def delete(self, _: RequestContext, request: Request) -> Fields:
+    def delete(self, _: RequestContext, request: Request) -> Fields | Steps[Fields]:
         """Deletes offsets that no member of the group is using (KIP-496)."""
+        return in_slices(self._delete(request))
+
+    def _delete(self, request: Request) -> Steps[Fields]:
         answers: list[dict[str, Any]] = []
         accepted: list[dict[str, Any]] = []
         to_delete: list[tuple[str, int]] = []
@@ -199,9 +222,16 @@ class OffsetApis:
                 if 0 <= partition.partition_index < partition_count:
                     accepted.append(answer)
                     to_delete.append((name, partition.partition_index))
+                if len(partitions) % _OFTEN == 0:
+                    yield
             answers.append({"name": name, "partitions": partitions})
+            yield
+        errors: list[ErrorCode] = []
         try:
-            errors = self._coordinator.delete_offsets(request.group_id, to_delete)
+            # Even with nothing to delete the group is looked at.
+            for some in chunks(to_delete, _DELETED_AT_ONCE) if to_delete else ([],):
+                errors += self._coordinator.delete_offsets(request.group_id, some)
+                yield
         except KafkaError as error:
             return {"error_code": error.code, "topics": []}
         for answer, code in zip(accepted, errors, strict=True):

@@ -81,9 +81,11 @@ def _with_items(
     present = [item for item in text.split(",") if item]
     wanted = [item.strip() for item in items.split(",")]
     if operation == APPEND:
-        present.extend(item for item in wanted if item not in present)
+        known = set(present)
+        present.extend(item for item in wanted if item not in known)
     else:
-        present = [item for item in present if item not in wanted]
+        unwanted = set(wanted)
+        present = [item for item in present if item not in unwanted]
     return ",".join(present)
 
 

@@ -26,10 +26,13 @@ from headrace.cluster.image import (
     TOPIC_CONFIG,
     ConfigResource,
 )
+from headrace.cluster.topic_changes import check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Pace
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
+from headrace.wire.items import made_of
 
 # Resource types as requests carry them.
 TOPIC: Final = 2
@@ -63,7 +66,7 @@ class ConfigApis:
 
     def describe_configs(self, context: RequestContext, request: Request) -> Reply:
         """The settings of each resource, with synonyms and documentation only where they are wanted."""
-        return {"results": [self._described(resource, request) for resource in request.resources]}
+        return {"results": made_of(request.resources, lambda resource: self._described(resource, request), few=1)}
 
     async def incremental_alter_configs(self, context: RequestContext, request: Request) -> Reply:
         """Set, delete, append to and subtract from single settings (KIP-339); a resource changes whole or not."""
@@ -105,14 +108,11 @@ class ConfigApis:
             ),
             GROUP: sorted(resource.name for resource in image.configs if resource.kind == GROUP_CONFIG),
         }
-        types = getattr(request, "resource_types", (CLIENT_METRICS,)) or tuple(named)
+        types = tuple(dict.fromkeys(getattr(request, "resource_types", (CLIENT_METRICS,)))) or tuple(named)
         if any(wanted not in named for wanted in types):
             return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
-        return {
-            "config_resources": [
-                {"resource_name": name, "resource_type": wanted} for wanted in types for name in named[wanted]
-            ]
-        }
+        listed = [(name, wanted) for wanted in types for name in named[wanted]]
+        return {"config_resources": made_of(listed, lambda each: {"resource_name": each[0], "resource_type": each[1]})}
 
     def _described(self, resource: Any, request: Request) -> dict[str, Any]:
         described = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
@@ -149,11 +149,13 @@ class ConfigApis:
             return client_metrics_entries(image.config(CLIENT_METRICS_CONFIG, name), keys)
         raise _invalid(f"Unexpected resource type {resource_type} for resource {name}")
 
-    async def _alter(self, request: Request, alteration: Callable[[Any], Alteration]) -> list[dict[str, Any]]:
+    async def _alter(self, request: Request, alteration: Callable[[Any], Alteration]) -> Sequence[dict[str, Any]]:
         """One answer for each resource, in order: resources that are asked for twice are refused."""
         times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
         problems: list[KafkaError | None] = []
         accepted: list[tuple[ConfigResource, Alteration]] = []
+        records = 0
+        pace = Pace()
         for resource in request.resources:
             try:
                 if times[resource.resource_type, resource.resource_name] > 1:
@@ -167,18 +169,23 @@ class ConfigApis:
                 else:
                     self._check_resource(resource.resource_type, resource.resource_name, change)
                     accepted.append((_resource(resource), change))
+                    records += len(resource.configs)
             except KafkaError as error:
-                problems.append(error)
+                problems.append(error.with_traceback(None))
             else:
                 problems.append(None)
+            await pace.rest()
+        check_records(max(records, len(accepted)))
         outcome = await self._controller.alter_configs(accepted, validate_only=request.validate_only)
         failed = {resource: error for (resource, _), error in zip(accepted, outcome, strict=True)}
-        return [
-            _altered(
-                resource, problem or (failed.get(_resource(resource)) if resource.resource_type in _KINDS else None)
-            )
-            for resource, problem in zip(request.resources, problems, strict=True)
-        ]
+
+        def altered(place: int) -> dict[str, Any]:
+            resource, problem = request.resources[place], problems[place]
+            if problem is None and resource.resource_type in _KINDS:
+                problem = failed.get(_resource(resource))
+            return _altered(resource, problem)
+
+        return made_of(range(len(problems)), altered)
 
     def _check_resource(self, resource_type: int, name: str, change: Alteration) -> None:
         if resource_type == TOPIC:

@@ -16,6 +16,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
 
 _MEMBER_ID_FROM_CLIENT_SINCE: Final = 1
 _CLASSIC: Final = 0
@@ -25,6 +26,8 @@ _ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits: all that can be allowed on a group (KIP-430)."""
 _NOT_ASKED: Final = -(2**31)
 _NO_ID: Final = bytes(16)
+_MAX_TOPIC_NAMES: Final = 10_000
+"""Of one member. They go into one record of `__consumer_offsets`, which has room for a few more of them."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -44,6 +47,7 @@ class ConsumerGroupApis:
     def heartbeat(self, context: RequestContext, request: Request) -> Fields:
         """A member joins, stays, changes its subscription, says what it owns, or leaves."""
         try:
+            _check_names(request)
             result = self._coordinator.consumer_heartbeat(request.group_id, _heartbeat(context, request))
         except KafkaError as error:
             return {
@@ -62,7 +66,8 @@ class ConsumerGroupApis:
     def describe(self, _: RequestContext, request: Request) -> Fields:
         """State, epochs, members and their assignments of each group; as with Kafka, those without a name first."""
         operations = _ALL_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
-        return {"groups": [self._describe(group_id, operations) for group_id in sorted(request.group_ids, key=bool)]}
+        names = sorted(request.group_ids, key=bool)
+        return {"groups": made_of(names, lambda group_id: self._describe(group_id, operations))}
 
     def _describe(self, group_id: str, operations: int) -> Fields:
         try:
@@ -116,6 +121,16 @@ class ConsumerGroupApis:
             for each in _by_topic(partitions)
             if (name := self._topic_name(each["topic_id"])) is not None
         ]
+
+
+def _check_names(request: Request) -> None:
+    names = request.subscribed_topic_names
+    if names is not None and len(names) > _MAX_TOPIC_NAMES:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"SubscribedTopicNames has {len(names)} names, {_MAX_TOPIC_NAMES} are allowed:"
+            " subscribe with a regular expression.",
+        )
 
 
 def _heartbeat(context: RequestContext, request: Request) -> ConsumerHeartbeat:

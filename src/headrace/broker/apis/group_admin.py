@@ -9,9 +9,11 @@ from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.shard import Group
 from headrace.coordinator.states import GroupState
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps, in_slices
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
 
 _CLASSIC = "classic"
 _CONSUMER = "consumer"
@@ -37,28 +39,30 @@ class GroupAdminApis:
         """Groups in one of the states (KIP-518) and of one of the types (KIP-848) asked for, in any case of letters."""
         states = {state.strip().lower() for state in getattr(request, "states_filter", ())}
         types = {group_type.lower() for group_type in getattr(request, "types_filter", ())}
-        return {
-            "groups": [
-                {
-                    "group_id": group.group_id,
-                    "protocol_type": group.protocol_type or "",
-                    "group_state": group.state,
-                    "group_type": _type_of(group),
-                }
-                for group in self._coordinator.groups()
-                if (not states or group.state.lower() in states) and (not types or _type_of(group) in types)
-            ]
-        }
+
+        def is_wanted(group: Group) -> bool:
+            return (not states or group.state.lower() in states) and (not types or _type_of(group) in types)
+
+        def listed(group: Group) -> Fields:
+            return {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type or "",
+                "group_state": group.state,
+                "group_type": _type_of(group),
+            }
+
+        return {"groups": made_of([group for group in self._coordinator.groups() if is_wanted(group)], listed)}
 
     def describe(self, context: RequestContext, request: Request) -> Fields:
         """State, protocol and members of each group."""
         # Until there are ACLs everybody may do everything.
         operations = _ALL_OPERATIONS if getattr(request, "include_authorized_operations", False) else _NOT_ASKED
-        groups = [self._describe(context, group_id) for group_id in request.groups]
-        for group in groups:
-            if "error_code" not in group:
-                group["authorized_operations"] = operations
-        return {"groups": groups}
+
+        def described(group_id: str) -> Fields:
+            group = self._describe(context, group_id)
+            return group if "error_code" in group else {**group, "authorized_operations": operations}
+
+        return {"groups": made_of(request.groups, described)}
 
     def _describe(self, context: RequestContext, group_id: str) -> dict[str, Any]:
         nothing = {"group_id": group_id, "group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
@@ -81,8 +85,11 @@ class GroupAdminApis:
             "members": [_describe_member(group, member) for member in group.membership.members.values()],
         }
 
-    def delete(self, _: RequestContext, request: Request) -> Fields:
+    def delete(self, _: RequestContext, request: Request) -> Fields | Steps[Fields]:
         """Deletes groups without members, and their offsets."""
+        return in_slices(self._deleted(request))
+
+    def _deleted(self, request: Request) -> Steps[Fields]:
         results = []
         for group_id in dict.fromkeys(request.groups_names):
             error = ErrorCode.none
@@ -91,6 +98,7 @@ class GroupAdminApis:
             except KafkaError as failure:
                 error = failure.code
             results.append({"group_id": group_id, "error_code": error})
+            yield
         return {"results": results}
 
 

@@ -4,6 +4,7 @@ Requests become the coordinator's own types here, and results become answers for
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -14,15 +15,26 @@ from headrace.coordinator.effects import JoinResult, SyncResult
 from headrace.coordinator.requests import Join, Leaver, Sync
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps, chunks, in_slices
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
+
+log = logging.getLogger(__name__)
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 """Key types of FindCoordinator."""
 
+_LEAVERS_AT_ONCE: Final = 500
+_MAX_PROTOCOLS: Final = 100
+_MAX_METADATA: Final = 4 * 1024 * 1024
+"""Bytes of one member. All members of a group have to fit one record of `__consumer_offsets`, a megabyte by default."""
 _NO_REASON: Final = "not provided"
 _MILLISECOND = timedelta(milliseconds=1)
+
+
+_NOT_JOINED: Final[Fields] = {"generation_id": -1, "protocol_name": "", "leader": "", "members": ()}
 
 
 class Endpoint(NamedTuple):
@@ -69,12 +81,16 @@ class GroupApis:
                 ) from error
         here = self._endpoint(context)._asdict()
         keys = getattr(request, "coordinator_keys", ())
-        coordinators = [{"key": key, **here, "error_message": ""} for key in keys]
+        coordinators = made_of(keys, lambda key: {"key": key, **here, "error_message": ""})
         # Kafka fills the message of a success so, and clients that log it expect text.
         return {**here, "error_message": "NONE", "coordinators": coordinators}
 
     async def join(self, context: RequestContext, request: Request) -> Fields:
         """Answered when the join phase completes (JoinGroup)."""
+        try:
+            _check_metadata(context, request)
+        except KafkaError as error:
+            return {**_NOT_JOINED, "error_code": error.code, "member_id": request.member_id}
         version = context.api_version
         client_id = context.client_id or ""
         instance_id = getattr(request, "group_instance_id", None)
@@ -154,7 +170,7 @@ class GroupApis:
             error = ErrorCode.none if is_loading else failure.code
         return {"error_code": error}
 
-    def leave(self, context: RequestContext, request: Request) -> Fields:
+    def leave(self, context: RequestContext, request: Request) -> Fields | Steps[Fields]:
         """Removes members at their own wish or an admin's (LeaveGroup)."""
         if context.api_version >= 3:
             leavers = [
@@ -167,20 +183,39 @@ class GroupApis:
             ]
         else:
             leavers = [Leaver(member_id=request.member_id, instance_id=None, reason=_NO_REASON)]
-        try:
-            errors = self._coordinator.leave(request.group_id, leavers)
-        except KafkaError as error:
-            if error.code is not ErrorCode.unknown_member_id:
-                return {"error_code": error.code, "members": []}
-            errors = [error.code] * len(leavers)
+        return in_slices(self._left(context, request.group_id, leavers))
+
+    def _left(self, context: RequestContext, group_id: str, leavers: list[Leaver]) -> Steps[Fields]:
+        errors: list[ErrorCode] = []
+        for some in chunks(leavers, _LEAVERS_AT_ONCE):
+            try:
+                errors += self._coordinator.leave(group_id, some)
+            except KafkaError as error:
+                if error.code is not ErrorCode.unknown_member_id:
+                    return {"error_code": error.code, "members": []}
+                errors += [error.code] * len(some)
+            yield
         if context.api_version < 3:
             return {"error_code": errors[0]}
-        return {
-            "members": [
-                {"member_id": leaver.member_id, "group_instance_id": leaver.instance_id, "error_code": error}
-                for leaver, error in zip(leavers, errors, strict=True)
-            ]
-        }
+        answered = list(zip(leavers, errors, strict=True))
+        return {"members": made_of(answered, _leaver_answer)}
+
+
+def _leaver_answer(answered: tuple[Leaver, ErrorCode]) -> Fields:
+    leaver, error = answered
+    return {"member_id": leaver.member_id, "group_instance_id": leaver.instance_id, "error_code": error}
+
+
+def _check_metadata(context: RequestContext, request: Request) -> None:
+    """Raise KafkaError(invalid_request) for a member whose group could never be written to `__consumer_offsets`."""
+    size = sum(len(protocol.metadata) for protocol in request.protocols)
+    if len(request.protocols) > _MAX_PROTOCOLS or size > _MAX_METADATA:
+        message = (
+            f"JoinGroup of group {request.group_id[:100]!r} names {len(request.protocols)} assignors with {size} bytes"
+            f" of metadata: at most {_MAX_PROTOCOLS} assignors and {_MAX_METADATA} bytes are allowed"
+        )
+        log.warning("%s (client %s at %s)", message, context.client_id, context.client_host)
+        raise KafkaError(ErrorCode.invalid_request, message)
 
 
 def _ms(duration: timedelta) -> int:

@@ -2,17 +2,23 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.broker.log_mover import LogMover
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.slices import Steps, chunks, in_slices
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 
 log = logging.getLogger(__name__)
+
+
+_OFTEN: Final = 256
+_LOGGED: Final = 10
+"""Refused moves of one request that have a line each in the log."""
 
 
 class LogDirsApi:
@@ -28,11 +34,18 @@ class LogDirsApi:
             ApiKey.ALTER_REPLICA_LOG_DIRS: self.alter_replica_log_dirs,
         }
 
-    def describe_log_dirs(self, _: RequestContext, request: Any) -> Reply:
+    def describe_log_dirs(self, _: RequestContext, request: Any) -> Reply | Steps[Reply]:
         """Sizes in bytes; all partitions when none are named. A directory that is offline has the error and no more."""
-        wanted = None
+        return in_slices(self._described(request))
+
+    def _described(self, request: Any) -> Steps[Reply]:
+        wanted: set[TopicPartition] | None = None
         if request.topics is not None:
-            wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+            wanted = set()
+            for topic in request.topics:
+                for some in chunks(topic.partitions, _OFTEN):
+                    wanted.update([TopicPartition(topic.topic, index) for index in some])
+                    yield
         by_directory: dict[Path, dict[str, list[Fields]]] = {}
 
         def add(directory: Path, topic_partition: TopicPartition, size: int, lag: int, *, is_future: bool) -> None:
@@ -49,7 +62,8 @@ class LogDirsApi:
         for partition in self._replicas.partitions():
             lag = max(0, partition.high_watermark - partition.log_end_offset)
             add(partition.log.directory.parent, partition.topic_partition, partition.log.size, lag, is_future=False)
-        for topic_partition, move in self._mover.moves.items():
+            yield
+        for topic_partition, move in tuple(self._mover.moves.items()):
             lag = move.log.log_end_offset - move.end_offset
             add(move.target, topic_partition, move.size, lag, is_future=True)
         results: list[Fields] = [
@@ -76,21 +90,28 @@ class LogDirsApi:
         ]
         return {"results": results}
 
-    def alter_replica_log_dirs(self, _: RequestContext, request: Any) -> Reply:
+    def alter_replica_log_dirs(self, _: RequestContext, request: Any) -> Reply | Steps[Reply]:
         """Begin to move replicas; DescribeLogDirs tells how far they are."""
-        outcomes: dict[str, list[Fields]] = {}
-        for wanted in request.dirs:
-            for topic in wanted.topics:
-                outcomes.setdefault(topic.name, []).extend(
-                    {"partition_index": index, "error_code": self._moved(topic.name, index, wanted.path)}
-                    for index in topic.partitions
-                )
-        return {"results": [{"topic_name": name, "partitions": found} for name, found in outcomes.items()]}
+        return in_slices(self._altered(request))
 
-    def _moved(self, topic: str, index: int, path: str) -> ErrorCode:
-        try:
-            self._mover.move(topic, index, Path(path))
-        except KafkaError as error:
-            log.warning("%s-%d is not moved to %s: %s", topic, index, path, error)
-            return error.code
-        return ErrorCode.none
+    def _altered(self, request: Any) -> Steps[Reply]:
+        outcomes: dict[str, list[Fields]] = {}
+        refused = 0
+        for wanted in request.dirs:
+            path = Path(wanted.path)
+            for topic in wanted.topics:
+                found = outcomes.setdefault(topic.name, [])
+                for index in topic.partitions:
+                    error = ErrorCode.none
+                    try:
+                        self._mover.move(topic.name, index, path)
+                    except KafkaError as failure:
+                        error = failure.code
+                        refused += 1
+                        if refused <= _LOGGED:
+                            log.warning("%s-%d is not moved to %s: %s", topic.name, index, path, failure)
+                    found.append({"partition_index": index, "error_code": error})
+                    yield
+        if refused > _LOGGED:
+            log.warning("%d more partitions of the same request are not moved", refused - _LOGGED)
+        return {"results": [{"topic_name": name, "partitions": found} for name, found in outcomes.items()]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.cluster import topic_names
@@ -12,8 +13,10 @@ from headrace.cluster.image import NO_LEADER, BrokerImage, PartitionImage, Topic
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps, in_slices
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
+from headrace.wire.items import made_of
 
 UNKNOWN_OPERATIONS: Final = -(2**31)
 """What the authorized operations are when nobody asked (KIP-430)."""
@@ -44,7 +47,9 @@ class MetadataApis:
         asked = request.topics
         if asked is None or (context.api_version == 0 and not asked):
             return self._metadata(
-                context, request, [self._topic(context, t) for t in self._controller.image.topics.values()]
+                context,
+                request,
+                made_of(tuple(self._controller.image.topics.values()), lambda topic: self._topic(context, topic)),
             )
         if context.api_version < 12 and any(_by_id(topic) or topic.name is None for topic in asked):
             return _invalid_metadata(asked)
@@ -57,7 +62,7 @@ class MetadataApis:
         may_create = self._config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True)
         if missing and may_create:
             return self._create_and_answer(context, request, names, missing)
-        return self._metadata(context, request, [self._topic_by_name(context, name, {}) for name in names])
+        return self._metadata(context, request, made_of(names, lambda name: self._topic_by_name(context, name, {})))
 
     def describe_cluster(self, context: RequestContext, request: Request) -> Reply:
         """Brokers, controller and cluster id; the brokers' endpoints only, as no broker here is a KRaft controller."""
@@ -79,17 +84,22 @@ class MetadataApis:
             ),
         }
 
-    def describe_topic_partitions(self, context: RequestContext, request: Request) -> Reply:
+    def describe_topic_partitions(self, context: RequestContext, request: Request) -> Reply | Steps[Reply]:
         """Partitions of topics in order of name, a page at a time: `next_cursor` says where to go on (KIP-966)."""
+        return in_slices(self._page(context, request))
+
+    def _page(self, context: RequestContext, request: Request) -> Steps[Reply]:
         image, cursor = self._controller.image, request.cursor
         first, start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
         asked = {topic.name for topic in request.topics}
         names = sorted(name for name in asked or image.topics if name >= first)
         if start < 0 or (cursor is not None and asked and first not in asked):
-            return {"topics": [{**_missing_topic(name), "error_code": ErrorCode.invalid_request} for name in asked]}
+            invalid = {"error_code": ErrorCode.invalid_request}
+            return {"topics": made_of(tuple(asked), lambda name: {**_missing_topic(name), **invalid})}
         left = max(1, min(request.response_partition_limit, self._config.max_request_partition_size_limit))
         topics: list[dict[str, Any]] = []
         for name in names:
+            yield
             if left == 0:
                 return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
             topic = image.topics.get(name)
@@ -123,7 +133,7 @@ class MetadataApis:
                 await self._controller.create_internal_topic(name)
             except KafkaError as error:
                 errors[name] = error
-        return self._metadata(context, request, [self._topic_by_name(context, name, errors) for name in names])
+        return self._metadata(context, request, made_of(names, lambda name: self._topic_by_name(context, name, errors)))
 
     def _metadata(self, context: RequestContext, request: Request, topics: Sequence[dict[str, Any]]) -> Reply:
         image = self._controller.image
@@ -131,7 +141,7 @@ class MetadataApis:
         if getattr(request, "include_cluster_authorized_operations", False):
             operations = CLUSTER_OPERATIONS
         if getattr(request, "include_topic_authorized_operations", False):
-            topics = [{**topic, "topic_authorized_operations": TOPIC_OPERATIONS} for topic in topics]
+            topics = made_of(topics, lambda topic: {**topic, "topic_authorized_operations": TOPIC_OPERATIONS})
         return {
             "brokers": self._brokers(context),
             "cluster_id": image.cluster_id,
@@ -140,17 +150,16 @@ class MetadataApis:
             "cluster_authorized_operations": operations,
         }
 
-    def _topics_by_id(self, context: RequestContext, asked: Iterable[Any]) -> list[dict[str, Any]]:
+    def _topics_by_id(self, context: RequestContext, asked: Iterable[Any]) -> Sequence[dict[str, Any]]:
         image = self._controller.image
-        described = []
-        for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id is not None):
+
+        def described(topic_id: UUID) -> dict[str, Any]:
             topic = image.topic_by_id(topic_id)
-            described.append(
-                self._topic(context, topic)
-                if topic is not None
-                else {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": ()}
-            )
-        return described
+            if topic is not None:
+                return self._topic(context, topic)
+            return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": ()}
+
+        return made_of(tuple(dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id is not None)), described)
 
     def _topic_by_name(self, context: RequestContext, name: str, errors: dict[str, KafkaError]) -> dict[str, Any]:
         topic = self._controller.image.topics.get(name)
@@ -169,7 +178,9 @@ class MetadataApis:
             "name": topic.name,
             "topic_id": topic.topic_id,
             "is_internal": topic_names.is_internal(topic.name),
-            "partitions": [self._partition(context, index, topic.partitions[index]) for index in chosen],
+            "partitions": made_of(
+                chosen, lambda index: self._partition(context, index, topic.partitions[index]), few=64
+            ),
         }
 
     def _partition(self, context: RequestContext, index: int, partition: PartitionImage) -> dict[str, Any]:
@@ -224,20 +235,20 @@ def _missing_topic(name: str) -> dict[str, Any]:
     }
 
 
-def _invalid_metadata(asked: Iterable[Any]) -> Reply:
+def _invalid_metadata(asked: Sequence[Any]) -> Reply:
     """The answer to topics without a name, or with an id before version 12: every topic is refused."""
     return {
         "brokers": (),
         "cluster_id": None,
         "controller_id": NO_LEADER,
         "error_code": ErrorCode.invalid_request,
-        "topics": [
-            {
+        "topics": made_of(
+            asked,
+            lambda topic: {
                 "error_code": ErrorCode.invalid_request,
                 "name": topic.name or "",
                 "topic_id": getattr(topic, "topic_id", None),
                 "partitions": (),
-            }
-            for topic in asked
-        ],
+            },
+        ),
     }

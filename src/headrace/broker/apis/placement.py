@@ -7,7 +7,7 @@ there can be is the one that is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.cluster.image import MetadataImage, PartitionImage
@@ -15,6 +15,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -39,37 +40,34 @@ class PlacementApis:
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
             raise KafkaError(ErrorCode.invalid_request, f"election type {election_type} is neither 0 nor 1")
+
+        def results_of(topic: Any) -> Fields:
+            return {
+                "topic": topic.topic,
+                "partition_result": made_of(
+                    topic.partitions, lambda index: {"partition_id": index, **self._not_needed(topic.topic, index)}
+                ),
+            }
+
         return {
             "error_code": ErrorCode.none,
-            "replica_election_results": [
-                {
-                    "topic": topic.topic,
-                    "partition_result": [
-                        {"partition_id": index, **self._not_needed(topic.topic, index)} for index in topic.partitions
-                    ],
-                }
-                for topic in request.topic_partitions or ()
-            ],
+            "replica_election_results": made_of(request.topic_partitions or (), results_of),
         }
 
     def alter_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
         """KIP-455."""
+
+        def response_to(topic: Any) -> Fields:
+            def partition(wanted: Any) -> Fields:
+                index = wanted.partition_index
+                return {"partition_index": index, **self._reassigned(topic.name, index, wanted.replicas)}
+
+            return {"name": topic.name, "partitions": made_of(topic.partitions, partition)}
+
         return {
             "error_code": ErrorCode.none,
             "error_message": None,
-            "responses": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        {
-                            "partition_index": partition.partition_index,
-                            **self._reassigned(topic.name, partition.partition_index, partition.replicas),
-                        }
-                        for partition in topic.partitions
-                    ],
-                }
-                for topic in request.topics
-            ],
+            "responses": made_of(request.topics, response_to),
         }
 
     def list_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:

@@ -8,6 +8,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
 
 
 class ProducersApi:
@@ -38,15 +39,14 @@ class ProducersApi:
 
     def describe_producers(self, _: RequestContext, request: Any) -> Reply:
         """The producers that partitions remember (KIP-664)."""
-        return {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [self._describe_one(topic.name, index) for index in topic.partition_indexes],
-                }
-                for topic in request.topics
-            ]
-        }
+
+        def described(topic: Any) -> Fields:
+            return {
+                "name": topic.name,
+                "partitions": made_of(topic.partition_indexes, lambda index: self._describe_one(topic.name, index)),
+            }
+
+        return {"topics": made_of(request.topics, described)}
 
     def _describe_one(self, topic: str, index: int) -> Fields:
         try:

@@ -13,10 +13,15 @@ from headrace.cluster.image import TopicImage
 from headrace.cluster.topic_changes import NewPartitions, NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Pace
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
+from headrace.wire.items import made_of
 
 _DUPLICATE = "Duplicate topic name."
+
+_Deletion = tuple[str | None, uuid.UUID | None, KafkaError | None]
+"""Name, id, and why the topic is not deleted, if it is not."""
 
 
 class TopicApis:
@@ -36,13 +41,19 @@ class TopicApis:
 
     async def create_topics(self, context: RequestContext, request: Request) -> Reply:
         """Create topics, or with validate_only say whether they could be; answered once they are durable and led."""
-        repeated = _repeated(topic.name for topic in request.topics)
-        wanted = {topic.name: _new_topic(topic) for topic in request.topics if topic.name not in repeated}
-        results = await self._controller.create_topics(tuple(wanted.values()), validate_only=request.validate_only)
+        repeated = set(_repeated(topic.name for topic in request.topics))
+        pace = Pace()
+        wanted: dict[str, NewTopic] = {}
+        for topic in request.topics:
+            if topic.name not in repeated:
+                wanted[topic.name] = _new_topic(topic)
+            await pace.rest()
+        news = tuple(wanted.values())
+        results = await self._controller.create_topics(news, validate_only=request.validate_only)
         defaults = topic_entries(self._config, {})
-        topics = [self._created(new, result, defaults) for new, result in zip(wanted.values(), results, strict=True)]
-        topics.extend(_failed(name, KafkaError(ErrorCode.invalid_request, _DUPLICATE)) for name in repeated)
-        return {"topics": topics}
+        duplicates = [(NewTopic(name), _invalid(_DUPLICATE)) for name in repeated]
+        outcomes = [*zip(news, results, strict=True), *duplicates]
+        return {"topics": made_of(outcomes, lambda outcome: self._created(*outcome, defaults))}
 
     async def delete_topics(self, context: RequestContext, request: Request) -> Reply:
         """Delete topics, named or (from version 6) by id; their logs are out of reach when the answer goes out."""
@@ -53,25 +64,20 @@ class TopicApis:
             states: list[tuple[str | None, uuid.UUID | None]] = [(name, None) for name in request.topic_names]
         else:
             states = [(topic.name, topic.topic_id) for topic in request.topics]
-        responses, targets = self._deletable(states)
-        names = [topic.name for topic in targets]
-        for topic, error in zip(targets, await self._controller.delete_topics(names), strict=True):
-            responses.append(_deletion(topic.name, topic.topic_id, error))
-        return {"responses": responses}
+        outcomes, targets = await self._deletable(states)
+        ids = {topic.name: topic.topic_id for topic in targets}
+        errors = await self._controller.delete_topics(tuple(ids), ids)
+        outcomes.extend((topic.name, topic.topic_id, error) for topic, error in zip(targets, errors, strict=True))
+        return {"responses": made_of(outcomes, lambda outcome: _deletion(*outcome))}
 
     async def create_partitions(self, context: RequestContext, request: Request) -> Reply:
         """Add partitions to topics, or with validate_only say whether they could be added."""
-        repeated = _repeated(topic.name for topic in request.topics)
+        repeated = set(_repeated(topic.name for topic in request.topics))
         wanted = [_new_partitions(topic) for topic in request.topics if topic.name not in repeated]
         outcome = await self._controller.create_partitions(wanted, validate_only=request.validate_only)
-        results = [
-            {"name": new.name, "error_code": error.code, "error_message": error.message}
-            if error
-            else {"name": new.name}
-            for new, error in zip(wanted, outcome, strict=True)
-        ]
-        results.extend(_failed(name, KafkaError(ErrorCode.invalid_request, _DUPLICATE)) for name in repeated)
-        return {"results": results}
+        duplicates = [(name, _invalid(_DUPLICATE)) for name in repeated]
+        results = [*((new.name, error) for new, error in zip(wanted, outcome, strict=True)), *duplicates]
+        return {"results": made_of(results, lambda result: _growth(*result))}
 
     def _created(self, new: NewTopic, result: TopicImage | KafkaError, defaults: list[Entry]) -> dict[str, Any]:
         if isinstance(result, KafkaError):
@@ -85,15 +91,17 @@ class TopicApis:
             "configs": topic_entries(self._config, overrides) if overrides else defaults,
         }
 
-    def _deletable(
+    async def _deletable(
         self, states: list[tuple[str | None, uuid.UUID | None]]
-    ) -> tuple[list[dict[str, Any]], list[TopicImage]]:
+    ) -> tuple[list[_Deletion], list[TopicImage]]:
         """Answers for what cannot be deleted, and the topics that can."""
         image = self._controller.image
         times = Counter(states)
-        responses: list[dict[str, Any]] = []
+        outcomes: list[_Deletion] = []
+        pace = Pace()
         found: dict[str, list[tuple[str | None, TopicImage]]] = {}
         for (name, topic_id), count in times.items():
+            await pace.rest()
             problem: KafkaError | None = None
             topic = None
             if name is None and topic_id is None:
@@ -109,7 +117,7 @@ class TopicApis:
                 topic = image.topics.get(name)
                 problem = None if topic else KafkaError(ErrorCode.unknown_topic_or_partition, "There is no such topic.")
             if problem is not None:
-                responses.append(_deletion(name, topic_id, problem))
+                outcomes.append((name, topic_id, problem))
             elif topic is not None:
                 found.setdefault(topic.name, []).append((name, topic))
         targets = []
@@ -118,8 +126,8 @@ class TopicApis:
                 targets.append(same[0][1])
             else:
                 both = _invalid("The topic is given both by name and by id.")
-                responses.append(_deletion(same[0][1].name, same[0][1].topic_id, both))
-        return responses, targets
+                outcomes.append((same[0][1].name, same[0][1].topic_id, both))
+        return outcomes, targets
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -153,6 +161,10 @@ def _failed(name: str, error: KafkaError) -> dict[str, Any]:
         "replication_factor": -1,
         "configs": (),
     }
+
+
+def _growth(name: str, error: KafkaError | None) -> dict[str, Any]:
+    return {"name": name, "error_code": error.code, "error_message": error.message} if error else {"name": name}
 
 
 def _deletion(name: str | None, topic_id: uuid.UUID | None, error: KafkaError | None) -> dict[str, Any]:

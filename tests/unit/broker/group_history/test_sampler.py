@@ -132,7 +132,7 @@ async def test_what_is_gone_has_an_end(coordinator: GroupCoordinator, sampler: G
     sweep(sampler)
     changed(sampler)
     coordinator.delete_group("g")
-    coordinator.topics_deleted(frozenset({"t"}))
+    list(coordinator.topics_deleted(frozenset({"t"})))
     sampler.watched_before([("before", "t")])
     sweep(sampler)
     assert sorted(changed(sampler)) == [("before", "t", b""), ("g", "t", b""), ("h", "t", b"")]

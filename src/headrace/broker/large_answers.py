@@ -1,0 +1,50 @@
+"""Answers that take long to encode: they are encoded in slices, and end the connection if they get too large."""
+
+import struct
+from typing import Final
+
+from headrace.broker.context import RequestContext
+from headrace.broker.frames import InvalidRequestError, Parts
+from headrace.slices import Steps
+from headrace.wire.apis import ApiKey, Schema
+from headrace.wire.encoder import Fields
+from headrace.wire.items import Items
+
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+"""A request of 100 KB can ask for gigabytes, by naming the same thing again and again. All topics of a cluster with
+10,000 partitions fit more than ten times."""
+_FEW: Final = 64
+"""Items that are encoded at once, if they are plain."""
+_SIZE_CORRELATION: Final = struct.Struct(">ii")
+
+
+def is_large(reply: Fields) -> bool:
+    """Whether encoding the answer may take longer than a slice."""
+    items = 0
+    for value in reply.values():
+        if isinstance(value, Items):
+            return True
+        if isinstance(value, list | tuple):
+            items += len(value)
+            if items > _FEW:
+                return True
+            for item in value:
+                if isinstance(item, dict):
+                    items += sum(len(each) for each in item.values() if isinstance(each, list | tuple | Items))
+    return items > _FEW
+
+
+def encode_in_steps(context: RequestContext, api_schema: Schema, reply: Fields) -> Steps[Parts]:
+    """The whole answer. Raises InvalidRequestError for one of more than `MAX_ANSWER_BYTES`."""
+    out = bytearray(8)
+    if api_schema.has_flexible_response_header:
+        out.append(0)
+    for _ in api_schema.encode_in_steps(out, reply):
+        if len(out) > MAX_ANSWER_BYTES:
+            raise InvalidRequestError(
+                f"the answer to {ApiKey(context.api_key).name} v{context.api_version} would have more than"
+                f" {MAX_ANSWER_BYTES >> 20} MiB: ask for less at a time"
+            )
+        yield
+    _SIZE_CORRELATION.pack_into(out, 0, len(out) - 4, context.correlation_id)
+    return [out]

@@ -1,0 +1,82 @@
+"""Work that grows with what a client asks for, done a slice of time at a time: other clients are served in between.
+
+Such work is a generator that yields wherever it may be interrupted, and returns its result. A coroutine that works long
+between its awaits uses a `Pace`.
+"""
+
+import asyncio
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Final, Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, None, T]
+
+SLICE_S: Final = 0.005
+"""How long one slice may keep the event loop from its connections."""
+
+_clock = time.perf_counter
+
+
+class Finished(Generic[T]):
+    """What the steps returned."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: T) -> None:
+        self.result = result
+
+
+def run_slice(steps: Steps[T]) -> Finished[T] | None:
+    """Go on for one slice; None while something is left to do. Raises what the steps raise."""
+    deadline = _clock() + SLICE_S
+    try:
+        while True:
+            next(steps)
+            if _clock() >= deadline:
+                return None
+    except StopIteration as end:
+        return Finished(end.value)
+
+
+def in_slices(steps: Steps[T]) -> T | Steps[T]:
+    """The result, where one slice is enough for it; else the steps that are left."""
+    done = run_slice(steps)
+    return steps if done is None else done.result
+
+
+async def finish(steps: Steps[T]) -> T:
+    """The result, after as many slices as it takes. The loop turns before the first of them."""
+    while True:
+        await asyncio.sleep(0)
+        done = run_slice(steps)
+        if done is not None:
+            return done.result
+
+
+class Pace:
+    """Keeps a coroutine from working longer than a slice without a rest."""
+
+    __slots__ = ("_deadline",)
+
+    def __init__(self) -> None:
+        self._deadline = _clock() + SLICE_S
+
+    async def rest(self) -> None:
+        """Let others have the loop if the slice is over."""
+        if _clock() >= self._deadline:
+            await asyncio.sleep(0)
+            self._deadline = _clock() + SLICE_S
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of at most `size`, for work that can be interrupted between lists only."""
+    chunk: list[T] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
