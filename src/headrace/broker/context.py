@@ -25,6 +25,8 @@ class ClientInfo:
     """As its latest request gave it."""
     software_name: str = "unknown"
     software_version: str = "unknown"
+    give_up: Callable[[], None] | None = None
+    """Ends the wait of the request in hand, where nothing is lost by that: called when the client has hung up."""
 
 
 @dataclass(slots=True)
