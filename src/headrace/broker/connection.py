@@ -368,9 +368,30 @@ class Connection(Sender):
         self._pause_reading()
         self._turns.add(self, is_heavy=self._is_heavy)
 
+    def _on_writable(self) -> None:
+        turns = self._turns
+        if turns.is_contended and turns.must_wait(is_heavy=self._is_heavy):
+            self._stop_writing()
+            self._wait_for_turn()
+        else:
+            self._send_more()
+
+    def _send_more(self) -> None:
+        began_ns = self._clock()
+        self.last_active_at = self._loop.time()
+        self._flush()
+        took_ns = self._clock() - began_ns
+        if took_ns >= LONG_NS:
+            self._is_heavy = True
+            self._turns.spent(took_ns)
+        self._go_on()
+
     def take_turn(self) -> None:
-        """Take frames that have come, or read."""
+        """Send what waits, or else take frames that have come, or read."""
         self._waits_for_turn = False
+        if self._out and not self.is_closed:
+            self._send_more()
+            return
         if self._is_busy():
             return
         if self._has_more():
@@ -427,8 +448,7 @@ class Connection(Sender):
                 reason,
             )
         self._pause_reading()
-        if self._is_writing:
-            self._loop.remove_writer(self._fd)
+        self._stop_writing()
         if self._pending is not None:
             # Not at once: what it would await is never awaited where it has not begun, and Python complains of that.
             self._loop.call_soon(self._pending.cancel)

@@ -84,6 +84,9 @@ class Sender:
         except OSError as error:
             self.close(f"its records cannot be read: {error.strerror}" if error.errno == errno.EIO else None)
             return
+        self._stop_writing()
+
+    def _stop_writing(self) -> None:
         if self._is_writing:
             self._is_writing = False
             self._loop.remove_writer(self._fd)
@@ -113,9 +116,7 @@ class Sender:
 
     def _wait_for_disk(self, chunk: FileSlice) -> None:
         self._waits_for_disk = True
-        if self._is_writing:
-            self._is_writing = False
-            self._loop.remove_writer(self._fd)
+        self._stop_writing()
         read = self._loop.run_in_executor(None, cold_reads.bring_in, chunk)
         read.add_done_callback(self._on_read)
 
@@ -137,6 +138,4 @@ class Sender:
             self._out[0] = FileSlice(part.file, part.position + sent, part.size - sent)
 
     def _on_writable(self) -> None:
-        self.last_active_at = self._loop.time()
-        self._flush()
-        self._go_on()
+        raise NotImplementedError
