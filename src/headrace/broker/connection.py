@@ -9,14 +9,13 @@ import asyncio
 import logging
 import mmap
 import socket
-import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from types import CoroutineType
-from typing import Final, Protocol
+from typing import Final
 
 from headrace.broker.busy_poll import SMALL_READ, BusyPoll
-from headrace.broker.context import ClientInfo
-from headrace.broker.frames import SIZE_BYTES, InvalidRequestError, Parts, frame_end, take_run
+from headrace.broker.context import ClientInfo, Dispatch
+from headrace.broker.frames import SIZE_BYTES, InvalidRequestError, Parts, frame_end, named, take_run
 from headrace.broker.hang_ups import HangUps
 from headrace.broker.loop_watch import HOLD_NS, LoopWatch
 from headrace.broker.request_memory import HOLD_SECONDS, RequestMemory
@@ -31,21 +30,11 @@ MAX_UNSENT_BYTES: Final = 1024 * 1024
 MAX_FRAMES_PER_TURN: Final = 256
 """Requests of one client that are answered before the others have their turn."""
 KEPT_BUFFER: Final = 4 * 1024 * 1024
-_KEY_VERSION = struct.Struct(">hh")
 
 # Every connection reads into the same scratch memory and copies out what is left of a torn frame: thousands of idle
 # connections cost no buffers, and the memory stays in the processor's cache.
 _scratch = bytearray(SCRATCH_SIZE)
 _scratch_view = memoryview(_scratch)
-
-
-class Dispatch(Protocol):
-    """Turns frames into the parts of their answers, now or later. Raises InvalidRequestError."""
-
-    def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]: ...
-
-    def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
-        """The answers to several Produce requests."""
 
 
 class Connection(Sender):
@@ -202,7 +191,7 @@ class Connection(Sender):
                     answer = self._dispatch.handle_run(self.client, frames)
                 before_ns, now_ns = now_ns, self._clock()
                 if now_ns - before_ns >= HOLD_NS:
-                    self._watch.held_by(self.client, _named(frames[0]), len(frames), now_ns - before_ns)
+                    self._watch.held_by(self.client, named(frames[0]), len(frames), now_ns - before_ns)
                 if type(answer) is list:
                     self._queue(answer)
                     if len(self._out) >= MAX_BUFFERS_PER_SEND or self._unsent > MAX_UNSENT_BYTES:
@@ -304,7 +293,7 @@ class Connection(Sender):
     # Answering
 
     def _await_answer(self, answer: Awaitable[Parts], frame: memoryview) -> None:
-        self._in_hand = _named(frame)
+        self._in_hand = named(frame)
         if isinstance(answer, CoroutineType):
             answer = TimedSteps(answer, self._step_took, self._clock)
         self._pending = asyncio.ensure_future(answer, loop=self._loop)
@@ -458,9 +447,3 @@ class Connection(Sender):
             self._hang_ups.forget(self._fd)
         self._socket.close()
         self._on_closed(self)
-
-
-def _named(frame: memoryview) -> tuple[int, int, int]:
-    """API key, version and size of a request."""
-    key, version = _KEY_VERSION.unpack_from(frame) if len(frame) >= _KEY_VERSION.size else (-1, -1)
-    return key, version, len(frame)

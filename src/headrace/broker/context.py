@@ -2,8 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
+from headrace.broker.frames import Parts
 from headrace.storage.log_file import FileSlice
 from headrace.types import Request
 from headrace.wire.encoder import Fields
@@ -67,3 +68,12 @@ NO_REPLY = RawReply(())
 
 Reply: TypeAlias = Fields | RawReply
 Handler: TypeAlias = Callable[[RequestContext, Request], Reply | Awaitable[Reply]]
+
+
+class Dispatch(Protocol):
+    """Turns frames into the parts of their answers, now or later. Raises InvalidRequestError."""
+
+    def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]: ...
+
+    def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
+        """The answers to several Produce requests."""

@@ -9,8 +9,8 @@ from collections import Counter
 from typing import Final
 
 from headrace.broker.busy_poll import BusyPoll
-from headrace.broker.connection import Connection, Dispatch
-from headrace.broker.context import ClientInfo
+from headrace.broker.connection import Connection
+from headrace.broker.context import ClientInfo, Dispatch
 from headrace.broker.hang_ups import HangUps
 from headrace.broker.loop_watch import LoopWatch
 from headrace.broker.request_memory import RequestMemory

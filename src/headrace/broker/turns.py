@@ -73,8 +73,17 @@ class Turns:
     def _serve(self) -> None:
         # The loop polls the sockets after this, before it calls it again.
         self._is_scheduled = False
-        end = self.clock() + BUDGET_NS
         light, heavy = self._light, self._heavy
+        try:
+            self._serve_until(self.clock() + BUDGET_NS, light, heavy)
+        finally:
+            self._spent_ns = 0
+            self._is_spent = False
+            self.is_contended = bool(light or heavy)
+            if self.is_contended:
+                self._schedule()
+
+    def _serve_until(self, end: int, light: deque[Turn], heavy: deque[Turn]) -> None:
         for _ in range(len(light)):
             light.popleft().take_turn()
             if self.clock() >= end:
@@ -86,11 +95,6 @@ class Turns:
             turn.take_turn()
             if turn.is_waiting or self.clock() >= end:
                 break
-        self._spent_ns = 0
-        self._is_spent = False
-        self.is_contended = bool(light or heavy)
-        if self.is_contended:
-            self._schedule()
 
 
 class TimedSteps(Coroutine[Any, Any, T]):

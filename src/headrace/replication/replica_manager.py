@@ -136,7 +136,7 @@ class ReplicaManager:
             topic_partition,
             why,
         )
-        partition.wake_all()
+        partition.growth.wake_all()
         return True
 
     def failed(self) -> list[tuple[Partition, str]]:
@@ -170,7 +170,7 @@ class ReplicaManager:
         for partition in self._of_topic(topic):
             del self._partitions[partition.topic_partition]
             self._delete_files(partition.topic_partition)
-            partition.wake_all()
+            partition.growth.wake_all()
         for topic_partition in [each for each in self._offline if each.topic == topic]:
             del self._offline[topic_partition]
             if topic_partition in self.log_dirs.partitions():
@@ -202,7 +202,7 @@ class ReplicaManager:
         for partition in gone:
             del self._partitions[partition.topic_partition]
             self._offline[partition.topic_partition] = f"log directory {directory} has failed: {why}"
-            partition.wake_all()
+            partition.growth.wake_all()
         return [partition.topic_partition for partition in gone]
 
     def refuse_records(self, directory: Path, why: str | None) -> None:
