@@ -35,14 +35,14 @@ class BusyPoll:
         self._soon = 0
         self._is_polling = False
 
-    def answered(self, came_ns: int) -> None:
-        """Small requests of a client, which came at `came_ns` by the clock, are answered: the next may come at once."""
+    def answered(self, came_ns: int, answered_ns: int) -> None:
+        """Note when small requests of a client came and were answered, by the clock: the next may come at once."""
         if came_ns - self._answered_ns < self._window_ns:
             if self._soon < _MOST:
                 self._soon += 1
         else:
             self._soon //= 2
-        self._answered_ns = self.clock()
+        self._answered_ns = answered_ns
         if self._soon >= _ENOUGH and not self._is_polling:
             self._is_polling = True
             self._call_soon(self._look)

@@ -2,25 +2,25 @@
 
 As in Kafka, a connection has one request in hand at a time (Produce requests that have come together count as one):
 while an answer is awaited nothing more is read from that client. Reading also stops while answers wait for a client
-that does not take them. File regions go out with `sendfile`, so the bytes of a fetch never enter this process.
+that does not take them, and while the connection waits for its turn (`broker/turns.py`).
 """
 
 import asyncio
-import errno
 import logging
 import mmap
-import os
 import socket
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from types import CoroutineType
+from typing import Final
 
-from headrace.broker import cold_reads
 from headrace.broker.busy_poll import SMALL_READ, BusyPoll
-from headrace.broker.context import ClientInfo
-from headrace.broker.frames import SIZE_BYTES, InvalidRequestError, Part, Parts, frame_end, take_run
+from headrace.broker.context import ClientInfo, Dispatch
+from headrace.broker.frames import SIZE_BYTES, InvalidRequestError, Parts, frame_end, named, take_run
+from headrace.broker.hang_ups import HangUps
+from headrace.broker.loop_watch import HOLD_NS, LoopWatch
 from headrace.broker.request_memory import HOLD_SECONDS, RequestMemory
-from headrace.storage.log_file import FileSlice
+from headrace.broker.sending import MAX_BUFFERS_PER_SEND, Sender
+from headrace.broker.turns import LONG_NS, SLICE_NS, TimedSteps, Turns
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,6 @@ MAX_UNSENT_BYTES: Final = 1024 * 1024
 MAX_FRAMES_PER_TURN: Final = 256
 """Requests of one client that are answered before the others have their turn."""
 KEPT_BUFFER: Final = 4 * 1024 * 1024
-MAX_BUFFERS_PER_SEND: Final = 64
-_MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 # Every connection reads into the same scratch memory and copies out what is left of a torn frame: thousands of idle
 # connections cost no buffers, and the memory stays in the processor's cache.
@@ -39,45 +37,35 @@ _scratch = bytearray(SCRATCH_SIZE)
 _scratch_view = memoryview(_scratch)
 
 
-class Dispatch(Protocol):
-    """Turns frames into the parts of their answers, now or later. Raises InvalidRequestError."""
-
-    def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]: ...
-
-    def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
-        """The answers to several Produce requests."""
-
-
-class Connection:
+class Connection(Sender):
     """Drives one non-blocking socket with the loop's reader and writer callbacks."""
 
     __slots__ = (
         "__weakref__",
         "_buffer",
         "_busy_poll",
+        "_clock",
         "_dispatch",
-        "_fd",
         "_filled",
         "_frame_started_at",
+        "_hang_ups",
+        "_in_hand",
+        "_is_heavy",
         "_is_reading",
-        "_is_writing",
-        "_loop",
+        "_is_watched",
         "_max_frame",
         "_memory",
         "_needed",
         "_on_closed",
-        "_out",
         "_pending",
         "_reserved",
-        "_socket",
-        "_unsent",
+        "_turns",
         "_view",
-        "_waits_for_disk",
         "_waits_for_memory",
         "_waits_for_turn",
+        "_watch",
         "client",
-        "is_closed",
-        "last_active_at",
+        "left_at",
     )
 
     def __init__(
@@ -89,18 +77,23 @@ class Connection:
         dispatch: Dispatch,
         memory: RequestMemory,
         busy_poll: BusyPoll,
+        turns: Turns,
+        watch: LoopWatch,
+        hang_ups: HangUps,
         max_frame: int,
         on_closed: Callable[["Connection"], None],
     ) -> None:
+        super().__init__(sock, loop)
         self.client = client
-        self.is_closed = False
-        self.last_active_at = loop.time()
-        self._socket = sock
-        self._fd = sock.fileno()
-        self._loop = loop
+        self.left_at: float | None = None
+        """When the client hung up, if that came to notice."""
         self._dispatch = dispatch
         self._memory = memory
         self._busy_poll = busy_poll
+        self._turns = turns
+        self._clock = turns.clock
+        self._watch = watch
+        self._hang_ups = hang_ups
         self._max_frame = max_frame
         self._on_closed = on_closed
         self._buffer: bytearray | mmap.mmap | None = None
@@ -108,15 +101,14 @@ class Connection:
         self._filled = 0
         self._needed = SIZE_BYTES
         self._reserved = 0
-        self._waits_for_disk = False
         self._waits_for_memory = False
         self._waits_for_turn = False
+        self._is_heavy = False
+        self._is_watched = False
         self._frame_started_at = 0.0
-        self._out: deque[Part] = deque()
-        self._unsent = 0
         self._pending: asyncio.Future[Parts] | None = None
+        self._in_hand = (0, 0, 0)
         self._is_reading = False
-        self._is_writing = False
 
     def start(self) -> None:
         """Begin to read."""
@@ -124,7 +116,7 @@ class Connection:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is being worked on: such a connection is not idle."""
+        """Whether an answer is being worked on."""
         return self._pending is not None
 
     # Reading
@@ -144,6 +136,13 @@ class Connection:
             # The client has more to ask but does not take its answers.
             self._pause_reading()
             return
+        turns = self._turns
+        if turns.is_contended and turns.must_wait(is_heavy=self._is_heavy):
+            self._wait_for_turn()
+        else:
+            self._read()
+
+    def _read(self) -> None:
         try:
             if self._buffer is None:
                 received = self._socket.recv_into(_scratch)
@@ -158,21 +157,26 @@ class Connection:
             self.close("the connection ended inside a request" if self._filled else None)
             return
         self.last_active_at = self._loop.time()
-        came_ns = self._busy_poll.clock() if received < SMALL_READ else 0
-        taken = 0
         if self._buffer is None:
-            taken = self._take_frames(_scratch_view, received)
+            came_ns = self._clock()
+            answered_ns = self._take_frames(_scratch_view, received, came_ns)
         else:
             self._filled += received
-            if self._filled >= self._needed:
-                taken = self._take_frames(self._view, self._filled)
-        if came_ns and taken and self._pending is None:
-            self._busy_poll.answered(came_ns)
+            if self._filled < self._needed:
+                return
+            came_ns = self._clock()
+            answered_ns = self._take_frames(self._view, self._filled, came_ns)
+        if answered_ns and received < SMALL_READ and self._pending is None:
+            self._busy_poll.answered(came_ns, answered_ns)
 
-    def _take_frames(self, view: memoryview, end: int) -> int:
-        """Answer the whole frames in `view[:end]` and keep what is left for later; how many there were."""
+    def _take_frames(self, view: memoryview, end: int, began_ns: int) -> int:
+        """Answer whole frames in `view[:end]`, for one turn, and keep what is left for later.
+
+        Returns the time afterwards by the clock of turns, or 0 where no frame was complete or the connection has ended.
+        """
         position = taken = 0
         needed = SIZE_BYTES
+        now_ns = began_ns
         try:
             while end - position >= SIZE_BYTES:
                 stop = frame_end(view, position, end, self._max_frame)
@@ -185,33 +189,45 @@ class Connection:
                     answer = self._dispatch.handle(self.client, frames[0])
                 else:
                     answer = self._dispatch.handle_run(self.client, frames)
+                before_ns, now_ns = now_ns, self._clock()
+                if now_ns - before_ns >= HOLD_NS:
+                    self._watch.held_by(self.client, named(frames[0]), len(frames), now_ns - before_ns)
                 if type(answer) is list:
                     self._queue(answer)
                     if len(self._out) >= MAX_BUFFERS_PER_SEND or self._unsent > MAX_UNSENT_BYTES:
                         self._flush()
                         if self._out or self.is_closed:
                             break
-                    if taken >= MAX_FRAMES_PER_TURN:
+                    if taken >= MAX_FRAMES_PER_TURN or now_ns - began_ns >= SLICE_NS:
                         break
                 else:
-                    self._await_answer(answer)  # type: ignore[arg-type]
+                    self._await_answer(answer, frames[0])  # type: ignore[arg-type]
                     break
         except InvalidRequestError as error:
             self._end_after(error)
             return 0
         if not self.is_closed:
             self._keep_rest(view, position, end, needed)
+        now_ns = self._end_turn(began_ns)
+        return now_ns if taken else 0
+
+    def _end_turn(self, began_ns: int) -> int:
+        """Send what was answered and decide how to go on; the time, or 0 where the connection has ended."""
         if self._out:
             self._flush()
         if self.is_closed:
             return 0
+        now_ns = self._clock()
+        if now_ns - began_ns >= LONG_NS:
+            self._is_heavy = True
+            self._turns.spent(now_ns - began_ns)
+        elif self._is_heavy:
+            self._is_heavy = False
         if self._pending is not None:
             self._pause_reading()
         elif not self._out and self._has_more():
-            self._waits_for_turn = True
-            self._pause_reading()
-            self._loop.call_soon(self._take_turn)
-        return taken
+            self._wait_for_turn()
+        return now_ns
 
     def _end_after(self, error: InvalidRequestError) -> None:
         self._queue(error.answers)
@@ -276,15 +292,41 @@ class Connection:
 
     # Answering
 
-    def _await_answer(self, answer: Awaitable[Parts]) -> None:
+    def _await_answer(self, answer: Awaitable[Parts], frame: memoryview) -> None:
+        self._in_hand = named(frame)
+        if isinstance(answer, CoroutineType):
+            answer = TimedSteps(answer, self._step_took, self._clock)
         self._pending = asyncio.ensure_future(answer, loop=self._loop)
         self._pending.add_done_callback(self._on_answer)
+        if not self._is_watched:
+            self._is_watched = True
+            self._hang_ups.watch(self._fd, self._client_left)
+        if self.left_at is not None:
+            self._give_up()
+
+    def _step_took(self, ns: int) -> None:
+        self._is_heavy = True
+        self._turns.spent(ns)
+        if ns >= HOLD_NS:
+            self._watch.held_by(self.client, self._in_hand, 1, ns)
+
+    def _client_left(self) -> None:
+        # It may still read answers: that it sends no more is all that is known.
+        self.left_at = self._loop.time()
+        if self._pending is not None:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        if self.client.give_up is not None:
+            self.client.give_up()
 
     def _on_answer(self, answer: "asyncio.Future[Parts]") -> None:
         self._pending = None
-        if self.is_closed or answer.cancelled():
+        if answer.cancelled():
             return
         error = answer.exception()
+        if self.is_closed:
+            return
         if isinstance(error, InvalidRequestError):
             self._end_after(error)
             return
@@ -301,14 +343,52 @@ class Connection:
         if self._is_busy():
             return
         if self._has_more():
-            self._take_frames(self._view, self._filled)
+            turns = self._turns
+            if turns.is_contended and turns.must_wait(is_heavy=self._is_heavy):
+                self._wait_for_turn()
+                return
+            self._take_frames(self._view, self._filled, self._clock())
             if self._is_busy():
                 return
         self._resume_reading()
 
-    def _take_turn(self) -> None:
-        self._waits_for_turn = False
+    def _wait_for_turn(self) -> None:
+        self._waits_for_turn = True
+        self._pause_reading()
+        self._turns.add(self, is_heavy=self._is_heavy)
+
+    def _on_writable(self) -> None:
+        turns = self._turns
+        if turns.is_contended and turns.must_wait(is_heavy=self._is_heavy):
+            self._stop_writing()
+            self._wait_for_turn()
+        else:
+            self._send_more()
+
+    def _send_more(self) -> None:
+        began_ns = self._clock()
+        self.last_active_at = self._loop.time()
+        self._flush()
+        took_ns = self._clock() - began_ns
+        if took_ns >= LONG_NS:
+            self._is_heavy = True
+            self._turns.spent(took_ns)
         self._go_on()
+
+    def take_turn(self) -> None:
+        """Send what waits, or else take frames that have come, or read."""
+        self._waits_for_turn = False
+        if self._out and not self.is_closed:
+            self._send_more()
+            return
+        if self._is_busy():
+            return
+        if self._has_more():
+            self._take_frames(self._view, self._filled, self._clock())
+        else:
+            self._read()
+        if not self._is_busy():
+            self._resume_reading()
 
     def _has_more(self) -> bool:
         return self._buffer is not None and self._filled >= self._needed
@@ -321,94 +401,6 @@ class Connection:
             or self._waits_for_turn
             or bool(self._out)
         )
-
-    def _queue(self, parts: Parts) -> None:
-        self._out.extend(parts)
-        for part in parts:
-            if type(part) is not FileSlice:
-                self._unsent += len(part)
-
-    def _flush(self, *, is_warm: bool = False) -> None:
-        """Send what can be sent; `is_warm` when the file region in front has just been read from the disk."""
-        out = self._out
-        if self._waits_for_disk:
-            return
-        try:
-            while out:
-                if type(out[0]) is FileSlice:
-                    part = out[0]
-                    chunk = part if part.size <= cold_reads.CHUNK else part._replace(size=cold_reads.CHUNK)
-                    if not is_warm and cold_reads.is_cold(chunk):
-                        self._wait_for_disk(chunk)
-                        return
-                    self._send_file(part, chunk.size)
-                    is_warm = False
-                else:
-                    self._send_buffers()
-        except (BlockingIOError, InterruptedError):
-            if not self._is_writing:
-                self._is_writing = True
-                self._loop.add_writer(self._fd, self._on_writable)
-            return
-        except OSError as error:
-            self.close(f"its records cannot be read: {error.strerror}" if error.errno == errno.EIO else None)
-            return
-        if self._is_writing:
-            self._is_writing = False
-            self._loop.remove_writer(self._fd)
-
-    def _send_buffers(self) -> None:
-        out = self._out
-        buffers: list[bytes | bytearray | memoryview] = []
-        flags = 0
-        for part in out:
-            if type(part) is FileSlice:
-                flags = _MORE  # the header leaves in one packet with the records that follow
-                break
-            if len(buffers) == MAX_BUFFERS_PER_SEND:
-                break
-            buffers.append(part)  # type: ignore[arg-type]
-        if len(buffers) == 1 and not flags:
-            sent = self._socket.send(buffers[0])
-        else:
-            sent = self._socket.sendmsg(buffers, (), flags)
-        self._unsent -= sent
-        for part in buffers:
-            if sent < len(part):
-                out[0] = memoryview(part)[sent:]
-                return
-            sent -= len(part)
-            out.popleft()
-
-    def _wait_for_disk(self, chunk: FileSlice) -> None:
-        self._waits_for_disk = True
-        if self._is_writing:
-            self._is_writing = False
-            self._loop.remove_writer(self._fd)
-        read = self._loop.run_in_executor(None, cold_reads.bring_in, chunk)
-        read.add_done_callback(self._on_read)
-
-    def _on_read(self, _: "asyncio.Future[None]") -> None:
-        self._waits_for_disk = False
-        if not self.is_closed:
-            self.last_active_at = self._loop.time()
-            self._flush(is_warm=True)
-            self._go_on()
-
-    def _send_file(self, part: FileSlice, size: int) -> None:
-        sent = os.sendfile(self._fd, part.file.fileno(), part.position, size)
-        if sent == 0:
-            # The file is shorter than when the answer was made: the client cannot be given what was promised.
-            raise ConnectionAbortedError("a segment was truncated while it was being sent")
-        if sent == part.size:
-            self._out.popleft()
-        else:
-            self._out[0] = FileSlice(part.file, part.position + sent, part.size - sent)
-
-    def _on_writable(self) -> None:
-        self.last_active_at = self._loop.time()
-        self._flush()
-        self._go_on()
 
     # Ending
 
@@ -423,8 +415,14 @@ class Connection:
         ):
             self.close(f"a request took over {HOLD_SECONDS:.0f} s to arrive while others waited for its memory")
 
+    def leave(self) -> None:
+        """End the connection, but let a request that changes something, such as a JoinGroup, go on, as Kafka does."""
+        if self.client.give_up is None:
+            self._pending = None
+        self.close(None)
+
     def close(self, reason: str | None) -> None:
-        """End the connection; `reason` is logged unless it is None, the ordinary end."""
+        """End the connection and cancel its request; `reason` is logged unless it is None, the ordinary end."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -439,12 +437,13 @@ class Connection:
                 reason,
             )
         self._pause_reading()
-        if self._is_writing:
-            self._loop.remove_writer(self._fd)
+        self._stop_writing()
         if self._pending is not None:
             # Not at once: what it would await is never awaited where it has not begun, and Python complains of that.
             self._loop.call_soon(self._pending.cancel)
         self._drop_buffer()
         self._out.clear()
+        if self._is_watched:
+            self._hang_ups.forget(self._fd)
         self._socket.close()
         self._on_closed(self)

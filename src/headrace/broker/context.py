@@ -2,8 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
+from headrace.broker.frames import Parts
 from headrace.slices import Steps
 from headrace.storage.log_file import FileSlice
 from headrace.types import Request
@@ -26,6 +27,8 @@ class ClientInfo:
     """As its latest request gave it."""
     software_name: str = "unknown"
     software_version: str = "unknown"
+    give_up: Callable[[], None] | None = None
+    """Ends the wait of the request in hand, where nothing is lost by that: called when the client has hung up."""
 
 
 @dataclass(slots=True)
@@ -65,6 +68,15 @@ NO_REPLY = RawReply(())
 """The answer to a Produce with acks=0: nothing is sent at all."""
 
 Reply: TypeAlias = Fields | RawReply
-Answer: TypeAlias = Reply | Awaitable[Reply] | Steps[Reply]
+Answer: TypeAlias = Reply | Awaitable[Reply] | Steps[Reply | Awaitable[Reply]]
 """Now, later, or in slices."""
 Handler: TypeAlias = Callable[[RequestContext, Request], Answer]
+
+
+class Dispatch(Protocol):
+    """Turns frames into the parts of their answers, now or later. Raises InvalidRequestError."""
+
+    def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]: ...
+
+    def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
+        """The answers to several Produce requests."""

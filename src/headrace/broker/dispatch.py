@@ -117,7 +117,8 @@ class Dispatcher:
 
     async def _in_turn(self, steps: Generator[None, None, Any]) -> Any:
         async with self._long_work:
-            return await finish(steps)
+            result = await finish(steps)
+        return await result if not isinstance(result, RawReply) and isinstance(result, Awaitable) else result
 
     def _encode(self, context: RequestContext, api_schema: Schema, reply: Reply) -> Parts | Awaitable[Parts]:
         if isinstance(reply, RawReply) or not is_large(reply):

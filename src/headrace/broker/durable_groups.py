@@ -7,7 +7,7 @@ from headrace.broker.context import Answer, Handler, RawReply, Reply, RequestCon
 from headrace.broker.offsets_topic import NAME
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
-from headrace.slices import finish
+from headrace.slices import Steps, finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 
@@ -24,11 +24,16 @@ def _durable(handler: Handler, group_commit: GroupCommit) -> Handler:
     def handle(context: RequestContext, request: Request) -> Answer:
         reply = handler(context, request)
         if isinstance(reply, Generator):
-            return _once_flushed(finish(reply), group_commit)
+            return _once_flushed(_finished(reply), group_commit)
         later = not isinstance(reply, RawReply) and isinstance(reply, Awaitable)
         return _once_flushed(reply, group_commit) if later or group_commit.partitions else reply
 
     return handle
+
+
+async def _finished(steps: Steps[Reply | Awaitable[Reply]]) -> Reply:
+    reply = await finish(steps)
+    return await reply if not isinstance(reply, RawReply) and isinstance(reply, Awaitable) else reply
 
 
 async def _once_flushed(reply: Reply | Awaitable[Reply], group_commit: GroupCommit) -> Reply:

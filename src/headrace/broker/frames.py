@@ -20,6 +20,7 @@ _SIZE = struct.Struct(">i")
 _KEY = struct.Struct(">h")
 SIZE_BYTES: Final = _SIZE.size
 _KEY_BYTES: Final = 2
+_KEY_VERSION = struct.Struct(">hh")
 
 
 class InvalidRequestError(Exception):
@@ -75,3 +76,9 @@ def _is_produce(view: memoryview, position: int, end: int) -> bool:
     """Whether the frame at `position`, as far as it is there before `end`, asks for Produce: its API key is 0."""
     key_at = position + SIZE_BYTES
     return key_at + _KEY_BYTES <= end and not view[key_at] and not view[key_at + 1]
+
+
+def named(frame: memoryview) -> tuple[int, int, int]:
+    """API key, version and size of a request, for a line in the log."""
+    key, version = _KEY_VERSION.unpack_from(frame) if len(frame) >= _KEY_VERSION.size else (-1, -1)
+    return key, version, len(frame)

@@ -237,6 +237,7 @@ class Node:
                 loop=self._loop,
                 max_sessions=config.max_incremental_fetch_session_cache_slots,
                 max_bytes=config.fetch_max_bytes,
+                turns=self._server.turns,
             ),
             PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
             ProducersApi(self.replicas, producer_ids.next),

@@ -9,9 +9,12 @@ from collections import Counter
 from typing import Final
 
 from headrace.broker.busy_poll import BusyPoll
-from headrace.broker.connection import Connection, Dispatch
-from headrace.broker.context import ClientInfo
+from headrace.broker.connection import Connection
+from headrace.broker.context import ClientInfo, Dispatch
+from headrace.broker.hang_ups import HangUps
+from headrace.broker.loop_watch import LoopWatch
 from headrace.broker.request_memory import RequestMemory
+from headrace.broker.turns import Turns
 from headrace.config import BrokerConfig, ConfigError, Listener
 from headrace.config.listeners import AddressInUseError
 
@@ -20,6 +23,8 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS: Final = 5.0
 DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
 """Bytes for requests in progress where `queued.max.request.bytes` sets no limit."""
+HUNG_UP_SECONDS: Final = 5.0
+"""How long a request goes on whose client has hung up, and perhaps reads the answer: a script may end its input."""
 _ACCEPTS_PER_TURN: Final = 64
 _BACKLOG: Final = "socket.listen.backlog.size"
 _RECEIVE_BUFFER: Final = "socket.receive.buffer.bytes"
@@ -39,6 +44,9 @@ class Server:
         limit = config.queued_max_request_bytes
         self._memory = RequestMemory(limit if limit > 0 else DEFAULT_REQUEST_MEMORY)
         self._busy_poll = BusyPoll(loop.call_soon, config.headrace_busy_poll_us)
+        self.turns = Turns(loop.call_soon)
+        self.watch = LoopWatch(loop)
+        self._hang_ups = HangUps(loop)
         self._sockets: list[tuple[socket.socket, str]] = []
         self._connections: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
@@ -62,6 +70,7 @@ class Server:
         for sock, listener in self._sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock, listener)
         self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)
+        self.watch.start()
 
     def _backlog(self) -> int:
         # Kafka's 50 overflow under a rush of clients, each of which then waits a second for its next attempt.
@@ -77,6 +86,8 @@ class Server:
         self._sockets.clear()
         for connection in tuple(self._connections):
             connection.close(None)
+        self._hang_ups.close()
+        self.watch.stop()
 
     def _accept(self, listening: socket.socket, listener: str) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
@@ -125,6 +136,9 @@ class Server:
             dispatch=self._dispatch,
             memory=self._memory,
             busy_poll=self._busy_poll,
+            turns=self.turns,
+            watch=self.watch,
+            hang_ups=self._hang_ups,
             max_frame=self._config.socket_request_max_bytes,
             on_closed=self._closed,
         )
@@ -157,8 +171,11 @@ class Server:
         now = self._loop.time()
         max_idle = self._config.connections_max_idle_ms / 1000
         for connection in tuple(self._connections):
-            if 0 <= max_idle < now - connection.last_active_at and not connection.is_waiting:
-                connection.close(None)
+            # As in Kafka, a request that waits for longer than this does not keep its connection open.
+            is_idle = 0 <= max_idle < now - connection.last_active_at
+            left_at = connection.left_at
+            if is_idle or (left_at is not None and connection.is_waiting and now - left_at > HUNG_UP_SECONDS):
+                connection.leave()
             else:
                 connection.check_patience(now)
         self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)

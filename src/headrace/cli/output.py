@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from headrace.cli.failures import CommandError
 from headrace import wording
+from headrace.cli.failures import CommandError
 
 Cell = str | int | None
 count = wording.count

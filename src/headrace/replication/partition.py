@@ -1,18 +1,19 @@
 """One partition on this broker, as its leader: a log, the state of its producers, and the high watermark.
 
-A thin shell round the log and the pure producer state. Whoever waits for the partition to grow registers a callback;
-the callback only schedules work, so that an append never runs a consumer's answer.
+A thin shell round the log and the pure producer state. Fetches that wait for the partition to grow watch its `growth`,
+and answer later, so that an append never runs a consumer's answer.
 """
 
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import check_keys, check_timestamps, with_codec
 from headrace.replication.group_commit import GroupCommit
+from headrace.replication.growth import Growth
 from headrace.replication.producer_state import ProducerCopy, ProducerState
 from headrace.storage.log import Log
 from headrace.storage.log_config import NO_LIMIT
@@ -63,9 +64,9 @@ class Partition:
     """A partition that this broker leads."""
 
     __slots__ = (
-        "_grown",
         "awaits_flush",
         "group_commit",
+        "growth",
         "high_watermark",
         "isr_size",
         "leader_epoch",
@@ -102,7 +103,8 @@ class Partition:
         """Flushes the log where `flush.messages` asks for it; without it an append waits for the disk itself."""
         self.awaits_flush = False
         """Whether the high watermark waits for the disk."""
-        self._grown: set[Callable[[], None]] = set()
+        self.growth = Growth(self)
+        """Those who wait for consumers to see more of it."""
 
     @property
     def log_start_offset(self) -> int:
@@ -311,8 +313,8 @@ class Partition:
             self._flush_first(now_ms)
         else:
             self.high_watermark = end_offset
-            for grown in self._grown:
-                grown()
+            if self.growth.watchers:
+                self.growth.tell()
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool, now_ms: int) -> None:
         """Append the marker that ends an open transaction (KIP-98). Raises KafkaError(kafka_storage_error)."""
@@ -365,8 +367,8 @@ class Partition:
         visible = offset if self.awaits_flush else end_offset
         if visible > self.high_watermark:
             self.high_watermark = visible
-            for grown in self._grown:
-                grown()
+            if self.growth.watchers:
+                self.growth.tell()
 
     def _refused(self) -> KafkaError:
         if self.refusal is not None:
@@ -433,19 +435,6 @@ class Partition:
         if target > self.log.log_start_offset:
             self.log.advance_log_start(target)
         return self.log.log_start_offset
-
-    def when_grown(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after every append, until `forget_grown`."""
-        self._grown.add(callback)
-
-    def forget_grown(self, callback: Callable[[], None]) -> None:
-        """Stop calling `callback`."""
-        self._grown.discard(callback)
-
-    def wake_all(self) -> None:
-        """Call everybody who waits, when the partition goes away."""
-        for grown in tuple(self._grown):
-            grown()
 
     @property
     def last_producer_id(self) -> int:

@@ -152,7 +152,7 @@ class ReplicaManager:
             topic_partition,
             why,
         )
-        partition.wake_all()
+        partition.growth.wake_all()
         return True
 
     def failed(self) -> list[tuple[Partition, str]]:
@@ -182,7 +182,7 @@ class ReplicaManager:
         """Stop serving the topics' partitions; those whose files are then to be deleted."""
         gone = [key for key in tuple(self._partitions) if key[0] in topics]
         for key in gone:
-            self._partitions.pop(key).wake_all()
+            self._partitions.pop(key).growth.wake_all()
         doomed = [TopicPartition(*key) for key in gone]
         for topic_partition in [each for each in self._offline if each.topic in topics]:
             del self._offline[topic_partition]
@@ -228,7 +228,7 @@ class ReplicaManager:
         for partition in gone:
             del self._partitions[partition.topic_partition]
             self._offline[partition.topic_partition] = f"log directory {directory} has failed: {why}"
-            partition.wake_all()
+            partition.growth.wake_all()
         return [partition.topic_partition for partition in gone]
 
     def refuse_records(self, directory: Path, why: str | None) -> None:

@@ -5,6 +5,7 @@ arrives: importing all of them would cost a second and 100 MB at start-up.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from enum import IntEnum
 from functools import cache
 from pkgutil import resolve_name
@@ -16,7 +17,7 @@ from kio.static.constants import EntityType
 
 from headrace.types import Buffer, Request
 from headrace.wire.bounds import MAX_ENTRIES, compile_bounds
-from headrace.wire.encoder import Encoder, StepEncoder, compile_encoder, compile_step_encoder
+from headrace.wire.encoder import Encoder, StepEncoder, compile_encoder, compile_step_encoder, unwrap
 
 
 class ApiKey(IntEnum):
@@ -176,6 +177,15 @@ def max_entries(api_key: int) -> int:
 def request_encoder(api_key: int, version: int) -> Encoder:
     """Writes a request body, for tests and for talking to other brokers."""
     return compile_encoder(_load(api_key, version, EntityType.request))
+
+
+@cache
+def item_encoder(api_key: int, version: int, *path: str) -> Encoder:
+    """Writes one item of an array in a response, or of an array in its items: what `EncodedItems` are made of."""
+    entity = _load(api_key, version, EntityType.response)
+    for name in path:
+        (entity,) = (unwrap(field.type)[0] for field in fields(entity) if field.name == name)
+    return compile_encoder(entity)
 
 
 @cache

@@ -1,9 +1,9 @@
 """Writes messages from plain dicts after a schema class of kio's: compiled once a class, a few microseconds a message.
 
 A message is a mapping from kio's snake_case field names to plain values: numbers, strings, bytes, UUIDs, mappings for
-structures, sequences for arrays; times and durations are numbers of milliseconds. The mapping may hold more than the
-version has: what it does not know is left out, so that one answer serves all versions. Missing fields take the
-schema's default.
+structures, sequences for arrays or their `EncodedItems`; times and durations are numbers of milliseconds. The mapping
+may hold more than the version has: what it does not know is left out, so that one answer serves all versions. Missing
+fields take the schema's default.
 """
 
 import struct
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
 from types import NoneType
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
 Fields: TypeAlias = Mapping[str, Any]
@@ -38,6 +38,13 @@ _NUMBERS = {
     "timedelta_i64": struct.Struct(">q"),
     "datetime_i64": struct.Struct(">q"),
 }
+
+
+class EncodedItems(NamedTuple):
+    """The items of an array, encoded before by the array's own schema."""
+
+    number: int
+    content: bytes | bytearray
 
 
 class MissingFieldError(TypeError):
@@ -110,6 +117,10 @@ def _array_steps(inner: Any, flexible: bool) -> StepEncoder:
     write = compile_encoder(inner)
 
     def encode(out: bytearray, items: Any) -> Iterator[None]:
+        if type(items) is EncodedItems:
+            put_count(out, items.number, flexible=flexible)
+            out += items.content
+            return
         put_count(out, len(items), flexible=flexible)
         for item in items:
             if write_steps is None:
@@ -215,6 +226,10 @@ def _array_writer(write: _Writer, flexible: bool) -> _Writer:
         if items is None:
             out.append(0)
             return
+        if type(items) is EncodedItems:
+            put_unsigned_varint(out, items.number + 1)
+            out += items.content
+            return
         put_unsigned_varint(out, len(items) + 1)
         for item in items:
             write(out, item)
@@ -222,6 +237,10 @@ def _array_writer(write: _Writer, flexible: bool) -> _Writer:
     def write_legacy(out: bytearray, items: Sequence[Any] | None) -> None:
         if items is None:
             out += b"\xff\xff\xff\xff"
+            return
+        if type(items) is EncodedItems:
+            out += _INT32.pack(items.number)
+            out += items.content
             return
         out += _INT32.pack(len(items))
         for item in items:

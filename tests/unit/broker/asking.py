@@ -29,7 +29,7 @@ async def ask(
     reply = routes[api_key](RequestContext(int(api_key), version, 1, "me", client), request)
     if isinstance(reply, Generator):
         reply = await finish(reply)
-    elif isinstance(reply, Awaitable):
+    if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
         reply = await reply
     answer = bytearray()
     if isinstance(reply, RawReply):

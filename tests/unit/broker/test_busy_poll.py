@@ -21,7 +21,7 @@ class Broker:
         self.us += after_us
         came_ns = self.us * 1000
         self.us += 20
-        self.poll.answered(came_ns)
+        self.poll.answered(came_ns, self.us * 1000)
 
     def turn(self) -> bool:
         """One turn of the loop; whether there was anything to do, so that it did not sleep."""

@@ -16,7 +16,10 @@ from headrace.broker.busy_poll import BusyPoll
 from headrace.broker.connection import MAX_FRAMES_PER_TURN, MAX_UNSENT_BYTES, Connection
 from headrace.broker.context import ClientInfo
 from headrace.broker.frames import MAX_RUN, InvalidRequestError, Parts
+from headrace.broker.hang_ups import HangUps
+from headrace.broker.loop_watch import LoopWatch
 from headrace.broker.request_memory import RequestMemory
+from headrace.broker.turns import Turns
 from headrace.storage.log_file import FileSlice, LogFile
 
 MAX_FRAME = 8 * 1024 * 1024
@@ -30,9 +33,9 @@ def frame(body: bytes) -> bytes:
 class CountingPoll(BusyPoll):
     answers = 0
 
-    def answered(self, came_ns: int) -> None:
+    def answered(self, came_ns: int, answered_ns: int) -> None:
         self.answers += 1
-        super().answered(came_ns)
+        super().answered(came_ns, answered_ns)
 
 
 class Peer:
@@ -50,6 +53,9 @@ class Peer:
         self.loop = asyncio.get_running_loop()
         self.memory = RequestMemory(memory_limit)
         self.busy_poll = CountingPoll(self.loop.call_soon, 0)
+        self.turns_queue = Turns(self.loop.call_soon)
+        self.watch = LoopWatch(self.loop)
+        self.hang_ups = HangUps(self.loop)
         self.connection = Connection(
             server,
             ClientInfo(listener="PLAINTEXT", host="192.0.2.1", port=7, local_address=("192.0.2.2", 9092)),
@@ -57,6 +63,9 @@ class Peer:
             dispatch=self,
             memory=self.memory,
             busy_poll=self.busy_poll,
+            turns=self.turns_queue,
+            watch=self.watch,
+            hang_ups=self.hang_ups,
             max_frame=MAX_FRAME,
             on_closed=lambda _: self.closed.set(),
         )

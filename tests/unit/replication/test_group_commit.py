@@ -64,7 +64,7 @@ async def closed(broker: Broker, disk: Disk) -> object:
 
 async def test_nobody_sees_a_batch_before_it_is_on_the_disk(broker: Broker, disk: Disk) -> None:
     seen: list[int] = []
-    broker.a.when_grown(lambda: seen.append(broker.a.high_watermark))
+    broker.a.growth.add(lambda *_: seen.append(broker.a.high_watermark))
     done = broker.append(broker.a)
     assert (broker.a.log_end_offset, broker.a.high_watermark, seen) == (1, 0, [])
     assert broker.a.read(0, 1000, read_committed=False, min_one_batch=True) is None

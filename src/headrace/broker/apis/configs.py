@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from headrace.broker.answer_cache import AnswerCache
 from headrace.broker.apis import loggers
 from headrace.broker.apis.config_changes import alter_config, check_names, replace_config
 from headrace.broker.apis.config_entries import (
@@ -29,9 +30,10 @@ from headrace.cluster.image import (
 from headrace.cluster.topic_changes import check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.slices import Pace
+from headrace.slices import Pace, Steps
 from headrace.types import Request
-from headrace.wire.apis import ApiKey
+from headrace.wire.apis import ApiKey, item_encoder
+from headrace.wire.encoder import EncodedItems
 from headrace.wire.items import made_of
 
 # Resource types as requests carry them.
@@ -46,6 +48,10 @@ _KINDS: Final[Mapping[int, str]] = {
     CLIENT_METRICS: CLIENT_METRICS_CONFIG,
     GROUP: GROUP_CONFIG,
 }
+ENTRIES_BYTES: Final = 4 * 1024 * 1024
+"""Encoded entries that are kept."""
+_MOST_KEYS: Final = 20
+"""Entries that were asked for by more keys than this are not kept."""
 
 
 class ConfigApis:
@@ -54,6 +60,7 @@ class ConfigApis:
     def __init__(self, controller: Controller, config: BrokerConfig) -> None:
         self._controller = controller
         self._config = config
+        self._kept: AnswerCache[EncodedItems] = AnswerCache(ENTRIES_BYTES)
 
     def routes(self) -> dict[ApiKey, Handler]:
         """The handlers by API."""
@@ -64,9 +71,14 @@ class ConfigApis:
             ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
         }
 
-    def describe_configs(self, context: RequestContext, request: Request) -> Reply:
+    def describe_configs(self, context: RequestContext, request: Request) -> Steps[Reply]:
         """The settings of each resource, with synonyms and documentation only where they are wanted."""
-        return {"results": made_of(request.resources, lambda resource: self._described(resource, request), few=1)}
+        encode = item_encoder(ApiKey.DESCRIBE_CONFIGS, context.api_version, "results")
+        results = bytearray()
+        for resource in request.resources:
+            encode(results, self._described(context.api_version, resource, request))
+            yield
+        return {"results": EncodedItems(len(request.resources), results)}
 
     async def incremental_alter_configs(self, context: RequestContext, request: Request) -> Reply:
         """Set, delete, append to and subtract from single settings (KIP-339); a resource changes whole or not."""
@@ -114,40 +126,88 @@ class ConfigApis:
         listed = [(name, wanted) for wanted in types for name in named[wanted]]
         return {"config_resources": made_of(listed, lambda each: {"resource_name": each[0], "resource_type": each[1]})}
 
-    def _described(self, resource: Any, request: Request) -> dict[str, Any]:
+    def _described(self, version: int, resource: Any, request: Request) -> dict[str, Any]:
         described = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
-            entries = self._entries(resource.resource_type, resource.resource_name, resource.configuration_keys)
+            entries = self._encoded(
+                version,
+                resource,
+                synonyms=request.include_synonyms,
+                documentation=getattr(request, "include_documentation", False),
+            )
         except KafkaError as error:
             return {**described, "error_code": error.code, "error_message": error.message or "", "configs": ()}
-        if not request.include_synonyms:
-            entries = [{**entry, "synonyms": ()} for entry in entries]
-        if not getattr(request, "include_documentation", False):
-            entries = [{**entry, "documentation": None} for entry in entries]
         return {**described, "error_message": "", "configs": entries}  # empty, not null, as Kafka has it
 
-    def _entries(self, resource_type: int, name: str, keys: Sequence[str] | None) -> list[Entry]:
+    def _encoded(self, version: int, resource: Any, *, synonyms: bool, documentation: bool) -> EncodedItems:
+        """The entries of a resource; kept, as all resources of a type with the same settings have the same entries.
+
+        Raises KafkaError.
+        """
+        kind, name, keys = resource.resource_type, resource.resource_name, resource.configuration_keys
+        own = self._own_settings(kind, name)
+        # What is inherited by a resource comes from the broker's settings, and those are in the same table.
+        configs = self._controller.image.configs
+        may_keep = kind != BROKER_LOGGER and len(keys or ()) <= _MOST_KEYS
+        key = (
+            version,
+            kind,
+            kind == BROKER and not name,
+            tuple(own.items()),
+            tuple(keys or ()),
+            synonyms,
+            documentation,
+        )
+        if may_keep:
+            kept = self._kept.get(key, configs)
+            if kept is not None:
+                return kept
+        encode = item_encoder(ApiKey.DESCRIBE_CONFIGS, version, "results", "configs")
+        out = bytearray()
+        entries = self._entries(kind, name, own, keys)
+        for entry in entries:
+            changed: dict[str, Any] = {}
+            if not synonyms:
+                changed["synonyms"] = ()
+            if not documentation:
+                changed["documentation"] = None
+            encode(out, {**entry, **changed})
+        items = EncodedItems(len(entries), bytes(out))
+        if may_keep:
+            self._kept.put(key, configs, items, len(out) + sum(len(text) for pair in own.items() for text in pair))
+        return items
+
+    def _own_settings(self, kind: int, name: str) -> Mapping[str, str]:
+        """What was set for this very resource. Raises KafkaError where there can be no such resource."""
         image = self._controller.image
-        if resource_type == TOPIC:
-            topic_names.validate(name)
+        if kind == TOPIC:
             if name not in image.topics:
+                topic_names.validate(name)
                 raise KafkaError(ErrorCode.unknown_topic_or_partition)
-            return topic_entries(self._config, image.config(TOPIC_CONFIG, name), keys)
-        if resource_type == BROKER:
-            if not name:
-                return cluster_default_entries(self._config, image.config(BROKER_CONFIG, ""), keys)
-            self._check_node(name, "or empty string, ")
-            return broker_entries(self._config, image.config(BROKER_CONFIG, name), keys)
-        if resource_type == BROKER_LOGGER:
+        elif kind == BROKER:
+            if name:
+                self._check_node(name, "or empty string, ")
+        elif kind == BROKER_LOGGER:
             self._check_logger_resource(name)
-            return loggers.entries(keys)
-        if resource_type == GROUP:
+            return {}
+        elif kind == GROUP:
             _check_named(name, "Group name")
-            return group_entries(self._config, image.config(GROUP_CONFIG, name), keys)
-        if resource_type == CLIENT_METRICS:
+        elif kind == CLIENT_METRICS:
             _check_named(name, "Client metrics subscription name")
-            return client_metrics_entries(image.config(CLIENT_METRICS_CONFIG, name), keys)
-        raise _invalid(f"Unexpected resource type {resource_type} for resource {name}")
+        else:
+            raise _invalid(f"Unexpected resource type {kind} for resource {name}")
+        return image.config(_KINDS[kind], name)
+
+    def _entries(self, kind: int, name: str, own: Mapping[str, str], keys: Sequence[str] | None) -> list[Entry]:
+        if kind == TOPIC:
+            return topic_entries(self._config, own, keys)
+        if kind == BROKER:
+            return (broker_entries if name else cluster_default_entries)(self._config, own, keys)
+        if kind == BROKER_LOGGER:
+            return loggers.entries(keys)
+        if kind == GROUP:
+            return group_entries(self._config, own, keys)
+        return client_metrics_entries(own, keys)
 
     async def _alter(self, request: Request, alteration: Callable[[Any], Alteration]) -> Sequence[dict[str, Any]]:
         """One answer for each resource, in order: resources that are asked for twice are refused."""

@@ -7,14 +7,16 @@ https://kafka.apache.org/protocol#The_Messages_Fetch
 import asyncio
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.broker.context import Handler, RawReply, Reply, RequestContext
-from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions
+from headrace.broker.context import ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions, PartitionKey
+from headrace.broker.turns import Turns
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.growth import UNKNOWN_SIZE
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.log_file import FileSlice
@@ -26,6 +28,8 @@ COPIED_BYTES: Final = 4096
 _FLEXIBLE: Final = 12
 _TOPIC_IDS: Final = 13
 _READ_COMMITTED: Final = 1
+_MANY_PARTITIONS: Final = 100
+"""A fetch of more partitions than this queues with costly requests when its wait ends."""
 
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqq")
@@ -49,10 +53,12 @@ class FetchApi:
         loop: asyncio.AbstractEventLoop,
         max_sessions: int,
         max_bytes: int,
+        turns: Turns | None = None,
     ) -> None:
         self._replicas = replicas
         self._topic_name = topic_name
-        self._loop = loop
+        self.loop = loop
+        self.turns = turns or Turns(loop.call_soon)
         self._max_bytes = max_bytes
         self._sessions = FetchSessions(max_sessions, Random())
 
@@ -67,7 +73,7 @@ class FetchApi:
         fetch.collect()
         if fetch.is_satisfied():
             return fetch.reply()
-        return fetch.wait(self._loop)
+        return fetch.wait(context.client)
 
     def _session(self, request: Any, version: int) -> tuple[FetchSession, bool]:
         session_id = getattr(request, "session_id", 0)
@@ -120,26 +126,37 @@ class FetchApi:
 
 
 class _Fetch:
-    """One Fetch request: collected once, or again whenever a partition grows while it waits."""
+    """One Fetch request: collected once, and again when its wait ends.
+
+    While it waits it counts the bytes by which its partitions grow, so that an append costs the same however many
+    partitions a fetch is about.
+    """
 
     __slots__ = (
         "_answered",
         "_api",
         "_bytes",
-        "_check",
+        "_client",
         "_future",
+        "_grown_callback",
         "_has_error",
         "_is_incremental",
-        "_loop",
+        "_is_queued",
         "_max_bytes",
         "_max_wait",
         "_min_bytes",
+        "_missing",
+        "_news",
         "_read_committed",
+        "_room",
         "_session",
         "_timer",
         "_version",
         "_watched",
     )
+
+    is_waiting: Final = False
+    """After its turn in the queue nothing is left to do."""
 
     def __init__(
         self, api: FetchApi, session: FetchSession, request: Any, version: int, *, is_incremental: bool
@@ -149,24 +166,20 @@ class _Fetch:
         self._version = version
         self._is_incremental = is_incremental
         self._max_wait: float = request.max_wait.total_seconds()
-        self._min_bytes: int = request.min_bytes
         self._max_bytes = min(request.max_bytes, api.max_bytes)
+        self._min_bytes: int = min(request.min_bytes, self._max_bytes)
         self._read_committed = request.isolation_level == _READ_COMMITTED
         self._answered: list[Answered] = []
         self._bytes = 0
         self._has_error = False
-        self._watched: list[Partition] = []
-        self._future: asyncio.Future[Reply] | None = None
-        self._check: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
-    def collect(self) -> None:
-        """Read every partition as far as the limits allow."""
+    def collect(self, partitions: Iterable[FetchPartition] | None = None) -> None:
+        """Read every partition, or these, as far as the limits allow."""
         left = self._max_bytes
         self._bytes = 0
         self._has_error = False
         self._answered = []
-        for wanted in self._session.partitions.values():
+        for wanted in self._session.partitions.values() if partitions is None else partitions:
             answered = self._api.read(
                 wanted, max(left, 0), read_committed=self._read_committed, min_one_batch=self._bytes == 0
             )
@@ -179,45 +192,100 @@ class _Fetch:
                 self._has_error = True
 
     def is_satisfied(self) -> bool:
-        """Whether there is no reason to wait (longer)."""
+        """Decide whether to answer at once."""
         return self._max_wait <= 0 or self._bytes >= self._min_bytes or self._has_error or not self._answered
 
-    def wait(self, loop: asyncio.AbstractEventLoop) -> "asyncio.Future[Reply]":
+    def wait(self, client: ClientInfo) -> "asyncio.Future[Reply]":
         """The answer, once there is enough or the time is up."""
-        self._loop = loop
+        loop = self._api.loop
         self._future = loop.create_future()
-        self._watched = [partition for _, _, partition, _, _ in self._answered if partition is not None]
-        for partition in self._watched:
-            partition.when_grown(self._grown)
-        self._timer = loop.call_later(self._max_wait, self._finish)
+        self._missing = self._min_bytes - self._bytes
+        self._is_queued = False
+        # What is left of each partition's limit; of a partition that has neither bytes nor grown, all.
+        self._room: dict[Partition, int] = {}
+        self._news: dict[PartitionKey, FetchPartition] = {}
+        self._watched: list[Partition] = []
+        self._grown_callback = self._grown
+        for answered in self._answered:
+            wanted, _, partition, part, _ = answered
+            if partition is None:
+                continue
+            if part is not None:
+                self._room[partition] = max(wanted.max_bytes - part.size, 0)
+            if self._is_incremental and self._is_news(answered):
+                self._news[wanted.topic, wanted.index] = wanted
+            self._watched.append(partition)
+            partition.growth.add(self._grown_callback)
+        self._answered = []
+        self._timer = loop.call_later(self._max_wait, self._end)
+        self._client = client
+        client.give_up = self._end
         self._future.add_done_callback(self._stop_waiting)
         return self._future
 
-    def _grown(self) -> None:
-        if self._check is None:
-            self._check = self._loop.call_soon(self._check_again)
+    def _grown(self, partition: Partition, size: int) -> None:
+        """Count what a partition has grown by; called during an append, which must not be held up."""
+        if self._is_queued:
+            return
+        room = self._room.get(partition)
+        if room is None:
+            key = self._key(partition)
+            wanted = self._session.partitions.get(key)
+            if wanted is None:
+                return  # another request has changed the session
+            room = wanted.max_bytes
+            if self._is_incremental:
+                self._news[key] = wanted
+        if size == UNKNOWN_SIZE or (self._read_committed and partition.transactions.first_offset is not None):
+            size = self._look(partition, room)
+        size = min(size, room)
+        self._room[partition] = room - size
+        self._missing -= size
+        if self._missing <= 0:
+            self._end()
 
-    def _check_again(self) -> None:
-        self._check = None
-        self.collect()
-        if self.is_satisfied():
-            self._answer()
+    def _look(self, partition: Partition, room: int) -> int:
+        """The bytes in addition to those counted, read from the log; all that are missing for a reason to answer."""
+        wanted = self._session.partitions.get(self._key(partition))
+        if wanted is None:
+            return 0
+        _, error, _, part, diverging = self._api.read(
+            wanted, wanted.max_bytes, read_committed=self._read_committed, min_one_batch=True
+        )
+        if error is not ErrorCode.none or diverging is not None:
+            self._missing = 0
+        if part is None:
+            return 0
+        if part.file is not partition.log.active_segment.file:
+            self._missing = 0  # as in Kafka: the rest of an older segment is all that can be read at once
+        return part.size - (wanted.max_bytes - room)
 
-    def _finish(self) -> None:
-        self.collect()
-        self._answer()
+    def _key(self, partition: Partition) -> PartitionKey:
+        topic, index = partition.topic_partition
+        return (partition.topic_id if self._session.uses_topic_ids else topic), index
 
-    def _answer(self) -> None:
-        if self._future is not None and not self._future.done():
+    def _end(self) -> None:
+        """Answer with what there is, in a turn of its own: many may end their wait together."""
+        if not self._is_queued:
+            self._is_queued = True
+            self._api.turns.add(self, is_heavy=len(self._watched) > _MANY_PARTITIONS)
+
+    def take_turn(self) -> None:
+        """Read what is new, and answer."""
+        if self._future.done():
+            return
+        try:
+            self.collect(list(self._news.values()) if self._is_incremental else None)
             self._future.set_result(self.reply())
+        except Exception as error:  # noqa: BLE001  answered, and logged, as that of a handler
+            self._future.set_exception(error)
 
     def _stop_waiting(self, _: object) -> None:
+        self._client.give_up = None
+        self._timer.cancel()
         for partition in self._watched:
-            partition.forget_grown(self._grown)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._check is not None:
-            self._check.cancel()
+            partition.growth.discard(self._grown_callback)
+        self._watched.clear()
 
     def reply(self) -> RawReply:
         """The encoded answer; in an incremental one, only of partitions that have something new."""

@@ -1,22 +1,28 @@
-"""Metadata, DescribeCluster and DescribeTopicPartitions: who is in the cluster and who leads what."""
+"""Metadata, DescribeCluster and DescribeTopicPartitions: who is in the cluster and who leads what.
+
+Metadata is asked for again and again, and is large. Its answers are kept while the image that they were made from is
+current, and every topic as encoded while that topic is unchanged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Hashable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
-from uuid import UUID
 
-from headrace.broker.context import Handler, Reply, RequestContext
+from headrace.broker.answer_cache import AnswerCache
+from headrace.broker.apis.partition_fragments import DESCRIBED, BrokersSeen, encode_partitions, metadata_layout
+from headrace.broker.context import Answer, Handler, RawReply, Reply, RequestContext
 from headrace.cluster import topic_names
 from headrace.cluster.controller import Controller
-from headrace.cluster.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
+from headrace.cluster.image import NO_LEADER, BrokerImage, MetadataImage, TopicImage
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.slices import Steps, in_slices
+from headrace.slices import Steps, finish
 from headrace.types import Request
-from headrace.wire.apis import ApiKey
-from headrace.wire.items import made_of
+from headrace.wire.apis import ApiKey, item_encoder, schema
+from headrace.wire.encoder import EncodedItems
 
 UNKNOWN_OPERATIONS: Final = -(2**31)
 """What the authorized operations are when nobody asked (KIP-430)."""
@@ -24,6 +30,16 @@ TOPIC_OPERATIONS: Final = 0b1101_1111_1000
 """All that can be done to a topic: read, write, create, delete, alter, describe, describe and alter its settings."""
 CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
 """All that can be done to the cluster: create, alter, describe, act on it, describe and alter settings, write."""
+ANSWERS_BYTES: Final = 8 * 1024 * 1024
+"""Whole answers to Metadata that are kept."""
+TOPICS_BYTES: Final = 16 * 1024 * 1024
+"""Encoded topics that are kept."""
+_MOST_NAMES: Final = 100
+"""Answers about more topics than this, unless it is all of them, are not kept: their keys would cost too much."""
+_NAMES_A_STEP: Final = 500
+_COST_A_STEP: Final = 2_000
+"""Partitions that are encoded, or about 100 topics, before others may have the loop."""
+_COPIED_BYTES: Final = 4096
 _BROKERS, _CONTROLLERS = 1, 2
 
 
@@ -33,6 +49,8 @@ class MetadataApis:
     def __init__(self, controller: Controller, config: BrokerConfig) -> None:
         self._controller = controller
         self._config = config
+        self._answers: AnswerCache[bytes] = AnswerCache(ANSWERS_BYTES)
+        self._topics: AnswerCache[bytes] = AnswerCache(TOPICS_BYTES)
 
     def routes(self) -> dict[ApiKey, Handler]:
         """The handlers by API."""
@@ -42,27 +60,66 @@ class MetadataApis:
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
         }
 
-    def metadata(self, context: RequestContext, request: Request) -> Reply | Awaitable[Reply]:
+    def metadata(self, context: RequestContext, request: Request) -> Answer:
         """Brokers and the topics asked for: all where the list is null (version 0: empty)."""
+        key = self._key(context, request)
+        if key is not None:
+            kept = self._answers.get(key, self._controller.image)
+            if kept is not None:
+                return _raw(kept)
+        return self._metadata(context, request, key)
+
+    def _key(self, context: RequestContext, request: Request) -> Hashable | None:
+        """All that the answer depends on beside the image; None where the answer is not to be kept."""
         asked = request.topics
+        names: tuple[Any, ...] | None = None
+        if asked is not None:
+            if len(asked) > _MOST_NAMES:
+                return None
+            names = tuple([(topic.name, _id_of(topic)) for topic in asked])
+        return (
+            context.api_version,
+            context.listener,
+            context.local_address,
+            getattr(request, "include_cluster_authorized_operations", False),
+            getattr(request, "include_topic_authorized_operations", False),
+            names,
+        )
+
+    def _metadata(
+        self, context: RequestContext, request: Request, key: Hashable | None
+    ) -> Steps[Reply | Awaitable[Reply]]:
+        asked = request.topics
+        image = self._controller.image
         if asked is None or (context.api_version == 0 and not asked):
-            return self._metadata(
-                context,
-                request,
-                made_of(tuple(self._controller.image.topics.values()), lambda topic: self._topic(context, topic)),
-            )
-        if context.api_version < 12 and any(_by_id(topic) or topic.name is None for topic in asked):
-            return _invalid_metadata(asked)
-        if any(_by_id(topic) for topic in asked):
-            return self._metadata(context, request, self._topics_by_id(context, asked))
-        if any(topic.name is None for topic in asked):
-            return _invalid_metadata(asked)
-        names = list(dict.fromkeys(topic.name for topic in asked))
-        missing = [name for name in names if name not in self._controller.image.topics]
-        may_create = self._config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True)
-        if missing and may_create:
-            return self._create_and_answer(context, request, names, missing)
-        return self._metadata(context, request, made_of(names, lambda name: self._topic_by_name(context, name, {})))
+            answer = yield from self._describe(context, request, image, list(image.topics))
+            self._answers.put(key, image, answer, len(answer))
+            return _raw(answer)
+        names: dict[str | None, None] = {}
+        ids: dict[Any, None] = {}
+        for begin in range(0, len(asked), _NAMES_A_STEP):
+            part = asked[begin : begin + _NAMES_A_STEP]
+            names.update(dict.fromkeys([topic.name for topic in part]))
+            ids.update(dict.fromkeys([_id_of(topic) for topic in part]))
+            yield
+        if context.api_version < 12 and (None in names or any(each is not None for each in ids)):
+            return _raw((yield from _invalid_metadata(context.api_version, asked)))
+        if any(each is not None for each in ids):
+            ids.pop(None, None)
+            return _raw((yield from self._describe(context, request, image, [], ids)))
+        if None in names:
+            return _raw((yield from _invalid_metadata(context.api_version, asked)))
+        wanted = [name for name in names if name is not None]
+        missing = [name for name in wanted if name not in image.topics]
+        yield
+        if not missing:
+            answer = yield from self._describe(context, request, image, wanted)
+            if key is not None:
+                self._answers.put(key, image, answer, len(answer) + sum(100 + len(name) for name in wanted))
+            return _raw(answer)
+        if self._config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True):
+            return self._create_and_answer(context, request, wanted, missing)
+        return _raw((yield from self._describe(context, request, image, wanted)))
 
     def describe_cluster(self, context: RequestContext, request: Request) -> Reply:
         """Brokers, controller and cluster id; the brokers' endpoints only, as no broker here is a KRaft controller."""
@@ -84,36 +141,47 @@ class MetadataApis:
             ),
         }
 
-    def describe_topic_partitions(self, context: RequestContext, request: Request) -> Reply | Steps[Reply]:
+    def describe_topic_partitions(self, context: RequestContext, request: Request) -> Steps[Reply]:
         """Partitions of topics in order of name, a page at a time: `next_cursor` says where to go on (KIP-966)."""
-        return in_slices(self._page(context, request))
-
-    def _page(self, context: RequestContext, request: Request) -> Steps[Reply]:
         image, cursor = self._controller.image, request.cursor
         first, start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
         asked = {topic.name for topic in request.topics}
+        yield
         names = sorted(name for name in asked or image.topics if name >= first)
+        yield
+        encode = item_encoder(ApiKey.DESCRIBE_TOPIC_PARTITIONS, context.api_version, "topics")
+        out = bytearray()
         if start < 0 or (cursor is not None and asked and first not in asked):
-            invalid = {"error_code": ErrorCode.invalid_request}
-            return {"topics": made_of(tuple(asked), lambda name: {**_missing_topic(name), **invalid})}
+            for name in asked:
+                encode(out, {**_missing_topic(name, None, {}), "error_code": ErrorCode.invalid_request})
+                yield
+            return {"topics": EncodedItems(len(asked), out)}
         left = max(1, min(request.response_partition_limit, self._config.max_request_partition_size_limit))
-        topics: list[dict[str, Any]] = []
-        for name in names:
-            yield
+        brokers = self._brokers_seen(context, image)
+        next_cursor: dict[str, Any] | None = None
+        count = 0
+        for count, name in enumerate(names):
             if left == 0:
-                return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+                next_cursor = {"topic_name": name, "partition_index": 0}
+                break
             topic = image.topics.get(name)
             if topic is None:
-                topics.append({**_missing_topic(name), "topic_authorized_operations": TOPIC_OPERATIONS})
+                encode(out, {**_missing_topic(name, None, {}), "topic_authorized_operations": TOPIC_OPERATIONS})
+                yield
                 continue
             begin = start if name == first else 0
             end = min(begin + left, len(topic.partitions))
-            described = self._topic(context, topic, range(begin, end))
-            topics.append({**described, "topic_authorized_operations": TOPIC_OPERATIONS})
-            left -= max(0, end - begin)
+            items = encode_partitions(topic.partitions[begin:end], DESCRIBED, brokers, begin)
+            encode(out, {**_named(topic), "partitions": items, "topic_authorized_operations": TOPIC_OPERATIONS})
+            yield
+            left -= items.number
             if end < len(topic.partitions):
-                return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": end}}
-        return {"topics": topics, "next_cursor": None}
+                count += 1
+                next_cursor = {"topic_name": name, "partition_index": end}
+                break
+        else:
+            count = len(names)
+        return {"topics": EncodedItems(count, out), "next_cursor": next_cursor}
 
     async def _create_and_answer(
         self, context: RequestContext, request: Request, names: list[str], missing: list[str]
@@ -133,75 +201,74 @@ class MetadataApis:
                 await self._controller.create_internal_topic(name)
             except KafkaError as error:
                 errors[name] = error
-        return self._metadata(context, request, made_of(names, lambda name: self._topic_by_name(context, name, errors)))
+        return _raw(await finish(self._describe(context, request, self._controller.image, names, errors=errors)))
 
-    def _metadata(self, context: RequestContext, request: Request, topics: Sequence[dict[str, Any]]) -> Reply:
-        image = self._controller.image
+    def _describe(
+        self,
+        context: RequestContext,
+        request: Request,
+        image: MetadataImage,
+        names: Iterable[str],
+        ids: Iterable[Any] = (),
+        errors: dict[str, KafkaError] | None = None,
+    ) -> Steps[bytes]:
+        """The body of the answer about these topics."""
+        version = context.api_version
         operations = UNKNOWN_OPERATIONS
         if getattr(request, "include_cluster_authorized_operations", False):
             operations = CLUSTER_OPERATIONS
+        topic_operations = UNKNOWN_OPERATIONS
         if getattr(request, "include_topic_authorized_operations", False):
-            topics = made_of(topics, lambda topic: {**topic, "topic_authorized_operations": TOPIC_OPERATIONS})
-        return {
-            "brokers": self._brokers(context),
-            "cluster_id": image.cluster_id,
-            "controller_id": image.controller_id,
-            "topics": topics,
-            "cluster_authorized_operations": operations,
-        }
-
-    def _topics_by_id(self, context: RequestContext, asked: Iterable[Any]) -> Sequence[dict[str, Any]]:
-        image = self._controller.image
-
-        def described(topic_id: UUID) -> dict[str, Any]:
-            topic = image.topic_by_id(topic_id)
+            topic_operations = TOPIC_OPERATIONS
+        brokers = self._brokers_seen(context, image)
+        encode = item_encoder(ApiKey.METADATA, version, "topics")
+        layout = metadata_layout(version)
+        out = bytearray()
+        count = cost = 0
+        found: Iterator[tuple[str | None, Any, TopicImage | None]] = chain(
+            ((name, None, image.topics.get(name)) for name in names),
+            ((None, topic_id, image.topic_by_id(topic_id)) for topic_id in ids),
+        )
+        for name, topic_id, topic in found:
+            count += 1
             if topic is not None:
-                return self._topic(context, topic)
-            return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": ()}
+                key = (topic.name, version, topic_operations, brokers)
+                kept = self._topics.get(key, topic)
+                if kept is None:
+                    one = bytearray()
+                    items = encode_partitions(topic.partitions, layout, brokers)
+                    encode(one, {**_named(topic), "partitions": items, "topic_authorized_operations": topic_operations})
+                    kept = bytes(one)
+                    self._topics.put(key, topic, kept, len(kept))
+                    cost += 20 + items.number
+                out += kept
+            else:
+                missing = _missing_topic(name, topic_id, errors or {})
+                encode(out, {**missing, "topic_authorized_operations": topic_operations})
+                cost += 20
+            cost += 1
+            if cost > _COST_A_STEP:
+                cost = 0
+                yield
+        body = bytearray()
+        schema(ApiKey.METADATA, version).encode_response(
+            body,
+            {
+                "brokers": self._brokers(context),
+                "cluster_id": image.cluster_id,
+                "controller_id": image.controller_id,
+                "topics": EncodedItems(count, out),
+                "cluster_authorized_operations": operations,
+            },
+        )
+        return bytes(body)
 
-        return made_of(tuple(dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id is not None)), described)
-
-    def _topic_by_name(self, context: RequestContext, name: str, errors: dict[str, KafkaError]) -> dict[str, Any]:
-        topic = self._controller.image.topics.get(name)
-        if topic is not None:
-            return self._topic(context, topic)
-        described = _missing_topic(name)
-        if name in errors and errors[name].code != ErrorCode.topic_already_exists:
-            code = errors[name].code
-            # which clients wait for; they take no other error of a topic for one that passes
-            described["error_code"] = ErrorCode.leader_not_available if code == ErrorCode.not_controller else code
-        return described
-
-    def _topic(self, context: RequestContext, topic: TopicImage, indexes: range | None = None) -> dict[str, Any]:
-        chosen = indexes if indexes is not None else range(len(topic.partitions))
-        return {
-            "name": topic.name,
-            "topic_id": topic.topic_id,
-            "is_internal": topic_names.is_internal(topic.name),
-            "partitions": made_of(
-                chosen, lambda index: self._partition(context, index, topic.partitions[index]), few=64
-            ),
-        }
-
-    def _partition(self, context: RequestContext, index: int, partition: PartitionImage) -> dict[str, Any]:
-        brokers = self._controller.image.brokers
-        leader = brokers.get(partition.leader)
-        error = ErrorCode.none
-        if leader is None:
-            error = ErrorCode.leader_not_available
-        elif self._address(context, leader) is None:
-            error = ErrorCode.listener_not_found if context.api_version >= 6 else ErrorCode.leader_not_available
-        return {
-            "error_code": error,
-            "partition_index": index,
-            "leader_id": NO_LEADER if error else partition.leader,
-            "leader_epoch": partition.leader_epoch,
-            "replica_nodes": partition.replicas,
-            "isr_nodes": partition.isr,
-            "offline_replicas": [replica for replica in partition.replicas if replica not in brokers],
-            "eligible_leader_replicas": (),
-            "last_known_elr": (),
-        }
+    def _brokers_seen(self, context: RequestContext, image: MetadataImage) -> BrokersSeen:
+        brokers = image.brokers
+        return BrokersSeen(
+            frozenset(brokers),
+            frozenset(each for each, broker in brokers.items() if self._address(context, broker) is not None),
+        )
 
     def _brokers(self, context: RequestContext) -> list[dict[str, Any]]:
         described = []
@@ -220,14 +287,24 @@ class MetadataApis:
         return (endpoint.host, endpoint.port) if endpoint else None
 
 
-def _by_id(topic: Any) -> bool:
-    return getattr(topic, "topic_id", None) is not None
+def _id_of(topic: Any) -> Any:
+    return getattr(topic, "topic_id", None)
 
 
-def _missing_topic(name: str) -> dict[str, Any]:
-    valid = topic_names.is_valid(name)
+def _named(topic: TopicImage) -> dict[str, Any]:
+    return {"name": topic.name, "topic_id": topic.topic_id, "is_internal": topic_names.is_internal(topic.name)}
+
+
+def _missing_topic(name: str | None, topic_id: Any, errors: Mapping[str, KafkaError]) -> dict[str, Any]:
+    if name is None:
+        return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": ()}
+    error = ErrorCode.unknown_topic_or_partition if topic_names.is_valid(name) else ErrorCode.invalid_topic_exception
+    if name in errors and errors[name].code != ErrorCode.topic_already_exists:
+        # Clients wait after this one; they take no other error of a topic for one that passes.
+        code = errors[name].code
+        error = ErrorCode.leader_not_available if code == ErrorCode.not_controller else code
     return {
-        "error_code": ErrorCode.unknown_topic_or_partition if valid else ErrorCode.invalid_topic_exception,
+        "error_code": error,
         "name": name,
         "topic_id": None,
         "is_internal": topic_names.is_internal(name),
@@ -235,20 +312,37 @@ def _missing_topic(name: str) -> dict[str, Any]:
     }
 
 
-def _invalid_metadata(asked: Sequence[Any]) -> Reply:
+def _raw(answer: bytes) -> RawReply:
+    # A large one that is kept is not copied behind its header.
+    return RawReply((answer,) if len(answer) < _COPIED_BYTES else (b"", answer))
+
+
+def _invalid_metadata(version: int, asked: Iterable[Any]) -> Steps[bytes]:
     """The answer to topics without a name, or with an id before version 12: every topic is refused."""
-    return {
-        "brokers": (),
-        "cluster_id": None,
-        "controller_id": NO_LEADER,
-        "error_code": ErrorCode.invalid_request,
-        "topics": made_of(
-            asked,
-            lambda topic: {
+    encode = item_encoder(ApiKey.METADATA, version, "topics")
+    topics = bytearray()
+    count = 0
+    for topic in asked:
+        count += 1
+        encode(
+            topics,
+            {
                 "error_code": ErrorCode.invalid_request,
                 "name": topic.name or "",
-                "topic_id": getattr(topic, "topic_id", None),
+                "topic_id": _id_of(topic),
                 "partitions": (),
             },
-        ),
-    }
+        )
+        yield
+    body = bytearray()
+    schema(ApiKey.METADATA, version).encode_response(
+        body,
+        {
+            "brokers": (),
+            "cluster_id": None,
+            "controller_id": NO_LEADER,
+            "error_code": ErrorCode.invalid_request,
+            "topics": EncodedItems(count, topics),
+        },
+    )
+    return bytes(body)

@@ -1,0 +1,96 @@
+"""Encodes the partitions of a topic for Metadata and DescribeTopicPartitions, much faster than the general encoder.
+
+Partitions of a topic mostly differ in their number alone: what comes before and after it is encoded once for each
+state. A test compares the result with the general encoder's for every version.
+"""
+
+import struct
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from headrace.cluster.image import NO_LEADER, PartitionImage
+from headrace.errors import ErrorCode
+from headrace.wire.encoder import EncodedItems, put_count
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+class Layout(NamedTuple):
+    """The fields that a version has."""
+
+    is_flexible: bool
+    has_epoch: bool
+    has_offline: bool
+    has_eligible: bool
+    """Eligible leader replicas and the last known ones, of which there are none here."""
+    no_listener: ErrorCode
+    """The error of a partition whose leader has no address on the client's listener."""
+
+
+DESCRIBED = Layout(True, True, True, True, ErrorCode.listener_not_found)
+"""DescribeTopicPartitions."""
+
+
+def metadata_layout(version: int) -> Layout:
+    """The layout in a version of Metadata."""
+    return Layout(
+        is_flexible=version >= 9,
+        has_epoch=version >= 7,
+        has_offline=version >= 5,
+        has_eligible=False,
+        no_listener=ErrorCode.listener_not_found if version >= 6 else ErrorCode.leader_not_available,
+    )
+
+
+class BrokersSeen(NamedTuple):
+    """Brokers as a client sees them; hashable."""
+
+    alive: frozenset[int]
+    reachable: frozenset[int]
+    """Those with an address on the client's listener."""
+
+
+def encode_partitions(
+    partitions: Sequence[PartitionImage], layout: Layout, brokers: BrokersSeen, first: int = 0
+) -> EncodedItems:
+    """The array's items for `partitions`, which are numbered from `first` on."""
+    out = bytearray()
+    pack = _INT32.pack
+    ends: dict[PartitionImage, tuple[bytes, bytes]] = {}
+    for index, partition in enumerate(partitions, first):
+        found = ends.get(partition)
+        if found is None:
+            found = ends[partition] = _ends(partition, layout, brokers)
+        out += found[0]
+        out += pack(index)
+        out += found[1]
+    return EncodedItems(len(partitions), bytes(out))
+
+
+def _ends(partition: PartitionImage, layout: Layout, brokers: BrokersSeen) -> tuple[bytes, bytes]:
+    """The bytes before and after a partition's index."""
+    error = ErrorCode.none
+    if partition.leader not in brokers.alive:
+        error = ErrorCode.leader_not_available
+    elif partition.leader not in brokers.reachable:
+        error = layout.no_listener
+    out = bytearray(_INT32.pack(NO_LEADER if error else partition.leader))
+    if layout.has_epoch:
+        out += _INT32.pack(partition.leader_epoch)
+    _put_ids(out, partition.replicas, layout)
+    _put_ids(out, partition.isr, layout)
+    if layout.has_eligible:
+        _put_ids(out, (), layout)
+        _put_ids(out, (), layout)
+    if layout.has_offline:
+        _put_ids(out, [replica for replica in partition.replicas if replica not in brokers.alive], layout)
+    if layout.is_flexible:
+        out.append(0)
+    return _INT16.pack(error), bytes(out)
+
+
+def _put_ids(out: bytearray, ids: Collection[int], layout: Layout) -> None:
+    put_count(out, len(ids), flexible=layout.is_flexible)
+    for each in ids:
+        out += _INT32.pack(each)

@@ -1,0 +1,128 @@
+"""Sharing the loop fairly: work that takes long is done in turns, and the loop polls for new requests in between.
+
+A connection whose last turn was long waits in a queue for its next one, and so does anybody else once a poll of the
+sockets has led to too much work. The queue is served for a short time, then the loop looks at the sockets again. A
+client with cheap requests is therefore served between any two costly requests of others, however many those are.
+"""
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from time import perf_counter_ns
+from typing import Any, Final, Protocol, TypeVar
+
+LONG_NS: Final = 250_000
+"""A turn that takes this long counts against the budget, and its owner queues for the next one."""
+SLICE_NS: Final = 1_000_000
+"""A connection with more requests at hand gives way after this long."""
+BUDGET_NS: Final = 2_000_000
+"""Long turns take this much time together, and one more turn at most, before the loop polls the sockets again."""
+
+T = TypeVar("T")
+
+
+class Turn(Protocol):
+    """Somebody who has something to do."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the work goes on later, when something else has happened."""
+
+    def take_turn(self) -> None: ...
+
+
+class Turns:
+    """The queue, driven by a loop's `call_soon`."""
+
+    __slots__ = ("_call_soon", "_heavy", "_is_scheduled", "_is_spent", "_light", "_spent_ns", "clock", "is_contended")
+
+    def __init__(
+        self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], int] = perf_counter_ns
+    ) -> None:
+        self._call_soon = call_soon
+        self.clock = clock
+        self._light: deque[Turn] = deque()
+        self._heavy: deque[Turn] = deque()
+        self._spent_ns = 0
+        self._is_spent = False
+        self._is_scheduled = False
+        self.is_contended = False
+        """Ask `must_wait` before work begins. A plain attribute, because it is read for every request."""
+
+    def must_wait(self, *, is_heavy: bool) -> bool:
+        """Decide whether a turn has to be queued for."""
+        return self._is_spent or (is_heavy and bool(self._heavy))
+
+    def add(self, turn: Turn, *, is_heavy: bool) -> None:
+        """Queue for a turn; those who were quick the last time come first."""
+        (self._heavy if is_heavy else self._light).append(turn)
+        self.is_contended = True
+        self._schedule()
+
+    def spent(self, ns: int) -> None:
+        """Count a long turn, or a long step of a request that is answered later."""
+        self._spent_ns += ns
+        if self._spent_ns >= BUDGET_NS and not self._is_spent:
+            self._is_spent = self.is_contended = True
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._serve)
+
+    def _serve(self) -> None:
+        # The loop polls the sockets after this, before it calls it again.
+        self._is_scheduled = False
+        light, heavy = self._light, self._heavy
+        try:
+            self._serve_until(self.clock() + BUDGET_NS, light, heavy)
+        finally:
+            self._spent_ns = 0
+            self._is_spent = False
+            self.is_contended = bool(light or heavy)
+            if self.is_contended:
+                self._schedule()
+
+    def _serve_until(self, end: int, light: deque[Turn], heavy: deque[Turn]) -> None:
+        for _ in range(len(light)):
+            light.popleft().take_turn()
+            if self.clock() >= end:
+                break
+        # At least one, so that quick ones cannot starve the others. Steps of requests that are answered later run
+        # outside of turns: no more than one such request begins.
+        for _ in range(len(heavy)):
+            turn = heavy.popleft()
+            turn.take_turn()
+            if turn.is_waiting or self.clock() >= end:
+                break
+
+
+class TimedSteps(Coroutine[Any, Any, T]):
+    """A coroutine whose long steps, from one wait to the next, are told to `took`, in ns."""
+
+    __slots__ = ("_clock", "_coroutine", "_took")
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T], took: Callable[[int], None], clock: Callable[[], int]
+    ) -> None:
+        self._coroutine = coroutine
+        self._took = took
+        self._clock = clock
+
+    def send(self, value: Any) -> Any:
+        began_ns = self._clock()
+        try:
+            return self._coroutine.send(value)
+        finally:
+            ns = self._clock() - began_ns
+            if ns >= LONG_NS:
+                self._took(ns)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._coroutine.__await__()
