@@ -120,7 +120,7 @@ def list_groups(
             row += [fare.members, fare.lag, group_report.seconds(fare.lag_seconds, on_terminal)]
             row.append(fare.partitions_not_committed)
     print_table(columns, rows)
-    if on_terminal and any(fare.partitions_not_committed for fare in fares.values()):
+    if any(fare.partitions_not_committed for fare in fares.values()):
         output.tell(f"Partitions that are not committed are {group_report.counted_from(reset)}.")
 
 

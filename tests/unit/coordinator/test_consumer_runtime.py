@@ -1,5 +1,6 @@
 """Groups of both protocols in one coordinator: the log under them, what replaces what, and time."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -222,3 +223,17 @@ def test_a_bad_heartbeat_is_refused(changes: dict[str, Any], code: ErrorCode) ->
     with pytest.raises(KafkaError) as raised:
         beat(World(), **changes)
     assert raised.value.code is code
+
+
+def test_a_rebalance_that_is_over_at_once_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(settings=replace(SETTINGS, group_consumer_assignment_interval_ms=0))
+    epoch = beat(world).epoch
+    world.notes.clear()
+    with caplog.at_level(logging.INFO):
+        beat(world, epoch=epoch, topics=("t", "u"), owned=None)
+    assert [note.what for note in world.notes][-1] is Happening.STABLE
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line == (
+        f"Group g generation {epoch + 1} is stable after 0 ms: 1 member, 1 before."
+        " Cause: member a (app) changed its subscription"
+    )

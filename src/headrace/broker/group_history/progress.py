@@ -100,7 +100,7 @@ class GroupProgress:
     def __init__(self, committed: "array[int]", now_ms: int) -> None:
         self.committed = self.positions = committed
         self.is_partly_committed = False
-        """Whether the group reads partitions in which it has committed nothing."""
+        """Whether the group also reads partitions in which it has committed nothing."""
         self.rates = Rates(committed, now_ms)
         self.times = array("q", [UNKNOWN]) * len(committed)
         self._sought = self.times[:]
@@ -202,7 +202,8 @@ class GroupProgress:
         count = len(self.committed)
         ends = topic.ends[:count]
         ends.extend([UNKNOWN] * (count - len(ends)))
-        return (array("q", self._written()) + ends + self.times[:count]).tobytes()
+        offsets = array("q", self._written()) if self.is_partly_committed else self.committed
+        return (offsets + ends + self.times[:count]).tobytes()
 
     def _written(self) -> Iterator[int]:
         for offset, position in zip(self.committed, self.positions, strict=True):

@@ -3,13 +3,22 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace.broker.group_history.members import reads_of
 from headrace.broker.group_history.recorder import GroupHistory
-from headrace.broker.group_history.sampler import GroupSampler, Wanted, look_up
+from headrace.broker.group_history.sampler import GroupSampler, Reset, Wanted, look_up
+from headrace.broker.group_history.standing import Trend
+from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.consumer_group import ConsumerGroup
+from headrace.coordinator.consumer_protocol import encode_assignment
+from headrace.coordinator.consumer_requests import ConsumerHeartbeat
 from headrace.coordinator.effects import Happening, Note
+from headrace.coordinator.membership import ClassicMember
 from headrace.coordinator.records import CommittedOffset
+from headrace.coordinator.requests import Leaver
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.coordinator.settings import GroupSettings
 from headrace.replication.partition import Partition
@@ -166,6 +175,83 @@ async def test_a_log_that_moved_on_under_a_look_up_is_asked_again(
         segment.path.with_suffix(".away").rename(segment.path)
     assert sweep(sampler) == 1
     assert sampler.standings("g", NOW + 20_000)["t"][0].lag_seconds(NOW + 20_000) == 14.95
+
+
+def member(coordinator: GroupCoordinator, group_id: str = "g", topics: tuple[str, ...] = ("t",)) -> None:
+    fields: dict[str, Any] = dict.fromkeys(("instance_id", "rack_id", "regex", "assignor"))
+    fields |= {"member_id": "m", "new_member_id": "", "client_id": "app", "client_host": "/127.0.0.1"}
+    beat = ConsumerHeartbeat(
+        epoch=0, rebalance_timeout_ms=60_000, topics=topics, owned=frozenset(), brings_member_id=True, **fields
+    )
+    coordinator.consumer_heartbeat(group_id, beat)
+
+
+async def test_what_members_read_counts_without_a_commit(
+    coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
+) -> None:
+    member(coordinator, topics=("t", "there is none"))
+    assert sweep(sampler) == 2
+    changed(sampler)
+    total = sampler.totals("g")
+    assert (total["t"].lag, total["t"].not_committed, list(total)) == (200, 2, ["t"])
+    sweep(sampler, NOW + 40_000)
+    assert sampler.standings("g", NOW + 40_000)["t"][0].trend is Trend.STALLED
+    append(topics.logs[1], 50)
+    sweep(sampler, NOW + 50_000)
+    assert [each.lag for each in sampler.standings("g", NOW)["t"]] == [100, 150]
+
+
+async def test_lag_stays_when_the_last_member_leaves(
+    coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
+) -> None:
+    member(coordinator)
+    commit_as_member = [("t", 0, CommittedOffset(40, -1, "", 0, topic_id=b"t".ljust(16, b"\0")))]
+    group = coordinator.group("g")
+    assert isinstance(group, ConsumerGroup)
+    coordinator.commit_offsets("g", "m", None, group.epoch, commit_as_member)
+    sweep(sampler)
+    before = [each.lag for each in sampler.standings("g", NOW)["t"]]
+    coordinator.leave("g", [Leaver(member_id="m", instance_id=None, reason="")])
+    append(topics.logs[0], 10)
+    sweep(sampler)
+    assert before == [60, 100]
+    assert [each.lag for each in sampler.standings("g", NOW)["t"]] == [70, 100]
+    coordinator.delete_group("g")
+    sweep(sampler)
+    assert sampler.standings("g", NOW) == {}
+    assert not sampler._reads
+
+
+async def test_with_latest_partitions_without_a_commit_are_not_behind(
+    coordinator: GroupCoordinator, topics: Topics
+) -> None:
+    sampler = GroupSampler(coordinator.groups_with_offsets, topics, Reset.LATEST)
+    member(coordinator)
+    assert sweep(sampler) == 0
+    assert [(each.position, each.lag) for each in sampler.standings("g", NOW)["t"]] == [(100, 0), (100, 0)]
+
+
+async def test_a_partition_that_a_members_own_assignor_gave_it_counts(coordinator: GroupCoordinator) -> None:
+    group = ClassicGroup("g", max_size=9, initial_rebalance_delay_ms=0, now_ms=NOW)
+    group.protocol_type = "consumer"
+    group.membership.add(
+        ClassicMember(
+            member_id="m",
+            instance_id=None,
+            client_id="app",
+            client_host="/127.0.0.1",
+            session_timeout_ms=1,
+            rebalance_timeout_ms=1,
+            protocol_type="consumer",
+            protocols=(("own", b""),),
+            assignment=encode_assignment({"t": [1], "u": [0, 2]}, 1),
+        )
+    )
+    assert reads_of(group) == {"t": frozenset({1}), "u": frozenset({0, 2})}
+    group.subscribed_topics = {"t", "v"}
+    assert reads_of(group) == {"t": None, "u": frozenset({0, 2}), "v": None}
+    group.protocol_type = "connect"
+    assert reads_of(group) == {}
 
 
 @pytest.fixture

@@ -1,0 +1,67 @@
+"""One line of the log for a rebalance, whatever happens in it."""
+
+import logging
+
+import pytest
+
+from headrace.coordinator.effects import Happening, Note
+from headrace.coordinator.rebalance_log import RebalanceLog
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+def note(what: Happening, reason: str = "", *, member: str = "", generation: int = 7) -> Note:
+    return Note(what=what, generation=generation, member_id=member, client_id=member and "app", reason=reason)
+
+
+def messages(lines: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in lines.records]
+
+
+def test_a_rebalance_that_starts_over_is_one_rebalance(lines: pytest.LogCaptureFixture) -> None:
+    log = RebalanceLog()
+    log.loaded("g", 3)
+    log.note("g", note(Happening.JOINED, member="m"), 4, 10.0)
+    log.note("g", note(Happening.REBALANCING, "adding member m; client reason: not provided"), 4, 10.0)
+    log.note("g", note(Happening.COMPLETING, "4 members"), 4, 10.5)
+    log.note("g", note(Happening.TIMED_OUT, "it did not ask for its assignment", member="m"), 3, 11.0)
+    log.note("g", note(Happening.REBALANCING, "members without a SyncGroup"), 3, 11.0)
+    log.note("g", note(Happening.STABLE, "3 members", generation=8), 3, 12.5)
+    assert messages(lines) == [
+        (
+            "Group g generation 8 is stable after 2500 ms: 3 members, 3 before."
+            " Cause: adding member m and 1 more change. Timed out: app (it did not ask for its assignment)"
+        )
+    ]
+
+
+def test_a_group_that_does_not_come_to_rest_is_worth_a_line_a_minute(lines: pytest.LogCaptureFixture) -> None:
+    log = RebalanceLog()
+    for second in range(0, 150, 10):
+        log.note("g", note(Happening.REBALANCING, f"change {second}"), 2, float(second))
+    assert messages(lines) == [
+        f"Group g generation 7 has been rebalancing for {at} s and started over {at // 10} times."
+        f" First cause: change 0. Now: change {at}"
+        for at in (60, 120)
+    ]
+
+
+def test_reasons_that_clients_give_are_cut(lines: pytest.LogCaptureFixture) -> None:
+    log = RebalanceLog()
+    log.note("g", note(Happening.REBALANCING, "x" * 10_000), 1, 0.0)
+    log.note("g", note(Happening.STABLE), 1, 0.0)
+    assert len(messages(lines)[0]) < 500
+
+
+def test_nothing_is_kept_of_groups_without_members() -> None:
+    log = RebalanceLog()
+    for number in range(100):
+        log.note(f"g{number}", note(Happening.TIMED_OUT, member="m"), 0, 0.0)
+        log.note(f"g{number}", note(Happening.REBALANCING, "why"), 0, 0.0)
+        log.note(f"g{number}", note(Happening.EMPTY), 0, 0.0)
+    assert not log._open
+    assert not log._sizes
