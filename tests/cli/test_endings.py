@@ -190,6 +190,36 @@ def test_a_broker_that_goes_while_a_producer_sends_is_a_failure(
     assert f"Error: producing to 't': no answer from {own_broker.bootstrap}; 1 record arrived before that" in err
 
 
+def test_a_topic_that_is_deleted_while_a_consumer_waits_is_a_failure(
+    headrace: Headrace, topic: str, environment: Mapping[str, str]
+) -> None:
+    headrace("produce", topic, stdin="a\n")
+    words = [sys.executable, "-m", "headrace", "consume", topic, "--timeout", "3"]
+    consumer = subprocess.Popen(words, stdout=PIPE, stderr=PIPE, env=environment, text=True)
+    assert consumer.stdout is not None
+    assert consumer.stdout.readline() == "a\n"
+    headrace("topics", "delete", topic, "--yes")
+    _, err = consumer.communicate(timeout=60)
+    assert consumer.returncode == 1
+    assert err.splitlines()[-1] == f"Error: topic '{topic}' was deleted while consuming from '{topic}'"
+
+
+def test_a_topic_that_is_deleted_while_a_producer_sends_is_named(
+    headrace: Headrace, topic: str, environment: Mapping[str, str]
+) -> None:
+    words = [sys.executable, "-m", "headrace", "produce", topic, "--timeout", "3", "-p", "0"]
+    producer = subprocess.Popen(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, text=True)
+    assert producer.stdin is not None
+    producer.stdin.write("a\n")
+    producer.stdin.flush()
+    wait_for(lambda: headrace("consume", topic, "--until-end").stdout == "a\n", "the record")
+    headrace("topics", "delete", topic, "--yes")
+    producer.stdin.write("b\n")
+    _, err = producer.communicate(timeout=60)
+    assert producer.returncode == 1
+    assert f"Error: topic '{topic}' was deleted while producing to it; 1 record arrived before that" in err
+
+
 def test_an_offset_that_no_partition_has_is_named(headrace: Headrace, topic: str) -> None:
     headrace("produce", topic, "-p", "0", stdin="a\nb\n")
     result = headrace("consume", topic, "--from", "99999", "--until-end")

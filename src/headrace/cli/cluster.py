@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
 
 from headrace.cli.failures import CommandError, missing_topic, refused
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 3.0
+_ALIVE_S = 3.0
+"""How long a broker may take to answer before it counts as lost."""
 _KAFKA_PORT = 9092
 
 _silent = logging.getLogger("headrace.cli.librdkafka")
@@ -41,6 +43,15 @@ def client_config(
         "reconnect.backoff.max.ms": 1000,
         **{name.replace("_", "."): value for name, value in more.items()},
     }
+
+
+def topic_exists(client: Consumer | Producer, topic: str) -> bool | None:
+    """Whether brokers still know the topic; None where none answers within seconds."""
+    try:
+        found = client.list_topics(topic, timeout=_ALIVE_S).topics.get(topic)
+    except KafkaException:
+        return None
+    return found is None or found.error is None or found.error.name() != "UNKNOWN_TOPIC_OR_PART"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import typer
 
 from headrace.cli.failures import CommandError
 from headrace.cli.help_pages import examples
-from headrace.cli.output import tell
+from headrace.cli.output import tell, write_lines, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,12 +88,13 @@ def demo(
         tell(f"Stopped. What was done until then is in {directory}.")
         raise
     if as_json:
-        typer.echo(json.dumps({key: report[key] for key in _JSON_KEYS}))
+        write_lines(json.dumps({key: report[key] for key in _JSON_KEYS}))
         if data is None:
             shutil.rmtree(directory, ignore_errors=True)
         return
-    print_report(console, state, report, time.monotonic() - started)
-    _print_way_on(console, state, own_broker=bootstrap is None, prefix=prefix)
+    with writing():
+        print_report(console, state, report, time.monotonic() - started)
+        _print_way_on(console, state, own_broker=bootstrap is None, prefix=prefix)
 
 
 def _directory(named: Path | None) -> Path:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace.cli import output
-from headrace.cli.cluster import Cluster, Offsets, client_config
+from headrace.cli.cluster import Cluster, Offsets, client_config, topic_exists
 from headrace.cli.failures import CommandError, refused
 from headrace.cli.interruption import Interruption
 from headrace.cli.positions import Position, Start
@@ -19,9 +19,6 @@ from headrace.cli.text_lines import Formatter
 _BATCH = 1000
 _WAKE_UP_S = 0.25
 """How long Ctrl-C and the timeouts may go unnoticed in an idle topic."""
-
-_ALIVE_S = 3.0
-"""How long a broker may take to answer before it counts as lost."""
 
 _LEAVING_S = 5.0
 _LEAVING_STEP_S = 0.02
@@ -104,7 +101,7 @@ class _Reader:
 
     def __exit__(self, *_: object) -> None:
         # A group that cannot be left is no reason to fail, nor to wait: closing takes a minute if no broker answers.
-        if self._reading.group is not None and (self.lost is not None or not self._is_connected()):
+        if self._reading.group is not None and topic_exists(self._consumer, self._reading.topic) is None:
             _keep_for_ever(self._consumer)
             return
         with contextlib.suppress(KafkaException):
@@ -137,24 +134,20 @@ class _Reader:
                 yield messages
                 last = time.monotonic()
             elif self._reading.timeout_s is not None and time.monotonic() - last >= self._reading.timeout_s:
-                self._check_connection()
+                self._check_topic()
                 return
 
-    def _check_connection(self) -> None:
-        """Tell a topic without new records from a broker that is gone or hangs."""
-        if not self._is_connected():
-            doing = f"consuming from '{self._reading.topic}'"
+    def _check_topic(self) -> None:
+        """Tell a topic without new records from one that is deleted, and from a broker that is gone or hangs."""
+        topic, doing = self._reading.topic, f"consuming from '{self._reading.topic}'"
+        has_topic = topic_exists(self._consumer, topic)
+        if has_topic is None:
             self.lost = CommandError(
                 f"lost {self._cluster.bootstrap} while {doing}; there may be more records",
                 "Is the broker still running? A group continues where it stopped; without one, --from says where.",
             )
-
-    def _is_connected(self) -> bool:
-        try:
-            self._consumer.list_topics(self._reading.topic, timeout=_ALIVE_S)
-        except KafkaException:
-            return False
-        return True
+        elif not has_topic:
+            self.lost = CommandError(f"topic '{topic}' was deleted while {doing}")
 
     def written(self, messages: list[Message]) -> None:
         """These have reached the reader: their offsets may be committed."""

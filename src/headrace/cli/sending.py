@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.cli import output
-from headrace.cli.cluster import client_config
+from headrace.cli.cluster import client_config, topic_exists
 from headrace.cli.failures import CommandError, refused
 from headrace.cli.progress import SendProgress
 from headrace.cli.record import Record
@@ -121,13 +121,16 @@ def send(
             _flush(producer, sent, progress)
     sent.seconds = time.monotonic() - started
     if sent.failure is not None:
-        raise _failure(sent, sent.failure, bootstrap)
+        raise _failure(sent, sent.failure, bootstrap, producer)
     return sent
 
 
-def _failure(sent: Sent, failure: KafkaError, bootstrap: str) -> CommandError:
+def _failure(sent: Sent, failure: KafkaError, bootstrap: str, producer: Producer) -> CommandError:
     error = refused(failure, bootstrap, f"producing to '{sent.topic}'")
     hint = error.hint
+    if failure.code() == KafkaError._MSG_TIMED_OUT and topic_exists(producer, sent.topic) is False:
+        what = f"topic '{sent.topic}' was deleted while producing to it"
+        return CommandError(f"{what}; {output.count(sent.records, 'record')} arrived before that")
     if failure.code() == KafkaError._MSG_TIMED_OUT and sent.records:
         hint = "It stopped answering. --timeout is how long a record may wait for it to come back."
     return CommandError(f"{error.what}; {output.count(sent.records, 'record')} arrived before that", hint)

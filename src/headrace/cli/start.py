@@ -81,11 +81,9 @@ def _configuration(options: StartOptions) -> BrokerConfig:
     file_text = None
     if options.config is not None:
         try:
-            file_text = Path(options.config).read_text(encoding="utf-8")
+            file_text = _decoded(Path(options.config).read_bytes())
         except OSError as error:
             raise ConfigError("--config", None, f"cannot read {options.config}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigError("--config", None, f"cannot read {options.config}: it is not UTF-8 text") from None
     assignments = [f"{key}={value}" for key, value in options.settings.items()]
     if options.data is not None:
         assignments.append(f"log.dirs={options.data}")
@@ -94,6 +92,14 @@ def _configuration(options: StartOptions) -> BrokerConfig:
         assignments.append(f"listeners=PLAINTEXT://{f'[{host}]' if ':' in host else host}:{port}")
     defaults = {"log.dirs": DEFAULT_DATA, "listeners": "PLAINTEXT://{}:{}".format(*DEFAULT_LISTEN)}
     return load(file_text, dict(os.environ), assignments, defaults)
+
+
+def _decoded(data: bytes) -> str:
+    """The text of a settings file: UTF-8, or else Latin-1, as which Java reads every properties file."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
 
 
 async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:

@@ -186,7 +186,7 @@ def delete(
     """Delete topics and all their records."""
     topics = list(dict.fromkeys(topics))
     if not yes and not output.is_terminal(sys.stdin):
-        raise usage_error("deleting needs a yes, and there is no terminal to ask at", "Say it with --yes.")
+        raise usage_error("deleting needs a yes, and there is no terminal to ask at", "Give --yes.")
     cluster = _connect(bootstrap)
     known = cluster.topic_names()
     absent = [name for name in topics if name not in known]
@@ -281,7 +281,8 @@ def _create(
             raise
         if not if_not_exists:
             raise CommandError(
-                f"topic '{name}' exists already", "`headrace topics alter` changes it; --if-not-exists lets it be."
+                f"topic '{name}' exists already",
+                "`headrace topics alter` changes it; --if-not-exists leaves it unchanged.",
             ) from None
         return False
     return True

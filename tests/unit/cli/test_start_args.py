@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli import main
+from headrace.cli.start import _configuration
 from headrace.cli.start_args import StartOptions, UsageError, parse, start_options
 
 
@@ -61,6 +64,14 @@ def test_a_bad_address_says_how_one_looks(listen: str, complaint: str) -> None:
 def test_a_bad_setting_says_how_one_looks() -> None:
     with pytest.raises(UsageError, match="'retention' is not KEY=VALUE"):
         start_options(None, None, None, ["retention"])
+
+
+def test_a_settings_file_may_be_in_latin_1_as_javas_are(tmp_path: Path) -> None:
+    settings = tmp_path / "server.properties"
+    settings.write_bytes("# für Köln\nbroker.rack=Köln\n".encode("latin-1"))
+    assert _configuration(StartOptions(config=str(settings))).broker_rack == "Köln"
+    settings.write_text("broker.rack=Köln\n", encoding="utf-8")
+    assert _configuration(StartOptions(config=str(settings))).broker_rack == "Köln"
 
 
 words = st.sampled_from(
