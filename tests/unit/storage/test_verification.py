@@ -116,7 +116,7 @@ def data(tmp_path: Path) -> Path:
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         for name in ("t", "u"):
             new = {"name": name, "num_partitions": 2, "replication_factor": 1}
-            topics = [{**new, "assignments": [], "configs": []}]
+            topics: list[dict[str, object]] = [{**new, "assignments": [], "configs": []}]
             client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": topics, "timeout": 9000, "validate_only": False})
     return data
 
