@@ -7,6 +7,7 @@ the collapsed stacks for a flame graph, e.g. at https://www.speedscope.app.
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,7 @@ def main() -> int:
         return 2
     directory = Path(tempfile.mkdtemp(prefix="headrace-profile-"))
     broker = Headrace(directory / "broker")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # with the broker
     try:
         broker.start()
         with fresh_topic(broker, "profile") as topic:

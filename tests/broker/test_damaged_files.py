@@ -214,3 +214,19 @@ def test_what_a_damaged_segment_held_is_kept_before_it_is_cut(data: Path) -> Non
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert values(client, 0) == []
     assert path.with_name(path.name + ".damaged").read_bytes() == damaged
+
+
+def test_a_topic_whose_files_were_removed_by_hand_can_be_deleted_and_created(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        shutil.rmtree(data / "t-0")
+        client.ask(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": 9000})
+        new = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+        assert answer["topics"][0]["error_code"] == "none"
+        assert produce(client, "t", 0) == "none"
+        assert values(client, 0) == [b"t"]
+    assert not [each for each in caplog.records if each.exc_info]
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        assert values(client, 0) == [b"t"]

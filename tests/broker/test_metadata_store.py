@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,22 @@ def test_others_are_served_while_a_change_waits_for_the_lock(broker: Broker, cli
             assert time.monotonic() - started < embedded.LOCK_WAIT_S
         other.execute("ROLLBACK")
     assert client.receive(ApiKey.CREATE_TOPICS, 5)["topics"][0]["error_code"] == "none"
+
+
+def test_those_who_wait_for_one_lock_do_not_wait_one_after_the_other(broker: Broker) -> None:
+    with closing(sqlite3.connect(broker.data / "metadata.db", isolation_level=None)) as other, ExitStack() as stack:
+        other.execute("BEGIN EXCLUSIVE")
+        clients = [stack.enter_context(WireClient(broker.bootstrap)) for _ in range(20)]
+        started = time.monotonic()
+        for number, client in enumerate(clients):
+            topics = [{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1}]
+            message = {"topics": [{**topics[0], "assignments": [], "configs": []}], "timeout": 9000}
+            client.send(ApiKey.CREATE_TOPICS, 5, {**message, "validate_only": False})
+        for client in clients:
+            answer = client.receive(ApiKey.CREATE_TOPICS, 5)
+            assert answer["topics"][0]["error_code"] == "not_controller"
+        assert time.monotonic() - started < 20 * embedded.LOCK_WAIT_S * 0.7
+        other.execute("ROLLBACK")
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])

@@ -46,7 +46,7 @@ def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, in
             write_tree(tree, nodes, broker_id)
         log_dirs.owned.identify_as(_ZOOKEEPER_VERSION)
         metadata.replace(metadata.with_name(HANDED_OVER))
-    except OSError as error:
+    except (OSError, StoreError) as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
     finally:
         log_dirs.close({})

@@ -84,6 +84,10 @@ def _configuration(options: StartOptions) -> BrokerConfig:
             file_text = _decoded(Path(options.config).read_bytes())
         except OSError as error:
             raise ConfigError("--config", None, f"cannot read {options.config}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                "--config", None, f"cannot read {options.config}: it is not UTF-8 text ({error})"
+            ) from None
     assignments = [f"{key}={value}" for key, value in options.settings.items()]
     if options.data is not None:
         assignments.append(f"log.dirs={options.data}")

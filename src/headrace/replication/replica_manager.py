@@ -123,6 +123,10 @@ class ReplicaManager:
         except KafkaError as error:
             self._offline[topic_partition] = str(error)
             raise
+        except OSError as error:
+            self._offline[topic_partition] = str(error)
+            self.log_dirs.note_failure(self.log_dirs.place_of(topic_partition), error)
+            raise KafkaError(ErrorCode.kafka_storage_error, f"its log cannot be read: {error}") from error
         self._offline.pop(topic_partition, None)
         if transactions.first_offset is not None:
             log.warning(

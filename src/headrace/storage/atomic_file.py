@@ -28,11 +28,14 @@ def sync_file(path: Path) -> None:
 def read_file(path: Path) -> bytes:
     """All of a small file. A broker with thousands of partitions reads several of each when it starts.
 
-    Raises OSError.
+    Raises OSError, which names the file.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, os.fstat(descriptor).st_size)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(descriptor)
 

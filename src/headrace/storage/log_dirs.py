@@ -101,6 +101,10 @@ class LogDirs:
         """Those that have a directory, loaded or not."""
         return self._places.keys()
 
+    def place_of(self, topic_partition: TopicPartition) -> Path:
+        """The log directory that the partition is in."""
+        return self._places[topic_partition].parent.path
+
     def was_clean(self, topic_partition: TopicPartition) -> bool:
         """Whether the last owner of the partition's log directory closed every log in it."""
         return self._places[topic_partition].parent.clean_shutdown
@@ -245,21 +249,28 @@ class LogDirs:
     def _retire(self, topic_partition: TopicPartition, suffix: str) -> Path:
         directory, path = self._places[topic_partition]
         retired = directory.path / retired_name(topic_partition, suffix)
-        log_of_it = self.logs.pop(topic_partition, None)
+        # also where the renaming fails: a later topic of that name must not get this log
+        self.logs.pop(topic_partition, None)
         try:
             path.rename(retired)
         except OSError as error:
-            if log_of_it is not None:
-                self.logs[topic_partition] = log_of_it
+            if isinstance(error, FileNotFoundError) and self.owned.why_gone(directory.path) is None:
+                log.warning("%s is gone already: somebody else has removed it", path)
+                self._forget(topic_partition)
+                return retired
             self.note_failure(directory.path, error)
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename {path} to {retired}: {error}") from error
         self._unsynced.add(directory.path)
+        self._forget(topic_partition)
+        return retired
+
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        directory, _ = self._places[topic_partition]
         self.found.forget(topic_partition)
         self._opened(directory, topic_partition)
         # with the lock: a writing of checkpoints that began before must not bring the offsets back
         with self._checkpoints:
             directory.forget(topic_partition)
-        return retired
 
     def remove_deleted_files(self, now_ms: int) -> None:
         """Remove what was deleted long enough ago. Slow for large files: call it in a thread.

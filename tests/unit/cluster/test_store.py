@@ -1,8 +1,10 @@
 """What every metadata store must do."""
 
 import asyncio
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -22,6 +24,7 @@ from headrace.cluster.store import (
     NoNode,
     NotEmpty,
     Set,
+    StoreLocked,
     StoreUnavailable,
 )
 
@@ -171,6 +174,47 @@ def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "metadata.db").write_bytes(b"no database " * 1000)
     with pytest.raises(StoreUnavailable, match=r"metadata\.db: .*not available"):
         EmbeddedStore(tmp_path / "metadata.db")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "told"),
+    [
+        (sqlite3.SQLITE_BUSY, StoreLocked, "locked by another process"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreLocked, "locked by another process"),
+        (sqlite3.SQLITE_READONLY, StoreUnavailable, "read-only"),
+        (sqlite3.SQLITE_IOERR_WRITE, StoreUnavailable, "the disk fails"),
+        (sqlite3.SQLITE_FULL, StoreUnavailable, "free space"),
+        (sqlite3.SQLITE_CORRUPT, StoreUnavailable, "restore it from a backup"),
+        (sqlite3.SQLITE_MISUSE, StoreUnavailable, "bad"),
+    ],
+)
+async def test_whatever_sqlite_fails_with_is_a_failure_of_the_store(
+    tmp_path: Path, code: int, kind: type[StoreUnavailable], told: str
+) -> None:
+    error = sqlite3.OperationalError("bad")
+    error.sqlite_errorcode = code
+
+    class Failing:
+        def execute(self, *_: object) -> None:
+            raise error
+
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    database = store._database
+    store._database = cast("sqlite3.Connection", Failing())
+    calls = (
+        lambda: store.get("/"),
+        lambda: store.get_many(["/"]),
+        lambda: store.exists("/"),
+        lambda: store.children("/"),
+        lambda: store.create("/a"),
+        lambda: store.set("/", b""),
+        lambda: store.delete("/a"),
+    )
+    for call in calls:
+        with pytest.raises(kind, match=told):
+            await call()
+    store._database = database
+    await store.close()
 
 
 async def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:

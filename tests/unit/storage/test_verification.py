@@ -115,14 +115,9 @@ def data(tmp_path: Path) -> Path:
     data = tmp_path / "data"
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         for name in ("t", "u"):
-            new: dict[str, object] = {
-                "name": name,
-                "num_partitions": 2,
-                "replication_factor": 1,
-                "assignments": [],
-                "configs": [],
-            }
-            client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
+            new = {"name": name, "num_partitions": 2, "replication_factor": 1}
+            topics: list[dict[str, object]] = [{**new, "assignments": [], "configs": []}]
+            client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": topics, "timeout": 9000, "validate_only": False})
     return data
 
 
