@@ -33,6 +33,9 @@ _XERIAL_MAGIC_AS_SIZE: Final = int.from_bytes(XERIAL_MAGIC[:4], "big")
 _SNAPPY_MAX_RATIO: Final = 22
 """Snappy's densest element turns 3 bytes into 64."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_INDEPENDENT: Final = 0x20
+"""The flag in the byte after the magic by which each block can be read by itself."""
 _ZSTD_WINDOW_LOG: Final = 27
 """A frame may ask for a window of 128 MB, as with Kafka's zstd library."""
 CHUNK_SIZE: Final = 1 << 20
@@ -223,7 +226,9 @@ def _leading_varint(block: memoryview) -> int:
 def _lz4_decompress(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:  # noqa: ARG001  # as the others
     import lz4.frame
 
-    # Like Kafka, read one frame and ignore what follows it.
+    # Like Kafka, read one frame and ignore what follows it; and refuse what Java's clients could not read.
+    if bytes(view[:4]) == _LZ4_MAGIC and len(view) > 4 and not view[4] & _LZ4_INDEPENDENT:
+        raise _corrupt("lz4 blocks refer to earlier ones, which Kafka does not support")
     context = lz4.frame.create_decompression_context()
     position = 0
     is_at_end = False
@@ -248,8 +253,8 @@ def _zstd_decompress(view: memoryview, step: int, max_size: int) -> Iterator[byt
     library = _zstd()
     options = {library.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
     position = frames = size = 0
-    # Frames may follow each other, and nothing else may.
-    while frames == 0 or position < len(view):
+    # Frames may follow each other, and nothing else may. No frame at all is no records, as with Java.
+    while position < len(view):
         unpacker = library.ZstdDecompressor(options=options)
         while not unpacker.eof:
             given = view[position : position + CHUNK_SIZE] if unpacker.needs_input else b""

@@ -1,0 +1,68 @@
+"""Compressed records in every form that a client might send: what Kafka reads, and what it refuses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+import lz4.frame
+import pytest
+from backports import zstd
+
+from headrace.wire.apis import ApiKey
+from headrace.wire.batch import HEADER_SIZE, plain
+from headrace.wire.compression import Codec, compress
+from headrace.wire.records import RecordData, build_batch
+from tests.parity.both import Both
+from tests.parity.test_produce import Names, produce
+
+COUNT: Final = 10_000
+
+
+def halves(codec: Codec, body: bytes) -> bytes:
+    """Two streams, one after the other."""
+    return compress(codec, body[:40_000]) + compress(codec, body[40_000:])
+
+
+def without_content_size(body: bytes) -> bytes:
+    packer = zstd.ZstdCompressor()
+    return packer.compress(body) + packer.flush()
+
+
+FORMS: Final[dict[str, tuple[Codec, Callable[[bytes], bytes]]]] = {
+    "gzip, two members": (Codec.GZIP, lambda body: halves(Codec.GZIP, body)),
+    "gzip, garbage after it": (Codec.GZIP, lambda body: compress(Codec.GZIP, body) + b"garbage"),
+    "gzip, torn": (Codec.GZIP, lambda body: compress(Codec.GZIP, body)[:-200]),
+    "zlib": (Codec.GZIP, lambda body: b"\x78\x9c" + compress(Codec.GZIP, body)[10:-8]),
+    "snappy, two streams": (Codec.SNAPPY, lambda body: halves(Codec.SNAPPY, body)),
+    "snappy, raw": (Codec.SNAPPY, lambda body: bytes(cramjam.snappy.compress_raw(body))),
+    "snappy, torn": (Codec.SNAPPY, lambda body: compress(Codec.SNAPPY, body)[:-3]),
+    "lz4, garbage after it": (Codec.LZ4, lambda body: compress(Codec.LZ4, body) + b"garbage"),
+    "lz4, torn": (Codec.LZ4, lambda body: compress(Codec.LZ4, body)[:-200]),
+    "lz4, checksums": (
+        Codec.LZ4,
+        lambda body: lz4.frame.compress(body, block_linked=False, content_checksum=True, block_checksum=True),
+    ),
+    "lz4, large blocks": (
+        Codec.LZ4,
+        lambda body: lz4.frame.compress(body, block_linked=False, block_size=lz4.frame.BLOCKSIZE_MAX4MB),
+    ),
+    "lz4, blocks that depend on others": (Codec.LZ4, lambda body: lz4.frame.compress(body, block_linked=True)),
+    "zstd, two frames": (Codec.ZSTD, lambda body: halves(Codec.ZSTD, body)),
+    "zstd, no content size": (Codec.ZSTD, without_content_size),
+    "zstd, garbage after it": (Codec.ZSTD, lambda body: compress(Codec.ZSTD, body) + b"garbage"),
+    "zstd, torn": (Codec.ZSTD, lambda body: compress(Codec.ZSTD, body)[:-200]),
+    "zstd, level -5": (Codec.ZSTD, lambda body: compress(Codec.ZSTD, body, -5)),
+    **{f"{codec.name.lower()}, nothing": (codec, lambda body: b"") for codec in Codec},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_of_compression(form: str, both: Both, name: Names) -> None:
+    topic = both.create(name())
+    codec, packed = FORMS[form]
+    now = round(time.time() * 1000)
+    body = build_batch([RecordData(b"k", b"value %d" % number, now) for number in range(COUNT)])[HEADER_SIZE:]
+    both.ask(ApiKey.PRODUCE, 9, produce(topic, plain(packed(body), COUNT, now, codec)), what=form)

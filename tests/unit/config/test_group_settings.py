@@ -1,0 +1,23 @@
+"""Patterns of client metrics subscriptions: Python checks them, and cannot be kept busy by them."""
+
+import time
+
+import pytest
+
+from headrace.config import ConfigError
+from headrace.config.group import parse_client_metrics
+
+
+@pytest.mark.parametrize("pattern", ["a.*", "(?=a)b", r"[\u0041-\u00ff]x", "[à-é]", "[a-z0-9]{8}"])
+def test_a_pattern_is_taken(pattern: str) -> None:
+    assert parse_client_metrics({"match": f"client_id={pattern}"})["match"] == (f"client_id={pattern}",)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", "[", "(" * 5000, "a{99999999999999999999}", "(?i)[!-\uffff]" * 1000 + "(", "x" * 20_000]
+)
+def test_a_bad_or_huge_pattern_is_refused_quickly(pattern: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(ConfigError):
+        parse_client_metrics({"match": f"client_id={pattern}"})
+    assert time.monotonic() - started < 2
