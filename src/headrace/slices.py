@@ -46,6 +46,11 @@ def run_slice(steps: Steps[T]) -> Finished[T] | None:
 
 def in_slices(steps: Steps[T]) -> T | Steps[T]:
     """The result, where one slice is enough for it; else the steps that are left."""
+    try:
+        next(steps)
+    except StopIteration as end:  # as nearly always: there was little to do
+        result: T = end.value
+        return result
     done = run_slice(steps)
     return steps if done is None else done.result
 

@@ -23,15 +23,21 @@ def is_large(reply: Fields) -> bool:
     """Whether encoding the answer may take longer than a slice."""
     items = 0
     for value in reply.values():
-        if isinstance(value, Items):
-            return True
-        if type(value) in (list, tuple):
+        kind = type(value)
+        if kind is list or kind is tuple:
             items += len(value)
             if items > _FEW:
                 return True
             for item in value:
-                if isinstance(item, dict):
-                    items += sum(len(each) for each in item.values() if type(each) in (list, tuple, Items))
+                if type(item) is dict:
+                    for inner in item.values():
+                        kind = type(inner)
+                        if kind is list or kind is tuple:
+                            items += len(inner)
+                        elif kind is Items:
+                            return True
+        elif kind is Items:
+            return True
     return items > _FEW
 
 

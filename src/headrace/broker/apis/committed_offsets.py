@@ -113,22 +113,22 @@ class OffsetApis:
                     )
                     to_commit.append((name, index, new_tuple(CommittedOffset, offset)))
         if to_commit:
-            committed: list[ErrorCode] = []
-            # A large commit is checked and written in parts: others are served in between.
-            for some in chunks(to_commit, _COMMITTED_AT_ONCE):
-                committed += self._commit_some(context, request, some, too_many=len(to_commit) > _MAX_COMMIT)
-                if len(to_commit) > _COMMITTED_AT_ONCE:
+            if len(to_commit) <= _COMMITTED_AT_ONCE:
+                committed = self._commit_some(context, request, to_commit)
+            elif len(to_commit) > _MAX_COMMIT:
+                committed = [ErrorCode.invalid_commit_offset_size] * len(to_commit)
+            else:
+                # Checked and written in parts: others are served in between.
+                committed = []
+                for some in chunks(to_commit, _COMMITTED_AT_ONCE):
+                    committed += self._commit_some(context, request, some)
                     yield
             for (errors, place), code in zip(places, committed, strict=True):
                 errors[place] = code
         return RawReply(((yield from _commit_answer(answers, version)),))
 
-    def _commit_some(
-        self, context: RequestContext, request: Request, offsets: list[OffsetToCommit], *, too_many: bool
-    ) -> list[ErrorCode]:
+    def _commit_some(self, context: RequestContext, request: Request, offsets: list[OffsetToCommit]) -> list[ErrorCode]:
         version = context.api_version
-        if too_many:
-            return [ErrorCode.invalid_commit_offset_size] * len(offsets)
         try:
             return self._coordinator.commit_offsets(
                 request.group_id,
