@@ -6,15 +6,19 @@ between its awaits uses a `Pace`.
 
 import asyncio
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections import Counter
+from collections.abc import Generator, Hashable, Iterable, Iterator
 from typing import Final, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 
 Steps: TypeAlias = Generator[None, None, T]
 
 SLICE_S: Final = 0.005
 """How long one slice may keep the event loop from its connections."""
+
+_COUNTED_AT_ONCE: Final = 1000
 
 _clock = time.perf_counter
 
@@ -42,6 +46,11 @@ def run_slice(steps: Steps[T]) -> Finished[T] | None:
 
 def in_slices(steps: Steps[T]) -> T | Steps[T]:
     """The result, where one slice is enough for it; else the steps that are left."""
+    try:
+        next(steps)
+    except StopIteration as end:  # as nearly always: there was little to do
+        result: T = end.value
+        return result
     done = run_slice(steps)
     return steps if done is None else done.result
 
@@ -68,6 +77,16 @@ class Pace:
         if _clock() >= self._deadline:
             await asyncio.sleep(0)
             self._deadline = _clock() + SLICE_S
+
+
+async def counted(items: Iterable[H]) -> Counter[H]:
+    """How often each of them is there."""
+    times: Counter[H] = Counter()
+    pace = Pace()
+    for some in chunks(items, _COUNTED_AT_ONCE):
+        times.update(some)
+        await pace.rest()
+    return times
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from headrace.wire.apis import ApiKey
 from tests.parity.both import UNKNOWN_ID, Both, Side, every_version
 
@@ -84,6 +86,23 @@ def test_topics_that_cannot_be_are_refused(version: int, both: Both, name: Names
     for why, refused in topics.items():
         both.ask(ApiKey.CREATE_TOPICS, version, create(refused, validate_only=True), what=f"only validated: {why}")
     both.ask(ApiKey.CREATE_TOPICS, version, create(*topics.values()), what=", ".join(topics))
+
+
+MUCH: dict[str, list[dict[str, Any]]] = {
+    "one topic of 9,999": [{"num_partitions": 9_999}],
+    "one topic of 10,000": [{"num_partitions": 10_000}],
+    "one topic of 10,001": [{"num_partitions": 10_001}],
+    "two topics of 5,001": [{"num_partitions": 5_001}] * 2,
+    "one of them refused": [{"num_partitions": 5_001}, {"num_partitions": 5_001, "replication_factor": 7}],
+    "5,001 topics of 1": [{"num_partitions": 1}] * 5_001,
+    "11,000 wrong topics": [{"num_partitions": -5}] * 11_000,
+}
+
+
+@pytest.mark.parametrize("what", MUCH)
+def test_one_request_creates_no_more_than_it_may(what: str, both: Both, name: Names) -> None:
+    topics = [topic(name(), **fields) for fields in MUCH[what]]
+    both.ask(ApiKey.CREATE_TOPICS, 7, create(*topics, validate_only=True), what=what)
 
 
 @every_version(ApiKey.CREATE_TOPICS)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from types import GeneratorType
 from typing import Any, Final, TypeAlias
 
 from headrace.broker.context import ClientInfo, Handler, RawReply, Reply, RequestContext
@@ -86,7 +87,7 @@ class Dispatcher:
     def _answer(self, context: RequestContext, api_schema: Schema, request: Any) -> Parts | Awaitable[Parts]:
         try:
             reply: Any = self._handlers[context.api_key](context, request)
-            if isinstance(reply, Generator):
+            if isinstance(reply, GeneratorType):
                 done = run_slice(reply)
                 if done is None:
                     return self._answer_later(context, api_schema, request, self._in_turn(reply))
@@ -97,7 +98,9 @@ class Dispatcher:
             raise
         except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
             reply = self._unexpected(context, request, error)
-        if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
+        if type(reply) is dict or type(reply) is RawReply:
+            return self._encode(context, api_schema, reply)
+        if isinstance(reply, Awaitable):
             return self._answer_later(context, api_schema, request, reply)
         return self._encode(context, api_schema, reply)
 

@@ -23,7 +23,7 @@ def durable(routes: Mapping[ApiKey, Handler], group_commit: GroupCommit) -> dict
 def _durable(handler: Handler, group_commit: GroupCommit) -> Handler:
     def handle(context: RequestContext, request: Request) -> Answer:
         reply = handler(context, request)
-        if isinstance(reply, Generator):
+        if type(reply) is not dict and isinstance(reply, Generator):
             return _once_flushed(_finished(reply), group_commit)
         later = not isinstance(reply, RawReply) and isinstance(reply, Awaitable)
         return _once_flushed(reply, group_commit) if later or group_commit.partitions else reply

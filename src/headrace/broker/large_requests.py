@@ -48,7 +48,8 @@ class LargeRequests:
         """Raises InvalidRequestError where too much waits already for `size` bytes more."""
         if self._waiting and self._waiting + size > MAX_WAITING:
             raise InvalidRequestError(
-                f"{ApiKey(context.api_key).name} of {size} bytes: {self._waiting >> 20} MiB of such requests wait already"
+                f"{ApiKey(context.api_key).name} of {size} bytes:"
+                f" {self._waiting >> 20} MiB of large requests wait already"
             )
         self._waiting += size
         try:

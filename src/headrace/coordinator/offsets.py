@@ -3,7 +3,7 @@
 `replay` and `end_transaction` alone change state, live and on recovery alike.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from headrace.coordinator.records import CommittedOffset, OffsetKey
@@ -52,13 +52,12 @@ class Offsets:
         """The groups with a committed offset."""
         return list(self._groups)
 
-    def keys_of_topics(self, topics: frozenset[str], group_ids: Iterable[str]) -> Iterator[OffsetKey]:
-        """Every committed offset of these groups in `topics`."""
-        for group_id in group_ids:
-            for topic, partitions in self.of_group(group_id).items():
-                if topic in topics:
-                    for partition in partitions:
-                        yield OffsetKey(group_id, topic, partition)
+    def keys_of_topics(self, topics: frozenset[str], group_id: str) -> Iterator[OffsetKey]:
+        """Every committed offset of the group in `topics`."""
+        for topic, partitions in self.of_group(group_id).items():
+            if topic in topics:
+                for partition in partitions:
+                    yield OffsetKey(group_id, topic, partition)
 
     def replay(self, key: OffsetKey, value: CommittedOffset | None, producer_id: int = -1) -> None:
         """Apply one record; `producer_id` is that of a transactional batch, else -1."""

@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 
 _FENCING = (ErrorCode.fenced_member_epoch, ErrorCode.fenced_instance_id, ErrorCode.unreleased_instance_id)
 _SETTLED = {ConsumerGroupState.STABLE: Happening.STABLE, ConsumerGroupState.EMPTY: Happening.EMPTY}
-_GROUPS_AT_ONCE = 20
-"""Groups whose offsets in deleted topics are removed before others may have a turn."""
+_OFFSETS_AT_ONCE = 500
+"""Offsets in deleted topics that are removed before others may have a turn."""
 _RETRY_S = 1.0
 """When a timer whose consequence could not be written is tried again."""
 
@@ -321,12 +321,13 @@ class GroupCoordinator:
     def topics_deleted(self, topics: frozenset[str]) -> Steps[None]:
         """Forget all offsets in these topics; a topic that comes back under the same name starts afresh."""
         for shard in self._shards.loaded():
-            for group_ids in chunks(shard.state.offsets.group_ids(), _GROUPS_AT_ONCE):
-                try:
-                    decision = shard.state.decide_topics_deleted(topics, group_ids)
-                    self._shards.append_and_replay(shard, decision)
-                except KafkaError as error:
-                    log.error("Offsets of %d deleted topics could not be removed: %s", len(topics), error)
+            for group_id in shard.state.offsets.group_ids():
+                for decision in chunks(shard.state.decide_topics_deleted(topics, group_id), _OFFSETS_AT_ONCE):
+                    try:
+                        self._shards.append_and_replay(shard, decision)
+                    except KafkaError as error:
+                        log.error("Offsets of %d deleted topics could not be removed: %s", len(topics), error)
+                    yield
                 yield
 
     # Administration

@@ -4,7 +4,7 @@ Pure: appending, timers and replies are the runtime's. Every decision is a list 
 is a tombstone. `replay` is the only code that changes offsets and removes groups.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from headrace.coordinator.classic_group import ClassicGroup
@@ -148,9 +148,9 @@ class GroupShard:
                 decision.append((key, None))
         return errors, decision
 
-    def decide_topics_deleted(self, topics: frozenset[str], group_ids: Iterable[str]) -> Decision:
-        """Tombstones for every offset of these groups in topics that are gone."""
-        return [(key, None) for key in self.offsets.keys_of_topics(topics, group_ids)]
+    def decide_topics_deleted(self, topics: frozenset[str], group_id: str) -> Decision:
+        """Tombstones for every offset of the group in topics that are gone."""
+        return [(key, None) for key in self.offsets.keys_of_topics(topics, group_id)]
 
     def decide_expiry(self, now_ms: int) -> Decision:
         """Tombstones for offsets past their retention, and for empty groups left without any (KIP-211)."""

@@ -17,8 +17,8 @@ from headrace.wire.encoder import unwrap
 _Step: TypeAlias = Callable[[Buffer, int], int]
 _StepMaker: TypeAlias = Callable[[int], _Step]
 MAX_ENTRIES: Final = 100_000
-"""Items of all arrays of one request together. kio decodes as many in 30 ms, during which nothing else runs, into 30 MB;
-handling them takes some tenths of a second, a slice at a time."""
+"""Items of all arrays of one request together. kio decodes as many in 30 ms, during which nothing else runs, into
+30 MB; handling them takes some tenths of a second, a slice at a time."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")

@@ -14,6 +14,8 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
+from headrace.wire.items import Items
+
 Fields: TypeAlias = Mapping[str, Any]
 Encoder: TypeAlias = Callable[[bytearray, Fields], None]
 StepEncoder: TypeAlias = Callable[[bytearray, Fields], Iterator[None]]
@@ -23,6 +25,8 @@ _Writer: TypeAlias = Callable[[bytearray, Any], None]
 IMPLIED = {"throttle_time": 0, "error_code": 0, "error_message": None}
 """Fields nearly every response has, taken to be these where an answer does not mention them."""
 
+_STEPPED = (list, tuple, Items)
+"""Arrays of these are encoded an item at a time."""
 _ZERO_UUID = bytes(16)
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -101,7 +105,7 @@ def compile_step_encoder(cls: Any) -> StepEncoder:
             value = message.get(name, default)
             if value is MISSING:
                 raise MissingFieldError(f"{name_of_class} needs {name}")
-            if steps is not None and value is not None:
+            if steps is not None and type(value) in _STEPPED:
                 yield from steps(out, value)
             else:
                 write(out, value)

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from headrace.broker import large_answers
 from headrace.broker.context import NO_REPLY, ClientInfo, RawReply, Reply, RequestContext
 from headrace.broker.dispatch import Dispatcher, Replies
-from headrace.broker.frames import InvalidRequestError
+from headrace.broker.frames import MAX_OTHER_FRAME, InvalidRequestError
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, versions
+from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
 
 
 @pytest.fixture
@@ -264,3 +268,114 @@ class _AnyRequest:
 
     def __getattr__(self, name: str) -> Any:
         return "" if name.endswith("_id") else ()
+
+
+def many_groups(count: int) -> memoryview:
+    names = [f"g{number}" for number in range(count)]
+    body = body_of(ApiKey.DESCRIBE_GROUPS, 5, {"groups": names, "include_authorized_operations": False})
+    return request(ApiKey.DESCRIBE_GROUPS, 5, body, tags=b"\0")
+
+
+def described(names: Sequence[str]) -> Fields:
+    nothing = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
+    return {"groups": made_of(names, lambda name: {"group_id": name, **nothing})}
+
+
+@pytest.mark.parametrize("count", [3, 5000, 30_000])
+@pytest.mark.parametrize("kind", ["at once", "in slices", "later", "error"])
+async def test_large_requests_are_answered_as_small_ones(
+    dispatcher: Dispatcher, client: ClientInfo, count: int, kind: str
+) -> None:
+    def answer(context: RequestContext, asked: Any) -> Any:
+        if kind == "error":
+            raise KafkaError(ErrorCode.not_coordinator, "elsewhere")
+        return {"at once": described, "in slices": in_steps, "later": in_time}[kind](asked.groups)
+
+    def in_steps(names: Sequence[str]) -> Steps[Fields]:
+        for _ in names:
+            yield
+        return described(names)
+
+    async def in_time(names: Sequence[str]) -> Fields:
+        await asyncio.sleep(0)
+        return described(names)
+
+    dispatcher.add_routes({ApiKey.DESCRIBE_GROUPS: answer})
+    scratch = bytearray(many_groups(count))
+    parts: Any = dispatcher.handle(client, memoryview(scratch).toreadonly())
+    scratch[:] = bytes(len(scratch))  # others read into the same memory
+    if isinstance(parts, Awaitable):
+        parts = await parts
+
+    answered = parse(parts, ApiKey.DESCRIBE_GROUPS, 5, flexible=True)
+    assert [each.group_id for each in answered.groups] == [f"g{number}" for number in range(count)]
+    error = ErrorCode.not_coordinator if kind == "error" else ErrorCode.none
+    assert {each.error_code for each in answered.groups} == {error}
+
+
+async def test_large_requests_are_handled_one_at_a_time(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    at_work = most = 0
+
+    async def answer(context: RequestContext, asked: Any) -> Fields:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0)
+        at_work -= 1
+        return described(asked.groups)
+
+    dispatcher.add_routes({ApiKey.DESCRIBE_GROUPS: answer})
+    await asyncio.gather(*(dispatcher.handle(client, many_groups(3000)) for _ in range(4)))  # type: ignore[arg-type]
+    assert most == 1
+
+
+async def test_requests_that_may_wait_do_not_keep_other_large_ones(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    parked = asyncio.Event()
+
+    async def join(context: RequestContext, asked: Any) -> Fields:
+        await parked.wait()
+        return {"generation_id": 1, "protocol_name": "p", "leader": "", "member_id": "", "members": []}
+
+    protocols = [{"name": f"p{number}", "metadata": b""} for number in range(3000)]
+    body = body_of(
+        ApiKey.JOIN_GROUP,
+        5,
+        {
+            "group_id": "g",
+            "session_timeout": 1,
+            "rebalance_timeout": 1,
+            "member_id": "",
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": protocols,
+        },
+    )
+    dispatcher.add_routes({ApiKey.JOIN_GROUP: join, ApiKey.DESCRIBE_GROUPS: lambda _, asked: described(asked.groups)})
+    joining = asyncio.ensure_future(dispatcher.handle(client, request(ApiKey.JOIN_GROUP, 5, body)))  # type: ignore[arg-type]
+    await asyncio.wait_for(dispatcher.handle(client, many_groups(3000)), 20)  # type: ignore[arg-type]
+    assert not joining.done()
+    parked.set()
+    assert await joining
+
+
+def test_too_many_entries_end_the_connection(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    dispatcher.add_routes({ApiKey.FIND_COORDINATOR: lambda _, __: {}})
+    body = body_of(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [""] * 100_001})
+    with pytest.raises(InvalidRequestError, match="names more than 100000 things"):
+        asyncio.run(dispatcher.handle(client, request(ApiKey.FIND_COORDINATOR, 4, body, tags=b"\0")))  # type: ignore[arg-type]
+
+
+async def test_too_large_an_answer_ends_the_connection(
+    dispatcher: Dispatcher, client: ClientInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_answers, "MAX_ANSWER_BYTES", 1 << 20)
+    long = "n" * 30_000
+    dispatcher.add_routes({ApiKey.DESCRIBE_GROUPS: lambda _, __: described([long] * 100)})
+    with pytest.raises(InvalidRequestError, match="ask for less"):
+        await dispatcher.handle(client, many_groups(3000))  # type: ignore[misc]
+
+
+def test_only_what_produces_may_be_as_large_as_the_setting_says(dispatcher: Dispatcher, client: ClientInfo) -> None:
+    dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
+    with pytest.raises(InvalidRequestError, match="only those that produce"):
+        dispatcher.handle(client, request(ApiKey.HEARTBEAT, 0, bytes(MAX_OTHER_FRAME)))

@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -163,6 +163,51 @@ async def test_a_topic_of_the_same_name_gets_another_id(controller: Controller) 
 async def test_many_at_once_create_one_topic_once(controller: Controller) -> None:
     results = await asyncio.gather(*(controller.create_topics([NewTopic("t")]) for _ in range(5)))
     assert sum(isinstance(result, TopicImage) for (result,) in results) == 1
+
+
+async def test_large_changes_that_come_together_are_made_one_after_the_other(
+    controller: Controller, recorder: Recorder
+) -> None:
+    names = [f"t{number}" for number in range(150)]
+    created, again, deleted, last = await asyncio.gather(
+        controller.create_topics([NewTopic(name) for name in names]),
+        controller.create_topics([NewTopic(name) for name in [*names, "more"]]),
+        controller.delete_topics(names),
+        controller.create_topics([NewTopic(name) for name in names[:120]]),
+    )
+    assert all(isinstance(result, TopicImage) for result in (*created, *last))
+    assert [getattr(result, "name", None) for result in again if isinstance(result, TopicImage)] == ["more"]
+    assert deleted == [None] * 150
+    assert set(controller.image.topics) == {*names[:120], "more"}
+    assert len(recorder.deleted) == 150
+
+
+async def test_settings_are_worked_out_from_those_that_are_in_force(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.slices.SLICE_S", 0.0)
+    names = [f"t{number}" for number in range(5)]
+    await controller.create_topics([NewTopic(name) for name in names])
+
+    def one_more(current: Mapping[str, str]) -> Mapping[str, str]:
+        return {"retention.ms": str(int(current.get("retention.ms", "0")) + 1)}
+
+    alterations = [(ConfigResource(TOPIC_CONFIG, name), one_more) for name in names]
+    await asyncio.gather(*(controller.alter_configs(alterations) for _ in range(4)))
+    assert [controller.image.config(TOPIC_CONFIG, name) for name in names] == [{"retention.ms": "4"}] * 5
+
+
+async def test_a_topic_that_took_the_name_of_the_one_meant_stays(controller: Controller) -> None:
+    (first,) = await controller.create_topics([NewTopic("t")])
+    assert isinstance(first, TopicImage)
+    outcomes = await asyncio.gather(
+        controller.delete_topics(["t"]),
+        controller.create_topics([NewTopic("t")]),
+        controller.delete_topics(["t"], {"t": first.topic_id}),
+    )
+    assert outcomes[0] == [None]
+    assert [error and error.code for error in outcomes[2]] == [ErrorCode.unknown_topic_or_partition]
+    assert controller.image.topics["t"].topic_id != first.topic_id
 
 
 async def test_settings_survive_a_restart_and_leader_epochs_rise(tmp_path: Path) -> None:

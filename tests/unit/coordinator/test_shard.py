@@ -163,7 +163,7 @@ def test_offsets_of_other_protocols_cannot_be_deleted_from_under_members(world: 
 def test_offsets_go_with_their_topic(world: World) -> None:
     for topic in ("t", "u"):
         world.commit(topic)
-    world.apply(world.shard.decide_topics_deleted(frozenset({"t", "other"}), world.shard.offsets.group_ids()))
+    world.apply(world.shard.decide_topics_deleted(frozenset({"t", "other"}), "g"))
     assert (world.offset("t"), world.offset("u")) == (None, 1)
 
 

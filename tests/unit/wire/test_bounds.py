@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema
 
 from headrace.wire.apis import ApiKey, request_encoder, schema, versions
-from headrace.wire.bounds import MAX_ENTRIES, _structure, compile_bounds
+from headrace.wire.bounds import MAX_ENTRIES, TooManyEntriesError, _structure, compile_bounds
 from tests.fuzz.entities import requests
 
 EVERY_REQUEST = [
@@ -62,3 +62,25 @@ def test_a_null_array_is_taken_where_it_means_something() -> None:
 def test_an_array_longer_than_its_request_is_refused(api: ApiKey, version: int, body: bytes) -> None:
     with pytest.raises(ValueError, match=r"an array of \d+ items in the \d+ bytes that are left"):
         schema(api, version).read_request(body, 0)
+
+
+@pytest.mark.parametrize(("api", "array"), [(ApiKey.DESCRIBE_GROUPS, "groups"), (ApiKey.DELETE_GROUPS, "groups_names")])
+def test_entries_are_counted_and_limited(api: ApiKey, array: str) -> None:
+    def check(count: int) -> int:
+        body = bytearray()
+        known = versions(api)
+        assert known is not None
+        request_encoder(api, known.highest)(body, {array: ["g"] * count, "include_authorized_operations": False})
+        return schema(api, known.highest).check_request(bytes(body), 0)
+
+    assert [check(count) for count in (0, 3, 0, MAX_ENTRIES)] == [0, 3, 0, MAX_ENTRIES]
+    with pytest.raises(TooManyEntriesError):
+        check(MAX_ENTRIES + 1)
+    assert check(7) == 7
+
+
+def test_nested_entries_are_counted_together() -> None:
+    topic = {"name": "t", "partitions": [{"partition_index": index} for index in range(4)]}
+    body = bytearray()
+    request_encoder(ApiKey.OFFSET_DELETE, 0)(body, {"group_id": "g", "topics": [topic] * 3})
+    assert schema(ApiKey.OFFSET_DELETE, 0).check_request(bytes(body), 0) == 3 + 3 * 4

@@ -81,6 +81,17 @@ def test_full_answers_are_read_back(key: ApiKey, version: int) -> None:
     assert plain(read) == message
 
 
+@pytest.mark.parametrize(("key", "version"), ALL, ids=str)
+def test_in_steps_an_answer_becomes_the_same_bytes(key: ApiKey, version: int) -> None:
+    message = sample(response_class(key, version))
+    whole, stepwise = bytearray(), bytearray()
+
+    schema(key, version).encode_response(whole, message)
+    list(schema(key, version).encode_in_steps(stepwise, message))
+
+    assert stepwise == whole
+
+
 def test_what_a_version_does_not_know_is_left_out() -> None:
     out = bytearray()
     schema(ApiKey.FIND_COORDINATOR, 0).encode_response(

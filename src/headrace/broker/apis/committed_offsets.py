@@ -22,7 +22,8 @@ from headrace.wire.items import made_of
 _OFTEN = 256
 """Entries of a request that are looked at before others may have a turn."""
 _MAX_COMMIT = 10_000
-"""Offsets in one commit, which is one batch of `__consumer_offsets`. With Kafka, too, they have to fit its megabyte."""
+"""Offsets in one commit. With Kafka they have to fit one batch of `__consumer_offsets`, which has a megabyte."""
+_COMMITTED_AT_ONCE = 1000
 _DELETED_AT_ONCE = 1000
 _TOPIC_IDS_SINCE = 10
 _EPOCHS_SINCE = 9
@@ -111,27 +112,37 @@ class OffsetApis:
                         -1,
                     )
                     to_commit.append((name, index, new_tuple(CommittedOffset, offset)))
-        if not to_commit:
-            return RawReply((_commit_answer(answers, version),))
+        if to_commit:
+            if len(to_commit) <= _COMMITTED_AT_ONCE:
+                committed = self._commit_some(context, request, to_commit)
+            elif len(to_commit) > _MAX_COMMIT:
+                committed = [ErrorCode.invalid_commit_offset_size] * len(to_commit)
+            else:
+                # Checked and written in parts: others are served in between.
+                committed = []
+                for some in chunks(to_commit, _COMMITTED_AT_ONCE):
+                    committed += self._commit_some(context, request, some)
+                    yield
+            for (errors, place), code in zip(places, committed, strict=True):
+                errors[place] = code
+        return RawReply(((yield from _commit_answer(answers, version)),))
+
+    def _commit_some(self, context: RequestContext, request: Request, offsets: list[OffsetToCommit]) -> list[ErrorCode]:
+        version = context.api_version
         try:
-            if len(to_commit) > _MAX_COMMIT:
-                raise KafkaError(ErrorCode.invalid_commit_offset_size)
-            committed = self._coordinator.commit_offsets(
+            return self._coordinator.commit_offsets(
                 request.group_id,
                 request.member_id,
                 request.group_instance_id if version >= _INSTANCES_SINCE else None,
                 request.generation_id_or_member_epoch,
-                to_commit,
+                offsets,
                 knows_epochs=version >= _EPOCHS_SINCE,
             )
         except KafkaError as error:
             code = error.code
             if code is ErrorCode.group_id_not_found and version < _EPOCHS_SINCE:
                 code = ErrorCode.illegal_generation
-            committed = [code] * len(to_commit)
-        for (errors, place), code in zip(places, committed, strict=True):
-            errors[place] = code
-        return RawReply((_commit_answer(answers, version),))
+            return [code] * len(offsets)
 
     def fetch(self, context: RequestContext, request: Request) -> Fields:
         """Committed offsets of one group, or since version 8 of several (KIP-709); no topics means all."""
@@ -252,14 +263,16 @@ class OffsetApis:
         return name, ErrorCode.unknown_topic_or_partition, self._topics.partition_count(name) or 0
 
 
-def _commit_answer(topics: list[tuple[Any, list[ErrorCode]]], version: int) -> bytearray:
+def _commit_answer(topics: list[tuple[Any, list[ErrorCode]]], version: int) -> Steps[bytearray]:
     """Topics of the request, each with the error codes of its partitions, encoded by hand: consumers commit all the
     time (layout: https://kafka.apache.org/protocol#The_Messages_OffsetCommit).
     """
     flexible = version >= _FLEXIBLE_COMMIT
     pack = (_COMMITTED_FLEXIBLE if flexible else _COMMITTED).pack
     out = bytearray(_answer_head(len(topics), version))
-    for topic, errors in topics:
+    for place, (topic, errors) in enumerate(topics):
+        if place % _OFTEN == _OFTEN - 1:
+            yield
         out += _topic_head(topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.name, len(errors), version)
         for partition, error in zip(topic.partitions, errors, strict=True):
             out += pack(partition.partition_index, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -30,7 +29,7 @@ from headrace.cluster.image import (
 from headrace.cluster.topic_changes import check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.slices import Pace, Steps
+from headrace.slices import Pace, Steps, counted
 from headrace.types import Request
 from headrace.wire.apis import ApiKey, item_encoder
 from headrace.wire.encoder import EncodedItems
@@ -211,7 +210,7 @@ class ConfigApis:
 
     async def _alter(self, request: Request, alteration: Callable[[Any], Alteration]) -> Sequence[dict[str, Any]]:
         """One answer for each resource, in order: resources that are asked for twice are refused."""
-        times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+        times = await counted((resource.resource_type, resource.resource_name) for resource in request.resources)
         problems: list[KafkaError | None] = []
         accepted: list[tuple[ConfigResource, Alteration]] = []
         records = 0

@@ -8,7 +8,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headrace.broker.context import Handler, RequestContext
 from headrace.coordinator.effects import JoinResult, SyncResult
@@ -172,24 +172,14 @@ class GroupApis:
 
     def leave(self, context: RequestContext, request: Request) -> Fields | Steps[Fields]:
         """Removes members at their own wish or an admin's (LeaveGroup)."""
-        if context.api_version >= 3:
-            leavers = [
-                Leaver(
-                    member_id=member.member_id,
-                    instance_id=member.group_instance_id,
-                    reason=getattr(member, "reason", None) or _NO_REASON,
-                )
-                for member in request.members
-            ]
-        else:
-            leavers = [Leaver(member_id=request.member_id, instance_id=None, reason=_NO_REASON)]
-        return in_slices(self._left(context, request.group_id, leavers))
+        return in_slices(self._left(context, request))
 
-    def _left(self, context: RequestContext, group_id: str, leavers: list[Leaver]) -> Steps[Fields]:
+    def _left(self, context: RequestContext, request: Request) -> Steps[Fields]:
+        members = request.members if context.api_version >= 3 else (request,)
         errors: list[ErrorCode] = []
-        for some in chunks(leavers, _LEAVERS_AT_ONCE):
+        for some in chunks(members, _LEAVERS_AT_ONCE):
             try:
-                errors += self._coordinator.leave(group_id, some)
+                errors += self._coordinator.leave(request.group_id, [_leaver(member) for member in some])
             except KafkaError as error:
                 if error.code is not ErrorCode.unknown_member_id:
                     return {"error_code": error.code, "members": []}
@@ -197,13 +187,22 @@ class GroupApis:
             yield
         if context.api_version < 3:
             return {"error_code": errors[0]}
-        answered = list(zip(leavers, errors, strict=True))
+        answered = list(zip(members, errors, strict=True))
         return {"members": made_of(answered, _leaver_answer)}
 
 
-def _leaver_answer(answered: tuple[Leaver, ErrorCode]) -> Fields:
-    leaver, error = answered
-    return {"member_id": leaver.member_id, "group_instance_id": leaver.instance_id, "error_code": error}
+def _leaver(member: Any) -> Leaver:
+    """A member of the request, or before version 3 the request itself."""
+    return Leaver(
+        member_id=member.member_id,
+        instance_id=getattr(member, "group_instance_id", None),
+        reason=getattr(member, "reason", None) or _NO_REASON,
+    )
+
+
+def _leaver_answer(answered: tuple[Any, ErrorCode]) -> Fields:
+    member, error = answered
+    return {"member_id": member.member_id, "group_instance_id": member.group_instance_id, "error_code": error}
 
 
 def _check_metadata(context: RequestContext, request: Request) -> None:

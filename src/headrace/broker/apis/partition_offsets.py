@@ -9,8 +9,10 @@ from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.slices import Pace
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -79,15 +81,14 @@ class PartitionOffsetsApi:
 
     def offset_for_leader_epoch(self, _: RequestContext, request: Any) -> Reply:
         """Where the log of a leader epoch ends, for a client that looks for the point of divergence."""
-        return {
-            "topics": [
-                {
-                    "topic": topic.topic,
-                    "partitions": [self._epoch_end(topic.topic, asked) for asked in topic.partitions],
-                }
-                for topic in request.topics
-            ]
-        }
+
+        def ends(topic: Any) -> Fields:
+            return {
+                "topic": topic.topic,
+                "partitions": made_of(topic.partitions, lambda asked: self._epoch_end(topic.topic, asked)),
+            }
+
+        return {"topics": made_of(request.topics, ends)}
 
     def _epoch_end(self, topic: str, asked: Any) -> Fields:
         error = ErrorCode.none
@@ -107,10 +108,14 @@ class PartitionOffsetsApi:
 
     async def delete_records(self, _: RequestContext, request: Any) -> Reply:
         """Move log start offsets up; the new ones are on disk before the answer."""
-        topics = [
-            {"name": topic.name, "partitions": [self._delete_one(topic.name, asked) for asked in topic.partitions]}
-            for topic in request.topics
-        ]
+        pace = Pace()
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for asked in topic.partitions:
+                partitions.append(self._delete_one(topic.name, asked))
+                await pace.rest()
+            topics.append({"name": topic.name, "partitions": partitions})
         await asyncio.to_thread(self._replicas.checkpoint)
         return {"topics": topics}
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from headrace.broker.apis.config_entries import Entry, topic_entries
 from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import TopicImage
-from headrace.cluster.topic_changes import NewPartitions, NewTopic
+from headrace.cluster.topic_changes import NewPartitions, NewTopic, check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.slices import Pace
+from headrace.slices import Pace, counted
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.items import made_of
@@ -41,7 +41,7 @@ class TopicApis:
 
     async def create_topics(self, context: RequestContext, request: Request) -> Reply:
         """Create topics, or with validate_only say whether they could be; answered once they are durable and led."""
-        repeated = set(_repeated(topic.name for topic in request.topics))
+        repeated = await _repeated(topic.name for topic in request.topics)
         pace = Pace()
         wanted: dict[str, NewTopic] = {}
         for topic in request.topics:
@@ -72,7 +72,8 @@ class TopicApis:
 
     async def create_partitions(self, context: RequestContext, request: Request) -> Reply:
         """Add partitions to topics, or with validate_only say whether they could be added."""
-        repeated = set(_repeated(topic.name for topic in request.topics))
+        check_records(len(request.topics))
+        repeated = await _repeated(topic.name for topic in request.topics)
         wanted = [_new_partitions(topic) for topic in request.topics if topic.name not in repeated]
         outcome = await self._controller.create_partitions(wanted, validate_only=request.validate_only)
         duplicates = [(name, _invalid(_DUPLICATE)) for name in repeated]
@@ -96,7 +97,7 @@ class TopicApis:
     ) -> tuple[list[_Deletion], list[TopicImage]]:
         """Answers for what cannot be deleted, and the topics that can."""
         image = self._controller.image
-        times = Counter(states)
+        times = await counted(states)
         outcomes: list[_Deletion] = []
         pace = Pace()
         found: dict[str, list[tuple[str | None, TopicImage]]] = {}
@@ -147,8 +148,8 @@ def _new_partitions(topic: Any) -> NewPartitions:
     )
 
 
-def _repeated(names: Any) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]
+async def _repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, count in (await counted(names)).items() if count > 1}
 
 
 def _failed(name: str, error: KafkaError) -> dict[str, Any]:

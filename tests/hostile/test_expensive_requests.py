@@ -1,0 +1,242 @@
+"""Requests that ask for as much as one may: others hardly wait, memory stays bounded, the broker can be stopped."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Self
+
+import pytest
+
+from headrace.wire.apis import ApiKey
+from tests.hostile import expensive
+from tests.hostile.expensive import Message, frame
+from tests.hostile.raw import Batch, BrokerClosedError, RawConnection
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
+
+LONGEST_WAIT_S: Final = 0.5
+MOST_MEMORY: Final = 100 * 1024 * 1024
+PATIENCE_S: Final = 120.0
+TOPIC: Final = "expensive"
+_QUIET_S: Final = 0.1
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"offsets.topic.num.partitions": 4}
+    with BrokerProcess(tmp_path_factory.mktemp("expensive") / "data", settings=settings) as broker:
+        with WireClient(broker.bootstrap) as client:
+            client.ask(ApiKey.FIND_COORDINATOR, 6, {"key_type": 0, "coordinator_keys": ["expensive"]})
+        with RawConnection(broker.host, broker.port) as connection:
+            assert connection.create_topic(TOPIC) == 0
+        yield broker
+        assert broker.sigterm() == 0
+        assert "Traceback" not in broker.log()
+
+
+class Innocent:
+    """Writes single records while somebody else asks for much, and notes how long each of them took."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker = broker
+        self._connection = RawConnection(broker.host, broker.port)
+        self._connection.socket.settimeout(PATIENCE_S)
+        self._connection.create_topic("innocent")
+        self._waits: list[float] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        time.sleep(_QUIET_S)
+        self._waits.clear()
+        self._before = _scheduled(self._broker)
+        self._rss = _memory(self._broker, "VmRSS")
+        Path(f"/proc/{self._broker.pid}/clear_refs").write_text("5")  # the peak begins anew
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _write(self) -> None:
+        batch = Batch(values=(b"x",)).encode()
+        while not self._stopped.is_set():
+            started = time.perf_counter()
+            assert self._connection.produce("innocent", batch)[0] == 0
+            self._waits.append(time.perf_counter() - started)
+            time.sleep(0.001)
+
+    def check(self) -> None:
+        """Nobody waited long, and the broker did not take much memory."""
+        noted = len(self._waits)
+        wait_for(lambda: len(self._waits) > noted + 1 or not self._thread.is_alive(), "another record", timeout_s=60)
+        ran, waited = (after - before for after, before in zip(_scheduled(self._broker), self._before, strict=True))
+        allowed = LONGEST_WAIT_S * (1 + waited / ran)
+        longest = max(self._waits)
+        assert longest <= allowed, f"a record took {longest:.2f} s, {allowed:.2f} s are allowed"
+        grown = _memory(self._broker, "VmHWM") - self._rss
+        assert grown <= MOST_MEMORY, f"{grown >> 20} MB more"
+
+
+def _scheduled(broker: BrokerProcess) -> tuple[int, int]:
+    """How long the broker's loop has run, and how long it could have run but for other processes, in ns."""
+    ran, waited, _ = Path(f"/proc/{broker.pid}/task/{broker.pid}/schedstat").read_text().split()
+    return int(ran), int(waited)
+
+
+def _memory(broker: BrokerProcess, field: str) -> int:
+    """Bytes."""
+    status = Path(f"/proc/{broker.pid}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(field))
+
+
+def send(broker: BrokerProcess, request: bytes) -> bytes | None:
+    """The answer behind its correlation id; None where the broker ends the connection."""
+    with RawConnection(broker.host, broker.port) as connection:
+        connection.socket.settimeout(PATIENCE_S)
+        try:
+            connection.send(request)
+            return connection.receive()[4:]
+        except (BrokerClosedError, ConnectionError):
+            return None
+
+
+def attack(broker: BrokerProcess, request: bytes) -> bytes | None:
+    with Innocent(broker) as innocent:
+        answer = send(broker, request)
+        innocent.check()
+    return answer
+
+
+def new_topics(names: list[str], partitions: int, *, validate_only: bool) -> bytes:
+    topic = {"num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+    topics = [{**topic, "name": name} for name in names]
+    return frame(ApiKey.CREATE_TOPICS, {"topics": topics, "timeout": 60_000, "validate_only": validate_only})
+
+
+def deletion(names: list[str]) -> bytes:
+    topics = [{"name": name, "topic_id": None} for name in names]
+    return frame(ApiKey.DELETE_TOPICS, {"topics": topics, "timeout": 60_000})
+
+
+def test_every_api_that_is_offered_has_a_most_expensive_request(own_broker: BrokerProcess) -> None:
+    with WireClient(own_broker.bootstrap) as client:
+        offered = {each["api_key"] for each in client.ask(ApiKey.API_VERSIONS, 0, {})["api_keys"]}
+    assert offered == {int(api) for api in expensive.REQUESTS}
+
+
+@pytest.mark.parametrize("api", expensive.REQUESTS, ids=lambda api: api.name)
+def test_the_most_expensive_request_keeps_nobody_waiting(own_broker: BrokerProcess, api: ApiKey) -> None:
+    assert attack(own_broker, frame(api, expensive.REQUESTS[api](TOPIC)))
+
+
+def test_two_million_partitions_are_refused_as_by_kafka(own_broker: BrokerProcess) -> None:
+    answer = attack(own_broker, new_topics([f"a{number}" for number in range(200)], 10_000, validate_only=True))
+    assert answer is not None
+    assert answer.count(b"Excessively large number of partitions per request.") == 200
+
+
+@pytest.mark.parametrize("size", [200_000, 700_000])
+@pytest.mark.parametrize(
+    "api", [ApiKey.DESCRIBE_GROUPS, ApiKey.FIND_COORDINATOR, ApiKey.METADATA], ids=lambda a: a.name
+)
+def test_more_entries_than_anybody_needs_end_the_connection(own_broker: BrokerProcess, api: ApiKey, size: int) -> None:
+    before = len(own_broker.log())
+    assert attack(own_broker, repeated(api, size)) is None
+    assert f"{api.name} v" in own_broker.log()[before:]
+    assert "names more than 100000 things" in own_broker.log()[before:]
+
+
+def repeated(api: ApiKey, size: int) -> bytes:
+    """The request with its one array of `size` times the same entry."""
+    item: dict[ApiKey, object] = {ApiKey.METADATA: {"name": "a", "topic_id": None}}
+    array = {ApiKey.DESCRIBE_GROUPS: "groups", ApiKey.FIND_COORDINATOR: "coordinator_keys", ApiKey.METADATA: "topics"}
+    message: Message = {
+        "include_authorized_operations": False,
+        "key_type": 0,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+        array[api]: [item.get(api, "a")] * size,
+    }
+    return frame(api, message)
+
+
+def test_metadata_of_a_group_that_could_never_be_written_is_refused(own_broker: BrokerProcess) -> None:
+    protocols = [{"name": "range", "metadata": bytes(15_000_000)}]
+    message = {**expensive.REQUESTS[ApiKey.JOIN_GROUP](TOPIC), "protocols": protocols}
+    assert attack(own_broker, frame(ApiKey.JOIN_GROUP, message)) is not None
+    protocols[0]["metadata"] = bytes(90_000_000)
+    assert attack(own_broker, frame(ApiKey.JOIN_GROUP, message)) is None
+
+
+def test_an_answer_without_measure_ends_the_connection(own_broker: BrokerProcess) -> None:
+    resource = {"resource_type": 4, "resource_name": "0", "configuration_keys": None}
+    message = {"resources": [resource] * 6000, "include_synonyms": True, "include_documentation": True}
+    with WireClient(own_broker.bootstrap) as client:
+        client.ask(ApiKey.DESCRIBE_CLUSTER, 0, {"include_cluster_authorized_operations": False})
+    assert attack(own_broker, frame(ApiKey.DESCRIBE_CONFIGS, message)) is None
+
+
+def test_thousands_of_topics_go_while_others_are_served(tmp_path: Path) -> None:
+    names = [f"many.{number}" for number in range(1000)]
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert attack(broker, new_topics(names, 1, validate_only=False)) is not None
+        answer = attack(broker, deletion(names))
+        assert answer is not None
+        with WireClient(broker.bootstrap) as client:
+            assert _topics(client) == {"innocent"}
+            topic = {"name": names[0], "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+            message = {"topics": [topic], "timeout": 10_000, "validate_only": False}
+            assert client.ask(ApiKey.CREATE_TOPICS, 7, message)["topics"][0]["error_code"] == "none"
+        assert broker.sigterm() == 0
+
+
+def test_a_crash_in_the_middle_of_a_deletion_leaves_whole_topics(tmp_path: Path) -> None:
+    names = [f"many-{number}" for number in range(200)]
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert send(broker, new_topics([*names, "kept"], 1, validate_only=False)) is not None
+        with socket.create_connection((broker.host, broker.port)) as connection:
+            connection.sendall(deletion(names))
+            wait_for(lambda: any(broker.data.glob("many-*-delete")), "the first of the files goes", timeout_s=30)
+            broker.sigkill()
+        broker.start()
+        with WireClient(broker.bootstrap) as client:
+            assert _topics(client) == {"kept"}
+        assert send(broker, new_topics(names, 1, validate_only=False)) is not None
+        with WireClient(broker.bootstrap) as client:
+            assert _topics(client) == {"kept", *names}
+        with RawConnection(broker.host, broker.port) as raw:
+            assert raw.produce("many-199", Batch().encode()) == (0, 0)
+
+
+def _topics(client: WireClient) -> set[str]:
+    message = {
+        "topics": None,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+    return {each["name"] for each in client.ask(ApiKey.METADATA, 12, message)["topics"]}
+
+
+@pytest.mark.parametrize(
+    "api", [ApiKey.DESCRIBE_CONFIGS, ApiKey.CREATE_TOPICS, ApiKey.DESCRIBE_GROUPS], ids=lambda a: a.name
+)
+def test_a_broker_that_is_at_work_for_somebody_can_be_stopped(tmp_path: Path, api: ApiKey) -> None:
+    request = frame(api, expensive.REQUESTS[api](TOPIC))
+    with BrokerProcess(tmp_path / "data") as broker:
+        with RawConnection(broker.host, broker.port) as connection:
+            assert connection.create_topic(TOPIC) == 0
+            connection.send(request)
+            (size,) = struct.unpack_from(">i", request)
+            assert size + 4 == len(request)
+            send(broker, frame(ApiKey.API_VERSIONS, {"client_software_name": "a", "client_software_version": "1"}))
+            assert broker.sigterm() == 0
+        assert "Traceback" not in broker.log()
