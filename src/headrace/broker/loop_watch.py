@@ -55,10 +55,7 @@ class LoopWatch:
         name = ApiKey(key).name if key in ApiKey.__members__.values() else _UNKNOWN_API
         self.holds[name] += 1
         more = f" and {count - 1} more" if count > 1 else ""
-        self._log(
-            f"{name} v{version} of {size} bytes{more} from client id {client.client_id} at {client.host}:{client.port}"
-            f" ({client.software_name} {client.software_version}) held the event loop for {ns / 1e6:.0f} ms"
-        )
+        self._log(f"{name} v{version} of {size} bytes{more} from {client} held the event loop for {ns / 1e6:.0f} ms")
 
     def quantiles(self, *shares: float) -> list[float]:
         """Seconds by which the loop was late in the last minute, at each of `shares` of the distribution."""
