@@ -10,6 +10,7 @@ import logging
 import mmap
 import socket
 from collections.abc import Awaitable, Callable
+from time import thread_time_ns
 from types import CoroutineType
 from typing import Final
 
@@ -20,7 +21,7 @@ from headrace.broker.hang_ups import HangUps
 from headrace.broker.loop_watch import HOLD_NS, LoopWatch
 from headrace.broker.request_memory import HOLD_SECONDS, RequestMemory
 from headrace.broker.sending import MAX_BUFFERS_PER_SEND, Sender
-from headrace.broker.turns import LONG_NS, SLICE_NS, TimedSteps, Turns
+from headrace.broker.turns import HEAVY_CPU_NS, HEAVY_NS, LONG_NS, SLICE_NS, TimedSteps, Turns
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Connection(Sender):
 
     __slots__ = (
         "__weakref__",
+        "_began_cpu_ns",
         "_buffer",
         "_busy_poll",
         "_clock",
@@ -50,9 +52,9 @@ class Connection(Sender):
         "_frame_started_at",
         "_hang_ups",
         "_in_hand",
-        "_is_heavy",
         "_is_reading",
         "_is_watched",
+        "_long_turns",
         "_max_frame",
         "_memory",
         "_needed",
@@ -103,7 +105,8 @@ class Connection(Sender):
         self._reserved = 0
         self._waits_for_memory = False
         self._waits_for_turn = False
-        self._is_heavy = False
+        self._long_turns = 0
+        self._began_cpu_ns = 0
         self._is_watched = False
         self._frame_started_at = 0.0
         self._pending: asyncio.Future[Parts] | None = None
@@ -137,7 +140,7 @@ class Connection(Sender):
             self._pause_reading()
             return
         turns = self._turns
-        if turns.is_contended and turns.must_wait(is_heavy=self._is_heavy):
+        if turns.is_contended and turns.must_wait(is_heavy=self._long_turns > 1):
             self._wait_for_turn()
         else:
             self._read()
@@ -174,6 +177,8 @@ class Connection(Sender):
 
         Returns the time afterwards by the clock of turns, or 0 where no frame was complete or the connection has ended.
         """
+        if self._long_turns:
+            self._began_cpu_ns = thread_time_ns()
         position = taken = 0
         needed = SIZE_BYTES
         now_ns = began_ns
@@ -218,11 +223,11 @@ class Connection(Sender):
         if self.is_closed:
             return 0
         now_ns = self._clock()
-        if now_ns - began_ns >= LONG_NS:
-            self._is_heavy = True
-            self._turns.spent(now_ns - began_ns)
-        elif self._is_heavy:
-            self._is_heavy = False
+        took_ns = now_ns - began_ns
+        if took_ns >= LONG_NS:
+            self._was_long(took_ns)
+        if took_ns < HEAVY_NS and self._pending is None:
+            self._long_turns = 0
         if self._pending is not None:
             self._pause_reading()
         elif not self._out and self._has_more():
@@ -304,9 +309,13 @@ class Connection(Sender):
         if self.left_at is not None:
             self._give_up()
 
-    def _step_took(self, ns: int) -> None:
-        self._is_heavy = True
+    def _was_long(self, ns: int) -> None:
+        if ns >= HEAVY_NS and (not self._long_turns or thread_time_ns() - self._began_cpu_ns >= HEAVY_CPU_NS):
+            self._long_turns += 1
         self._turns.spent(ns)
+
+    def _step_took(self, ns: int) -> None:
+        self._was_long(ns)
         if ns >= HOLD_NS:
             self._watch.held_by(self.client, self._in_hand, 1, ns)
 
@@ -344,7 +353,7 @@ class Connection(Sender):
             return
         if self._has_more():
             turns = self._turns
-            if turns.is_contended and turns.must_wait(is_heavy=self._is_heavy):
+            if turns.is_contended and turns.must_wait(is_heavy=self._long_turns > 1):
                 self._wait_for_turn()
                 return
             self._take_frames(self._view, self._filled, self._clock())
@@ -355,11 +364,11 @@ class Connection(Sender):
     def _wait_for_turn(self) -> None:
         self._waits_for_turn = True
         self._pause_reading()
-        self._turns.add(self, is_heavy=self._is_heavy)
+        self._turns.add(self, is_heavy=self._long_turns > 1)
 
     def _on_writable(self) -> None:
         turns = self._turns
-        if turns.is_contended and turns.must_wait(is_heavy=self._is_heavy):
+        if turns.is_contended and turns.must_wait(is_heavy=self._long_turns > 1):
             self._stop_writing()
             self._wait_for_turn()
         else:
@@ -367,12 +376,12 @@ class Connection(Sender):
 
     def _send_more(self) -> None:
         began_ns = self._clock()
+        self._began_cpu_ns = thread_time_ns()
         self.last_active_at = self._loop.time()
         self._flush()
         took_ns = self._clock() - began_ns
         if took_ns >= LONG_NS:
-            self._is_heavy = True
-            self._turns.spent(took_ns)
+            self._was_long(took_ns)
         self._go_on()
 
     def take_turn(self) -> None:
@@ -427,15 +436,7 @@ class Connection(Sender):
             return
         self.is_closed = True
         if reason is not None:
-            log.warning(
-                "Closing connection of client id %s at %s:%d (%s %s): %s",
-                self.client.client_id,
-                self.client.host,
-                self.client.port,
-                self.client.software_name,
-                self.client.software_version,
-                reason,
-            )
+            log.warning("Closing connection of %s: %s", self.client, reason)
         self._pause_reading()
         self._stop_writing()
         if self._pending is not None:

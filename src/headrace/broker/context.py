@@ -30,6 +30,10 @@ class ClientInfo:
     give_up: Callable[[], None] | None = None
     """Ends the wait of the request in hand, where nothing is lost by that: called when the client has hung up."""
 
+    def __str__(self) -> str:
+        software = f"{self.software_name} {self.software_version}"
+        return f"client id {self.client_id} at {self.host}:{self.port} ({software})"
+
 
 @dataclass(slots=True)
 class RequestContext:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 
 from headrace.broker.compaction import Compaction
+from headrace.broker.loop_watch import LoopWatch
 from headrace.coordinator.runtime import GroupCoordinator
 from headrace.metrics import Family, gauge
 from headrace.replication.replica_manager import ReplicaManager, now_ms
@@ -85,6 +86,22 @@ def compaction(compaction: Compaction, log_dirs: LogDirs) -> Iterable[Family]:
 def open_files() -> Iterable[Family]:
     """How many segment files are open."""
     yield gauge("headrace_log_open_segment_files", "Segment files that are open.", len(OPEN_FILES))
+
+
+def loop(watch: LoopWatch) -> Iterable[Family]:
+    """How late the event loop is, which is what every client waits at least."""
+    shares = (0.5, 0.99, 1.0)
+    yield Family(
+        "headrace_loop_delay_seconds",
+        "Seconds by which the event loop was late in the last minute.",
+        [({"quantile": f"{share:g}"}, late) for share, late in zip(shares, watch.quantiles(*shares), strict=True)],
+    )
+    yield Family(
+        "headrace_loop_holds",
+        "How often one request of an API, or other work, held the event loop for 200 ms or more.",
+        [({"api": api}, count) for api, count in sorted(watch.holds.items())],
+        "counter",
+    )
 
 
 def expiring_offsets(coordinator: GroupCoordinator) -> Iterable[Family]:

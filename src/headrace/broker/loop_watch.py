@@ -7,6 +7,7 @@ notices when something other than a request has held it.
 import asyncio
 import logging
 from collections import Counter, deque
+from time import thread_time_ns
 from typing import Final
 
 from headrace.broker.context import ClientInfo
@@ -35,12 +36,14 @@ class LoopWatch:
         self._due = 0.0
         self._delays: deque[float] = deque(maxlen=KEPT_BEATS)
         self._held_ns_since_beat = 0
+        self._cpu_ns_at_beat = 0
         self._logged_at = float("-inf")
         self._not_logged = 0
         self.holds: Counter[str] = Counter()
         """How often something held the loop for 200 ms or more, by API."""
 
     def start(self) -> None:
+        self._cpu_ns_at_beat = thread_time_ns()
         self._due = self._loop.time() + BEAT_SECONDS
         self._beat = self._loop.call_at(self._due, self._look)
 
@@ -55,10 +58,7 @@ class LoopWatch:
         name = ApiKey(key).name if key in ApiKey.__members__.values() else _UNKNOWN_API
         self.holds[name] += 1
         more = f" and {count - 1} more" if count > 1 else ""
-        self._log(
-            f"{name} v{version} of {size} bytes{more} from client id {client.client_id} at {client.host}:{client.port}"
-            f" ({client.software_name} {client.software_version}) held the event loop for {ns / 1e6:.0f} ms"
-        )
+        self._log(f"{name} v{version} of {size} bytes{more} from {client}", ns)
 
     def quantiles(self, *shares: float) -> list[float]:
         """Seconds by which the loop was late in the last minute, at each of `shares` of the distribution."""
@@ -73,18 +73,19 @@ class LoopWatch:
         self._held_ns_since_beat = 0
         if rest * 1e9 >= HOLD_NS:
             self.holds[OTHER] += 1
-            self._log(
-                f"Work other than a single long request held the event loop for {rest * 1000:.0f} ms,"
-                " or the machine was too busy"
-            )
+            self._log("Work other than a single long request", int(rest * 1e9))
+        self._cpu_ns_at_beat = thread_time_ns()
         self._due = now + BEAT_SECONDS
         self._beat = self._loop.call_at(self._due, self._look)
 
-    def _log(self, line: str) -> None:
+    def _log(self, what: str, held_ns: int) -> None:
         now = self._loop.time()
         if now - self._logged_at < _LOG_SECONDS:
             self._not_logged += 1
             return
         more = f" ({self._not_logged} more such events since the last line)" if self._not_logged else ""
         self._logged_at, self._not_logged = now, 0
-        log.warning("%s%s", line, more)
+        # Since the last beat: an upper bound.
+        cpu_ns = thread_time_ns() - self._cpu_ns_at_beat
+        busy = f", {cpu_ns / 1e6:.0f} ms of it on the processor: the machine is busy" if cpu_ns < held_ns / 2 else ""
+        log.warning("%s held the event loop for %.0f ms%s%s", what, held_ns / 1e6, busy, more)

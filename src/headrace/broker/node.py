@@ -205,6 +205,7 @@ class Node:
         http.add_metrics(lambda: gauges.replica_manager(self.replicas))
         http.add_metrics(lambda: gauges.compaction(self._compaction, self.log_dirs))
         http.add_metrics(gauges.open_files)
+        http.add_metrics(lambda: gauges.loop(self._server.watch))
         http.add_metrics(lambda: gauges.expiring_offsets(self.groups.coordinator))
         http.add_metrics(lambda: exported.families(self.groups.history))
         GroupRoutes(self.groups.history, self.topic_name).add_to(http)

@@ -1,6 +1,6 @@
 """Sharing the loop fairly: work that takes long is done in turns, and the loop polls for new requests in between.
 
-A connection whose last turn was long waits in a queue for its next one, and so does anybody else once a poll of the
+A connection whose last turns were long waits in a queue for its next one, and so does anybody else once a poll of the
 sockets has led to too much work. The queue is served for a short time, then the loop looks at the sockets again. A
 client with cheap requests is therefore served between any two costly requests of others, however many those are.
 """
@@ -11,7 +11,11 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol, TypeVar
 
 LONG_NS: Final = 250_000
-"""A turn that takes this long counts against the budget, and its owner queues for the next one."""
+"""A turn that takes this long counts against the budget."""
+HEAVY_NS: Final = 1_000_000
+"""After two turns that take this long, the second of them in processor time, the next one is queued for."""
+HEAVY_CPU_NS: Final = 700_000
+"""Where another process has had the processor, a small request takes long too: that is not the client's doing."""
 SLICE_NS: Final = 1_000_000
 """A connection with more requests at hand gives way after this long."""
 BUDGET_NS: Final = 2_000_000

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -405,3 +406,55 @@ async def test_a_client_that_leaves_at_once_leaves_nothing_that_was_never_awaite
     await peer.closed.wait()
     await peer.turns()
     assert began == [True]
+
+
+async def test_a_request_that_may_be_given_up_ends_when_the_client_hangs_up(peer: Peer) -> None:
+    later: asyncio.Future[Parts] = peer.loop.create_future()
+    peer.answer = lambda _: later
+    peer.connection.client.give_up = lambda: later.set_result([frame(b"nothing yet")])
+    # What it has sent ahead hides the end of its sending from anybody who only reads.
+    await peer.send(frame(b"waits") + frame(b"ahead") * 10_000)
+    await peer.turns()
+    assert peer.requests == [b"waits"]
+    peer.answer = lambda body: [frame(body)]
+
+    peer.socket.shutdown(socket.SHUT_WR)
+
+    expected = frame(b"nothing yet") + frame(b"ahead") * 10_000
+    assert await asyncio.wait_for(peer.receive(len(expected) + 1), 10) == expected
+    await peer.closed.wait()
+
+
+async def test_a_request_that_is_not_given_up_goes_on_after_the_client_has_left(peer: Peer) -> None:
+    later: asyncio.Future[Parts] = peer.loop.create_future()
+    peer.answer = lambda _: later
+    await peer.send(frame(b"join"))
+    await peer.turns()
+    peer.socket.close()
+    await peer.turns()
+    assert peer.connection.left_at is not None
+    assert not peer.closed.is_set()
+
+    peer.connection.leave()
+
+    await peer.closed.wait()
+    await peer.turns()
+    assert not later.cancelled()
+    later.set_result([])
+    await peer.turns()
+
+
+async def test_a_connection_with_costly_requests_gives_way_after_each(peer: Peer) -> None:
+    def slow(body: bytes) -> Parts:
+        time.sleep(0.002)
+        return [frame(body)]
+
+    peer.answer = slow
+    most_in_a_turn = seen = 0
+    await peer.send(frame(b"x") * 20)
+    while len(peer.requests) < 20:
+        await asyncio.sleep(0)
+        most_in_a_turn, seen = max(most_in_a_turn, len(peer.requests) - seen), len(peer.requests)
+
+    assert most_in_a_turn <= 2
+    assert await peer.receive(100) == frame(b"x") * 20

@@ -1,0 +1,271 @@
+"""Fetches that wait: what an append costs them, when they are answered, and with what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.broker.apis.fetch import FetchApi
+from headrace.broker.context import ClientInfo, RawReply, RequestContext
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDirs
+from headrace.storage.log_file import FileSlice
+from headrace.types import TopicPartition
+from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
+from headrace.wire.records import RecordData, build_batch
+
+NOW = 1_700_000_000_000
+FOREVER_MS = 0x7FFFFFFF
+RECORD = build_batch([RecordData(b"k", bytes(1000), NOW)])
+SIZE = len(RECORD)
+
+
+class Broker:
+    """One topic, with partitions enough."""
+
+    def __init__(self, directory: Path, partitions: int = 5) -> None:
+        self.config = LogConfig()
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=0), lambda _: self.config)
+        self.partitions = [
+            self.replicas.become_leader(TopicPartition("t", index), UUID(int=5), 0) for index in range(partitions)
+        ]
+        self.reads = 0
+        self.api = FetchApi(
+            self.replicas,
+            lambda _: "t",
+            loop=asyncio.get_running_loop(),
+            max_sessions=10,
+            max_bytes=50 << 20,
+        )
+        self.client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
+
+    def append(self, index: int, count: int = 1) -> Partition:
+        partition = self.partitions[index]
+        for _ in range(count):
+            partition.append_as_leader(RECORD, now_ms=NOW)
+        return partition
+
+    def fetch(
+        self,
+        *,
+        min_bytes: int = 1,
+        max_bytes: int = 50 << 20,
+        partition_bytes: int = 1 << 20,
+        wait_ms: int = FOREVER_MS,
+        session: tuple[int, int] = (0, -1),
+        offsets: dict[int, int] | None = None,
+    ) -> asyncio.Task[Any]:
+        """Fetch v11; done when it is answered."""
+        wanted = offsets if offsets is not None else dict.fromkeys(range(len(self.partitions)), 0)
+        fields = {
+            "replica_id": -1,
+            "max_wait": wait_ms,
+            "min_bytes": min_bytes,
+            "max_bytes": max_bytes,
+            "isolation_level": 0,
+            "session_id": session[0],
+            "session_epoch": session[1],
+            "topics": [
+                {
+                    "topic": "t",
+                    "partitions": [
+                        {
+                            "partition": index,
+                            "current_leader_epoch": -1,
+                            "fetch_offset": offset,
+                            "log_start_offset": -1,
+                            "partition_max_bytes": partition_bytes,
+                        }
+                        for index, offset in wanted.items()
+                    ],
+                }
+            ]
+            if wanted
+            else [],
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        }
+        out = bytearray()
+        request_encoder(ApiKey.FETCH, 11)(out, fields)
+        request, _ = schema(ApiKey.FETCH, 11).read_request(bytes(out), 0)
+        context = RequestContext(int(ApiKey.FETCH), 11, 1, "me", self.client)
+        reply = self.api.fetch(context, request)
+
+        async def answer() -> Any:
+            raw = await reply if isinstance(reply, asyncio.Future) else reply
+            assert isinstance(raw, RawReply)
+            body = b"".join(part.read() if isinstance(part, FileSlice) else part for part in raw.parts)
+            return response_reader(ApiKey.FETCH, 11)(body, 0)[0]
+
+        return asyncio.ensure_future(answer())
+
+    @property
+    def watchers(self) -> int:
+        return sum(len(partition.growth.watchers) for partition in self.partitions)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.replicas.close()
+
+
+@pytest.fixture
+def reads(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions that fetches have looked at."""
+    looked: list[int] = []
+    read = broker.api.read
+
+    def counted(wanted: Any, *arguments: Any, **more: Any) -> Any:
+        looked.append(wanted.index)
+        return read(wanted, *arguments, **more)
+
+    monkeypatch.setattr(broker.api, "read", counted)
+    return looked
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def sizes(answer: Any) -> dict[int, int]:
+    (topic,) = answer.responses
+    return {each.partition_index: len(each.records or b"") for each in topic.partitions}
+
+
+async def test_it_is_answered_when_enough_bytes_have_come_to_all_partitions_together(broker: Broker) -> None:
+    waiting = broker.fetch(min_bytes=3 * SIZE)
+    broker.append(0)
+    broker.append(3)
+    await turns()
+    assert not waiting.done()
+    broker.append(4)
+
+    assert sizes(await waiting) == {0: SIZE, 1: 0, 2: 0, 3: SIZE, 4: SIZE}
+    assert broker.watchers == 0
+    assert broker.client.give_up is None
+
+
+async def test_appends_make_it_read_nothing_until_there_is_enough(broker: Broker, reads: list[int]) -> None:
+    waiting = broker.fetch(min_bytes=100 * SIZE)
+    reads.clear()
+    for number in range(99):
+        broker.append(number % 5)
+    await turns()
+
+    assert reads == []
+    assert not waiting.done()
+    broker.append(0)
+    assert sum(sizes(await waiting).values()) == 100 * SIZE
+
+
+async def test_bytes_over_the_limit_of_a_partition_do_not_count(broker: Broker, reads: list[int]) -> None:
+    waiting = broker.fetch(min_bytes=3 * SIZE, partition_bytes=SIZE)
+    reads.clear()
+    broker.append(0, 10)
+    broker.append(1)
+    await turns()
+    assert (waiting.done(), reads) == (False, [])
+    broker.append(2)
+
+    assert sizes(await waiting) == {0: SIZE, 1: SIZE, 2: SIZE, 3: 0, 4: 0}
+
+
+async def test_no_more_is_waited_for_than_the_answer_may_hold(broker: Broker) -> None:
+    waiting = broker.fetch(min_bytes=1 << 30, max_bytes=2 * SIZE)
+    broker.append(0, 2)
+
+    assert sizes(await waiting)[0] == 2 * SIZE
+
+
+async def test_what_was_there_before_counts(broker: Broker) -> None:
+    broker.append(1, 2)
+    waiting = broker.fetch(min_bytes=3 * SIZE)
+    await turns()
+    assert not waiting.done()
+    broker.append(1)
+
+    assert sizes(await waiting)[1] == 3 * SIZE
+
+
+async def test_the_rest_of_an_older_segment_is_not_waited_with(broker: Broker) -> None:
+    broker.append(0)
+    waiting = broker.fetch(min_bytes=100 * SIZE)
+    broker.partitions[0].log.roll(NOW)
+    broker.append(0)
+
+    assert sizes(await waiting)[0] == SIZE
+
+
+async def test_a_new_segment_for_somebody_who_has_read_all_before_it_is_counted(broker: Broker) -> None:
+    broker.append(0)
+    waiting = broker.fetch(min_bytes=2 * SIZE, offsets={0: 1})
+    broker.partitions[0].log.roll(NOW)
+    broker.append(0)
+    await turns()
+    assert not waiting.done()
+    broker.append(0)
+
+    assert sizes(await waiting) == {0: 2 * SIZE}
+
+
+async def test_an_incremental_fetch_reads_again_only_what_has_grown(broker: Broker, reads: list[int]) -> None:
+    first = await broker.fetch(session=(0, 0), wait_ms=0)
+    waiting = broker.fetch(session=(first.session_id, 1), offsets={})
+    await turns()
+    reads.clear()
+    broker.append(3)
+
+    assert sizes(await waiting) == {3: SIZE}
+    assert reads == [3]
+
+
+async def test_a_session_that_another_request_has_changed_is_no_trouble_for_an_append(broker: Broker) -> None:
+    first = await broker.fetch(session=(0, 0), wait_ms=0)
+    waiting = broker.fetch(session=(first.session_id, 1), offsets={})
+    session = next(iter(broker.api._sessions._sessions.values()))
+    session.partitions.clear()
+    broker.append(2)
+    await turns()
+
+    assert not waiting.done()
+    waiting.cancel()
+    await turns()
+    assert broker.client.give_up is not None or broker.watchers == 0
+
+
+async def test_its_time_is_up(broker: Broker) -> None:
+    waiting = broker.fetch(min_bytes=2 * SIZE, wait_ms=20)
+    broker.append(0)
+
+    assert sizes(await waiting)[0] == SIZE
+    assert broker.watchers == 0
+
+
+async def test_a_client_that_hangs_up_ends_it(broker: Broker) -> None:
+    waiting = broker.fetch()
+    await turns()
+    assert broker.watchers == 5
+    assert broker.client.give_up is not None
+    broker.client.give_up()
+
+    assert sum(sizes(await waiting).values()) == 0
+    assert broker.watchers == 0
+
+
+async def test_a_deleted_topic_ends_it_with_an_error(broker: Broker) -> None:
+    waiting = broker.fetch()
+    await turns()
+    broker.replicas.delete_topic("t")
+
+    answer = await waiting
+    assert {each.error_code for each in answer.responses[0].partitions} != {0}
