@@ -5,6 +5,7 @@ Codec libraries are imported on first use: a broker that only passes batches thr
 """
 
 import zlib
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final
 
@@ -174,3 +175,130 @@ def _zstd_decompress(data: Buffer, max_size: int) -> bytes:
             if len(out) > max_size:
                 raise _too_large(Codec.ZSTD, max_size)
     return bytes(out)
+
+
+# -- piece by piece ----------------------------------------------------------------------------------------------------
+
+_PIECE: Final = 256 * 1024
+"""Bytes unpacked at a time."""
+_PACKED_PIECE: Final = 64 * 1024
+
+
+def decompress_chunks(codec: Codec, data: Buffer, max_size: int) -> Iterator[bytes]:
+    """`data` unpacked in pieces of mostly 256 KB, so that it takes little memory whatever it unpacks to.
+
+    Snappy's blocks stay whole: clients make them of 32 KB. Raises as `decompress` does, at any piece.
+    """
+    size = 0
+    try:
+        for chunk in _chunks(codec, memoryview(data)):
+            size += len(chunk)
+            if size > max_size:
+                raise _too_large(codec, max_size)
+            yield chunk
+    except KafkaError:
+        raise
+    except Exception as error:  # as in `decompress`
+        raise KafkaError(ErrorCode.corrupt_message, f"{codec.name.lower()} data cannot be unpacked: {error}") from error
+
+
+def _chunks(codec: Codec, data: memoryview) -> Iterator[bytes]:
+    match codec:
+        case Codec.NONE:
+            for start in range(0, len(data), _PIECE):
+                yield bytes(data[start : start + _PIECE])
+        case Codec.GZIP:
+            yield from _gzip_chunks(data)
+        case Codec.SNAPPY:
+            yield from _snappy_chunks(data)
+        case Codec.LZ4:
+            yield from _lz4_chunks(data)
+        case Codec.ZSTD:
+            import zstandard
+
+            with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(data) as reader:
+                while chunk := reader.read(_PIECE):
+                    yield chunk
+
+
+def _gzip_chunks(data: memoryview) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(47)
+    for start in range(0, len(data), _PACKED_PIECE):
+        packed: Buffer = data[start : start + _PACKED_PIECE]
+        while packed and not unpacker.eof:
+            if chunk := unpacker.decompress(packed, _PIECE):
+                yield chunk
+            packed = unpacker.unconsumed_tail
+    while not unpacker.eof and (chunk := unpacker.decompress(b"", _PIECE)):
+        yield chunk
+    if not unpacker.eof:
+        raise KafkaError(ErrorCode.corrupt_message, "gzip data ends before its end marker")
+
+
+def _lz4_chunks(data: memoryview) -> Iterator[bytes]:
+    import lz4.frame
+
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    for start in range(0, len(data), _PACKED_PIECE):
+        packed = bytes(data[start : start + _PACKED_PIECE])
+        while not unpacker.eof:
+            chunk: bytes = unpacker.decompress(packed, max_length=_PIECE)
+            packed = b""
+            if chunk:
+                yield chunk
+            elif unpacker.needs_input:
+                break
+    if not unpacker.eof:
+        raise KafkaError(ErrorCode.corrupt_message, "lz4 data ends inside a frame")
+
+
+def _snappy_chunks(data: memoryview) -> Iterator[bytes]:
+    if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        yield _snappy_block(data, _most_of_snappy(len(data)))
+        return
+    position = _XERIAL_HEADER_SIZE
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 4], "big")
+        position += 4
+        if size > len(data) - position:
+            raise KafkaError(ErrorCode.corrupt_message, "snappy data ends inside a block")
+        yield _snappy_block(data[position : position + size], _most_of_snappy(size))
+        position += size
+
+
+def _most_of_snappy(size: int) -> int:
+    """What a block of `size` bytes can unpack to: three bytes are a copy of up to 64."""
+    return 64 * size + 64
+
+
+def compress_chunks(codec: Codec, chunks: Iterable[Buffer], level: int | None = None) -> Iterator[bytes]:
+    """`compress`, of data that come in pieces."""
+    match codec:
+        case Codec.NONE:
+            yield from map(bytes, chunks)
+        case Codec.GZIP:
+            packer = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+            for chunk in chunks:
+                yield packer.compress(chunk)
+            yield packer.flush()
+        case Codec.SNAPPY:
+            yield XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
+            for chunk in chunks:
+                yield _snappy_compress(chunk)[_XERIAL_HEADER_SIZE:]
+        case Codec.LZ4:
+            import lz4.frame
+
+            with lz4.frame.LZ4FrameCompressor(
+                compression_level=9 if level is None else level, block_linked=False
+            ) as lz4_packer:
+                yield lz4_packer.begin()
+                for chunk in chunks:
+                    yield lz4_packer.compress(bytes(chunk))
+                yield lz4_packer.flush()
+        case Codec.ZSTD:
+            import zstandard
+
+            zstd_packer = zstandard.ZstdCompressor(level=3 if level is None else level).compressobj()
+            for chunk in chunks:
+                yield zstd_packer.compress(bytes(chunk))
+            yield zstd_packer.flush()
