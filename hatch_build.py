@@ -76,7 +76,14 @@ class CompileHook(BuildHookInterface[Any]):
         (directory / "setup.py").write_text(_SETUP)
         (directory / "mypy.ini").write_text("[mypy]\nstrict = true\nfollow_imports = silent\n")
         options = "\n".join([f"--config-file={directory / 'mypy.ini'}", *COMPILED])
-        command = [sys.executable, directory / "setup.py", options, directory / "c", "build_ext", "-q"]
+        command: list[str | Path] = [
+            sys.executable,
+            directory / "setup.py",
+            options,
+            directory / "c",
+            "build_ext",
+            "-q",
+        ]
         command += ["--build-lib", directory / "lib", "--build-temp", directory / "tmp"]
         done = subprocess.run(command, cwd=Path(self.root, "src"), capture_output=True, text=True, check=False)
         return done.stdout + done.stderr if done.returncode else ""

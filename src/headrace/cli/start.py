@@ -97,8 +97,8 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
     await node.start()
     if not COMPILED:
         log.warning(
-            "Records are checked by interpreted code, which takes more of the processor: reinstall Headrace where there "
-            "is a C compiler (apt-get install build-essential), or from a wheel for this platform"
+            "Records are checked by interpreted code, which takes more of the processor: reinstall Headrace where there"
+            " is a C compiler (apt-get install build-essential), or from a wheel for this platform"
         )
     with contextlib.suppress(BrokenPipeError):
         print(banner(node), flush=True)

@@ -1,7 +1,7 @@
 """One walk over the records of a batch: are they sound, do they have keys, and between which times were they made?
 
 Compiled with mypyc where a C compiler exists; the same code runs uncompiled, some fifty times slower. So this module
-has nothing but the walk, with integers and bytes alone, and raises nothing: `headrace.wire.validation` words the errors.
+has nothing but the walk, with integers and bytes alone, and raises nothing; `headrace.wire.validation` words errors.
 Layout: https://kafka.apache.org/documentation/#record
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire import record_checks, validation
 from headrace.wire.batch import HEADER_SIZE, parse_header
-from headrace.wire.record_checks import MAX_INT64, NO_TIMESTAMP
+from headrace.wire.record_checks import MAX_INT64, NO_TIMESTAMP, RecordWalk
 from headrace.wire.records import RecordData, build_batch, records_of, varint
 from headrace.wire.validation import each_record, walk_in_pieces
 
@@ -48,14 +47,18 @@ TWINS = {"compiled": record_checks, "source": SOURCE}
 
 
 @pytest.fixture(params=TWINS)
-def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the two, where `validation` uses it."""
     module = TWINS[request.param]
     if module.COMPILED is not (request.param == "compiled"):
         pytest.skip("nothing is compiled here: run `make setup` where there is a C compiler")
     monkeypatch.setattr(validation, "RecordWalk", module.RecordWalk)
     monkeypatch.setattr(validation, "SLICE", 50)
-    yield
+
+
+def the_walk(count: int, base_timestamp: int, newer_than: int, from_delta: int) -> RecordWalk:
+    made: RecordWalk = vars(validation)["RecordWalk"](count, base_timestamp, newer_than, from_delta)
+    return made
 
 
 class WrongError(Exception):
@@ -137,7 +140,7 @@ def read(body: bytes, count: int, base: int = TIME) -> Seen | None:
 
 
 def walked(pieces: list[bytes], count: int, base: int = TIME) -> Seen | None:
-    walk = validation.RecordWalk(count, base, NO_TIMESTAMP, -(2**31))
+    walk = the_walk(count, base, NO_TIMESTAMP, -(2**31))
     try:
         walk_in_pieces(walk, pieces)
     except KafkaError as error:
@@ -302,7 +305,7 @@ def test_a_record_in_pieces_of_every_size(twin: None, size: int) -> None:
 def test_a_record_with_very_many_headers_is_walked_in_slices(twin: None) -> None:
     content = b"\0\0\0" + varint(-1) * 2 + varint(100_000) + b"\0\0" * 100_000
     body = varint(len(content)) + content
-    walk = validation.RecordWalk(1, TIME, NO_TIMESTAMP, 0)
+    walk = the_walk(1, TIME, NO_TIMESTAMP, 0)
     position = walk.walk(body, 0, 4000, True, False)
     assert 8000 <= position < 8100
     calls = 1
@@ -319,7 +322,7 @@ def test_the_first_record_that_is_new_enough(twin: None) -> None:
     for newer_than in (TIME - 1, TIME, TIME + 20, TIME + 48, TIME + 49):
         for first in (0, 1, 77, 199):
             for pieces in ([body], [body[at : at + 11] for at in range(0, len(body), 11)]):
-                walk = validation.RecordWalk(200, TIME, newer_than, first)
+                walk = the_walk(200, TIME, newer_than, first)
                 found = walk_in_pieces(walk, pieces, finds_one=True)
                 expected = [place for place in range(first, 200) if records[place].timestamp > newer_than]
                 assert found is bool(expected)

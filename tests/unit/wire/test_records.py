@@ -65,7 +65,7 @@ def test_recompression_ends_where_the_batch_is_too_large(codec: Codec) -> None:
             yield os.urandom(1000)
         raise AssertionError("it goes on")
 
-    with pytest.raises(KafkaError, match="compression.type") as caught:
+    with pytest.raises(KafkaError, match=r"compression\.type") as caught:
         recompress(rb.parse_header(batch), pieces(), codec, None, 5000 if codec is Codec.NONE else 50)
     assert caught.value.code is ErrorCode.message_too_large
 
