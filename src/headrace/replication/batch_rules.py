@@ -119,7 +119,9 @@ def _under_rules(valid: ValidBatch, config: LogConfig, now_ms: int, *, internal:
         raise _keyless(valid)
     is_append_time = config.message_timestamp_type == "LogAppendTime"
     _check_timestamps(valid, config, now_ms, is_append_time=is_append_time)
-    largest = walk.largest
+    # Kafka takes the header's time for that of all records, if it says so, though it makes them CreateTime
+    is_stamped = header.attributes & LOG_APPEND_TIME_FLAG
+    largest = max(header.max_timestamp, NO_TIMESTAMP) if is_stamped else walk.largest
     codec = header.codec if config.compression_type == "producer" else codec_named(config.compression_type)
     batch: Buffer = data
     if codec != header.codec:
@@ -132,7 +134,7 @@ def _under_rules(valid: ValidBatch, config: LogConfig, now_ms: int, *, internal:
     if is_append_time:
         batch = with_log_append_time(header, batch, 0, now_ms)
         return Accepted(parse_header(batch), batch, now_ms)
-    if header.max_timestamp != largest or header.attributes & LOG_APPEND_TIME_FLAG:
+    if header.max_timestamp != largest or is_stamped:
         batch = with_max_timestamp(header, batch, largest)
         header = parse_header(batch)
     return Accepted(header, batch, -1)

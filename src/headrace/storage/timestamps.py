@@ -63,8 +63,6 @@ def _time_in(header: BatchHeader, offset: int) -> int | None:
 def max_timestamp(segments: Sequence[Segment]) -> tuple[int, int] | None:
     """The largest timestamp and the offset of the first record that has it."""
     segment = max(segments, key=lambda candidate: candidate.max_timestamp)
-    if segment.max_timestamp < 0:
-        return None
     for position, header in segment.headers(segment.index.lookup(segment.offset_of_max_timestamp)):
         if header.max_timestamp == segment.max_timestamp:
             found = _first_newer(segment, position, header, header.max_timestamp - 1, header.base_offset)
