@@ -11,7 +11,8 @@ import pytest
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, batch_headers, build_batch
-from tests.unit.storage.compaction import NOW, Table
+from tests.unit.storage.compaction import Table
+from tests.unit.storage.logs import NOW
 
 
 def batch_round(body: bytes, codec: Codec, offset: int, count: int = 3) -> bytes:
