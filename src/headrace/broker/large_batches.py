@@ -1,38 +1,60 @@
-"""Batches so large that other clients would notice the check of their records: they are checked in a thread.
+"""Batches that would hold up the event loop: they are unpacked, checked and compressed again in a thread.
 
-The check holds Python's lock, which it hands over whenever the event loop has waited for it as long as `headrace start`
-lets it, half a millisecond. Who has sent such a batch waits for it, with all that it sends after it; nobody else does
-(docs/decisions/071).
+The thread takes one batch at a time, piece by piece, so that neither its time nor its memory adds up over clients. Only
+the sender of such a batch waits, with all that it sends after it (docs/decisions/071, 072).
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from headrace.broker.context import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.wire.validation import PreparedBatch, check_ahead, refused_ahead, unpack_ahead
+from headrace.replication.batch_rules import PreparedBatch
+from headrace.storage.log_config import LogConfig
+from headrace.wire.batch import CODEC_MASK
+from headrace.wire.compression import codec_named
+from headrace.wire.record_checks import COMPILED
+from headrace.wire.validation import is_compressed, unpack
 
-MAX_AT_ONCE: Final = 2 * 1024 * 1024
-"""Bytes of records that the event loop checks in one turn: at worst, made for it, they take a fifth of a second."""
+MAX_AT_ONCE: Final = 2 * 1024 * 1024 if COMPILED else 128 * 1024
+"""Bytes of records that the event loop checks in one turn: a few milliseconds compiled, up to twenty uncompiled."""
+MAX_COMPRESSED_AT_ONCE: Final = 64 * 1024
+"""Bytes of records that the event loop compresses anew in one turn."""
 MAX_WAITING: Final = 64 * 1024 * 1024
-"""Bytes of batches that may wait for the thread; more are refused with an error that clients retry."""
-_FLAGS: Final = slice(22, 23)
+"""Bytes of batches that may wait for the thread, and that batches of one client may take on when they are compressed
+anew; more are refused with an error that clients retry. A single batch may be larger."""
+_FLAGS: Final = 22
 """The lower half of a batch's attributes: how it is compressed, above all."""
+_FLAGS_SLICE: Final = slice(_FLAGS, _FLAGS + 1)
 _NO_FLAGS: Final = b"\0"
 
-Prepared = Mapping[int, PreparedBatch]
-"""Batches with what was done ahead of `validate_produced`, by the identity of those that were sent."""
+Requests: TypeAlias = Sequence[tuple[RequestContext, Any]]
+Place: TypeAlias = tuple[int, int, int]
+"""Where a batch is in a run of requests: the place of its request, of its topic there, of its partition there."""
+Prepared: TypeAlias = Mapping[Place, PreparedBatch]
+
+
+class Large(NamedTuple):
+    """A batch for the thread, and the settings of its topic."""
+
+    place: Place
+    batch: PreparedBatch
+    config: LogConfig
 
 
 class LargeBatches:
-    """Finds and checks the large batches of Produce requests. Used by the thread of the event loop alone."""
+    """Finds and prepares the large batches of Produce requests. Used by the thread of the event loop alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, config_of: Callable[[RequestContext, Any], LogConfig | None]) -> None:
+        """`config_of` gives the settings of a topic in a request, or None where it is unknown."""
+        self._config_of = config_of
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    def found_in(self, requests: Iterable[tuple[Any, Any]]) -> tuple[list[bytes], Prepared]:
-        """The batches that are to be checked in the thread, and what others that are compressed unpack to."""
+    def found_in(self, requests: Requests) -> tuple[list[Large], Prepared]:
+        """The batches that are to be prepared in the thread, and others that were unpacked here."""
         size = 0
         is_plain = True
         for _, request in requests:
@@ -41,39 +63,89 @@ class LargeBatches:
                     records = data.records
                     if records:
                         size += len(records)
-                        if records[_FLAGS] != _NO_FLAGS:
+                        if records[_FLAGS_SLICE] != _NO_FLAGS:
                             is_plain = False
-        return _NOTHING if is_plain and size <= MAX_AT_ONCE else self._sorted(requests)
+        if is_plain and (size <= MAX_COMPRESSED_AT_ONCE or (size <= MAX_AT_ONCE and not self._any_codec(requests))):
+            return _NOTHING
+        return self._sorted(requests)
 
-    def _sorted(self, requests: Iterable[tuple[Any, Any]]) -> tuple[list[bytes], Prepared]:
-        large: list[bytes] = []
-        prepared: dict[int, PreparedBatch] = {}
+    def _any_codec(self, requests: Requests) -> bool:
+        configs = (self._config_of(context, topic) for context, request in requests for topic in request.topic_data)
+        return any(config is not None and config.compression_type != "producer" for config in configs)
+
+    def _sorted(self, requests: Requests) -> tuple[list[Large], Prepared]:
+        large: list[Large] = []
+        prepared: dict[Place, PreparedBatch] = {}
         room = MAX_AT_ONCE
+        room_to_compress = MAX_COMPRESSED_AT_ONCE
         room_to_wait = MAX_WAITING - self._waiting
-        for batch in _batches(requests):
-            unpacked = unpack_ahead(batch, room) if room > 0 else None
-            if unpacked is not None:
-                prepared[id(batch)] = unpacked
-                room -= len(batch if unpacked.body is None else unpacked.body)
-            elif len(batch) <= room_to_wait:
-                large.append(batch)
-                room_to_wait -= len(batch)
+        is_first = not self._waiting
+        for place, records, config in self._batches(requests):
+            is_compressed_anew = _takes_another_codec(config, records)
+            allowed = min(room, room_to_compress) if is_compressed_anew else room
+            body = None
+            if is_compressed(records):
+                body = unpack(records, allowed) if allowed > 0 else None
+                # what does not fit was unpacked up to there
+                used = max(0, allowed) if body is None else len(body)
+                fits = body is not None
             else:
-                prepared[id(batch)] = refused_ahead(batch, _busy())
+                fits = len(records) <= allowed
+                used = len(records) if fits else 0
+            room -= used
+            if is_compressed_anew:
+                room_to_compress -= used
+            if fits:
+                if body is not None:
+                    prepared[place] = PreparedBatch(records, body=body)
+                continue
+            batch = PreparedBatch(records)
+            if is_first or len(records) <= room_to_wait:
+                is_first = False
+                large.append(Large(place, batch, config))
+                room_to_wait -= len(records)
+            else:
+                batch.refuse(_busy())
+                prepared[place] = batch
         return large, prepared
 
-    async def checked(self, batches: Sequence[bytes]) -> Prepared:
-        """What `check_ahead` makes of each of them."""
-        size = sum(map(len, batches))
+    def _batches(self, requests: Requests) -> Iterable[tuple[Place, bytes, LogConfig]]:
+        for number, (context, request) in enumerate(requests):
+            for topic_place, topic in enumerate(request.topic_data):
+                # a topic that is unknown now, and there when the batch is appended, has its batches refused then
+                config = self._config_of(context, topic) or LogConfig()
+                for partition_place, data in enumerate(topic.partition_data):
+                    if data.records:
+                        yield (number, topic_place, partition_place), data.records, config
+
+    async def prepare(self, large: Sequence[Large]) -> Prepared:
+        """Prepare each of them in the thread."""
+        size = sum(len(each.batch) for each in large)
         self._waiting += size
+        made = 0
         try:
             async with self._turn:
-                return {id(batch): await _in_thread(batch) for batch in batches}
+                for _, batch, config in large:
+                    if made > MAX_WAITING:
+                        batch.refuse(_busy())
+                        continue
+                    await _in_thread(batch, config)
+                    if batch.accepted is not None and batch.accepted.batch is not batch.data:
+                        made += len(batch.accepted.batch)
         finally:
             self._waiting -= size
+        return {each.place: each.batch for each in large}
 
 
-_NOTHING: Final[tuple[list[bytes], Prepared]] = ([], {})
+_NOTHING: Final[tuple[list[Large], Prepared]] = ([], {})
+
+
+def _takes_another_codec(config: LogConfig, records: bytes) -> bool:
+    return (
+        config.compression_type != "producer"
+        and len(records) > _FLAGS
+        and codec_named(config.compression_type) != records[_FLAGS] & CODEC_MASK
+    )
 
 
 def _busy() -> KafkaError:
@@ -82,20 +154,11 @@ def _busy() -> KafkaError:
     )
 
 
-def _batches(requests: Iterable[tuple[Any, Any]]) -> list[bytes]:
-    return [
-        data.records
-        for _, request in requests
-        for topic in request.topic_data
-        for data in topic.partition_data
-        if data.records
-    ]
-
-
-async def _in_thread(batch: bytes) -> PreparedBatch:
-    work = asyncio.get_running_loop().run_in_executor(None, check_ahead, batch)
+async def _in_thread(batch: PreparedBatch, config: LogConfig) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    work = asyncio.get_running_loop().run_in_executor(None, batch.prepare, config, now_ms)
     try:
-        return await asyncio.shield(work)
+        await asyncio.shield(work)
     except asyncio.CancelledError:
         # The thread goes on, and the next one's turn comes when it is done.
         await asyncio.wait([work])

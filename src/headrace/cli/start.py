@@ -108,6 +108,7 @@ def _decoded(data: bytes) -> str:
 
 async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
     from headrace.broker.node import Node, default_directories
+    from headrace.wire.record_checks import COMPILED
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -117,6 +118,11 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
         _stop_at_eof(loop, stopped)
     node = Node(config, default_directories(config))
     await node.start()
+    if not COMPILED:
+        log.warning(
+            "Records are checked by interpreted code, which takes more of the processor: reinstall Headrace where there"
+            " is a C compiler (apt-get install build-essential), or from a wheel for this platform"
+        )
     try:
         print(banner(node), flush=True)
     except OSError as error:

@@ -1,19 +1,40 @@
-"""What the settings of a topic ask of a batch: keys where it is compacted, timestamps within bounds, a codec."""
+"""What the settings of a topic ask of a batch: keys where it is compacted, timestamps within bounds, a codec, a size.
+
+All of it is done in one go, by the event loop for most batches and in a thread for those that would hold it up. Follows
+Kafka's LogValidator: the largest timestamp is that of the records, whatever the header says.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log_config import LogConfig
-from headrace.types import Buffer, TopicPartition
-from headrace.wire.batch import BatchHeader, parse_header
+from headrace.types import Buffer, new_tuple
+from headrace.wire.batch import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    BatchHeader,
+    parse_header,
+    with_log_append_time,
+    with_max_timestamp,
+)
 from headrace.wire.compression import Codec, codec_named
-from headrace.wire.record_checks import all_have_keys
-from headrace.wire.records import recompress, records_of, uncompressed_body
-from headrace.wire.validation import PreparedBatch
+from headrace.wire.record_checks import NO_TIMESTAMP
+from headrace.wire.records import recompress
+from headrace.wire.validation import ValidBatch, each_record, unpacked, validate_produced
+
+_MOST_NAMED: Final = 1000
+"""Records of a batch that a refusal names, at most."""
+_MOST_SEARCHED: Final = 10_000
+"""Records among which those are looked for, by interpreted code."""
+_SIGN: Final = 1 << 63
 
 
 class RecordsRefusedError(KafkaError):
     """Some records of a batch break a rule of the topic, so the whole batch is refused (KIP-467).
 
-    `records` has the place in the batch and the reason of each.
+    `records` has the place in the batch and the reason of up to a thousand, from among the first ten thousand.
     """
 
     def __init__(self, code: ErrorCode, message: str, records: list[tuple[int, str]]) -> None:
@@ -21,47 +42,170 @@ class RecordsRefusedError(KafkaError):
         self.records = records
 
 
-def with_codec(config: LogConfig, header: BatchHeader, records: bytes) -> tuple[bytes, BatchHeader]:
-    """The batch under the topic's `compression.type`, with its header."""
-    codec = codec_named(config.compression_type)
-    if header.codec == codec:
-        return records, header
-    level = {
+class Accepted(NamedTuple):
+    """A batch as it goes to the log, but for its offset; `append_time` in ms, -1 where producers' timestamps count."""
+
+    header: BatchHeader
+    batch: Buffer
+    append_time: int
+
+
+class PreparedBatch:
+    """A batch with what was done ahead of its append: what it unpacks to, or all that there is to do."""
+
+    __slots__ = ("accepted", "body", "config", "data", "error")
+
+    def __init__(self, data: bytes, *, body: bytes | None = None) -> None:
+        self.data = data
+        self.body = body
+        self.config: LogConfig | None = None
+        """The settings under which it was accepted or refused."""
+        self.accepted: Accepted | None = None
+        self.error: KafkaError | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def prepare(self, config: LogConfig, now_ms: int) -> None:
+        """Accept or refuse it, in whichever thread."""
+        self.config = config
+        try:
+            self.accepted = accept(self.data, config, now_ms)
+        except KafkaError as error:
+            # without what led to it, which would keep what the batch unpacks to
+            self.error = error.with_traceback(None)
+            self.error.__cause__ = self.error.__context__ = None
+
+    def refuse(self, error: KafkaError) -> None:
+        """Have `accept` raise `error`."""
+        self.error = error
+
+
+def accept(records: bytes | PreparedBatch, config: LogConfig, now_ms: int, *, internal: bool = False) -> Accepted:
+    """The batch as the topic wants it.
+
+    Raises KafkaError: what `validate_produced` says of the bytes; invalid_record for records without keys in a
+    compacted topic, unless `internal`; invalid_timestamp; message_too_large where the topic's codec makes it so.
+    """
+    if type(records) is PreparedBatch:
+        if records.error is not None:
+            raise records.error
+        if records.accepted is not None:
+            if records.config != config:
+                raise KafkaError(
+                    ErrorCode.request_timed_out,
+                    "the settings of the topic changed while the batch was checked; try again",
+                )
+            return records.accepted
+        valid = validate_produced(records.data, config.max_message_bytes, records.body)
+    else:
+        valid = validate_produced(records, config.max_message_bytes)  # type: ignore[arg-type]  # bytes, as it is no other
+    header, data, walk, _ = valid
+    largest = walk.largest
+    if (
+        config.keeps_what_is_sent
+        and header.max_timestamp == largest <= now_ms + config.message_timestamp_after_max_ms
+        and walk.smallest >= now_ms - config.message_timestamp_before_max_ms
+        and not header.attributes & LOG_APPEND_TIME_FLAG
+        and (not walk.keyless or internal or not config.compacts)
+    ):
+        return new_tuple(Accepted, (header, data, -1))
+    return _under_rules(valid, config, now_ms, internal=internal)
+
+
+def _under_rules(valid: ValidBatch, config: LogConfig, now_ms: int, *, internal: bool) -> Accepted:
+    header, data, walk, _ = valid
+    if config.compacts and walk.keyless and not internal:
+        raise _keyless(valid)
+    is_append_time = config.message_timestamp_type == "LogAppendTime"
+    _check_timestamps(valid, config, now_ms, is_append_time=is_append_time)
+    # Kafka takes the header's time for that of all records, if it says so, though it makes them CreateTime
+    is_stamped = header.attributes & LOG_APPEND_TIME_FLAG
+    largest = max(header.max_timestamp, NO_TIMESTAMP) if is_stamped else walk.largest
+    codec = header.codec if config.compression_type == "producer" else codec_named(config.compression_type)
+    batch: Buffer = data
+    if codec != header.codec:
+        header = header._replace(
+            attributes=header.attributes & ~LOG_APPEND_TIME_FLAG,
+            max_timestamp=largest,
+        )
+        batch = recompress(header, _pieces(valid), Codec(codec), _level(config, Codec(codec)), config.max_message_bytes)
+        header = parse_header(batch)
+    if is_append_time:
+        batch = with_log_append_time(header, batch, 0, now_ms)
+        return Accepted(parse_header(batch), batch, now_ms)
+    if header.max_timestamp != largest or is_stamped:
+        batch = with_max_timestamp(header, batch, largest)
+        header = parse_header(batch)
+    return Accepted(header, batch, -1)
+
+
+def _level(config: LogConfig, codec: Codec) -> int | None:
+    return {
         Codec.GZIP: config.compression_gzip_level,
         Codec.LZ4: config.compression_lz4_level,
         Codec.ZSTD: config.compression_zstd_level,
     }.get(codec)
-    batch = recompress(header, records, 0, codec, level)
-    return batch, parse_header(batch)
 
 
-def check_keys(topic_partition: TopicPartition, header: BatchHeader, records: bytes) -> None:
-    """Raises RecordsRefusedError(invalid_record) where a record of a compacted topic has no key."""
-    if type(records) is PreparedBatch and records.all_have_keys:
-        return
-    body = uncompressed_body(header, records, 0)
-    if all_have_keys(body, header.record_count):
-        return
-    keyless = [place for place, record in enumerate(records_of(header, body)) if record.key is None]
-    if keyless:
-        why = f"{topic_partition.topic} is compacted and keeps records by key: every record needs one"
-        raise RecordsRefusedError(
-            ErrorCode.invalid_record, why, [(place, "the record has no key") for place in keyless]
-        )
+def _pieces(valid: ValidBatch) -> Iterable[bytes]:
+    header, data, _, body = valid
+    if body is not None:
+        return (body,)
+    return (data[HEADER_SIZE:],) if header.codec == Codec.NONE else unpacked(header.codec, data)
 
 
-def check_timestamps(config: LogConfig, header: BatchHeader, records: Buffer, now_ms: int) -> None:
+def _keyless(valid: ValidBatch) -> RecordsRefusedError:
+    places = (place for place, has_key, _ in _first_records(valid) if not has_key)
+    return RecordsRefusedError(
+        ErrorCode.invalid_record,
+        "the topic is compacted and keeps records by key: every record needs one",
+        [(place, "the record has no key") for place in islice(places, _MOST_NAMED)],
+    )
+
+
+def _check_timestamps(valid: ValidBatch, config: LogConfig, now_ms: int, *, is_append_time: bool) -> None:
     """Raises RecordsRefusedError(invalid_timestamp) outside of `message.timestamp.before.max.ms` and `after.max.ms`."""
+    header, _, walk, _ = valid
+    if header.attributes & LOG_APPEND_TIME_FLAG:
+        # the header's time is that of all records
+        if is_append_time or header.max_timestamp == NO_TIMESTAMP:
+            raise _wrong_times("a producer may not set the timestamp type to LogAppendTime", header.record_count)
+        smallest = largest = header.max_timestamp
+    else:
+        smallest, largest = walk.smallest, walk.largest
+    if is_append_time:
+        return
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
+    if smallest >= earliest and largest <= latest:
+        return
     rule = (
         f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms} and"
         f" message.timestamp.after.max.ms={config.message_timestamp_after_max_ms} allow {earliest} to {latest}"
     )
-    wrong = [
-        (place, f"the timestamp is {record.timestamp}; {rule}")
-        for place, record in enumerate(records_of(header, uncompressed_body(header, records, 0)))
-        if record.timestamp >= 0 and not earliest <= record.timestamp <= latest
-    ]
-    if wrong or header.max_timestamp > latest:
+    if header.attributes & LOG_APPEND_TIME_FLAG:
+        raise _wrong_times(f"the timestamp is {largest}; {rule}", header.record_count)
+    wrong = list(islice(_out_of_range(valid, config, now_ms, rule), _MOST_NAMED))
+    if wrong or header.record_count > _MOST_SEARCHED:
         raise RecordsRefusedError(ErrorCode.invalid_timestamp, f"timestamps are out of range; {rule}", wrong)
+
+
+def _first_records(valid: ValidBatch) -> Iterator[tuple[int, bool, int]]:
+    return islice(each_record(valid.header, _pieces(valid)), _MOST_SEARCHED)
+
+
+def _wrong_times(why: str, count: int) -> RecordsRefusedError:
+    return RecordsRefusedError(
+        ErrorCode.invalid_timestamp, why, [(place, why) for place in range(min(count, _MOST_NAMED))]
+    )
+
+
+def _out_of_range(valid: ValidBatch, config: LogConfig, now_ms: int, rule: str) -> Iterator[tuple[int, str]]:
+    for place, _, timestamp in _first_records(valid):
+        # as in Kafka, the difference has 64 bits
+        age = (now_ms - timestamp + _SIGN) % (2 * _SIGN) - _SIGN
+        if timestamp != NO_TIMESTAMP and (
+            age > config.message_timestamp_before_max_ms or -_SIGN < age < -config.message_timestamp_after_max_ms
+        ):
+            yield place, f"the timestamp is {timestamp}; {rule}"

@@ -11,19 +11,17 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.batch_rules import check_keys, check_timestamps, with_codec
+from headrace.replication.batch_rules import Accepted, PreparedBatch, accept
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.growth import Growth
 from headrace.replication.producer_state import ProducerCopy, ProducerState
 from headrace.storage.log import Log
-from headrace.storage.log_config import NO_LIMIT
 from headrace.storage.log_file import FileSlice
 from headrace.storage.open_transactions import OpenTransactions
 from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
-from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header, with_log_append_time
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.records import RecordData, build_batch
-from headrace.wire.validation import validate_produced
 
 _PLACED = struct.Struct(">qii")
 _MARKER_KEY = struct.Struct(">hh")
@@ -52,7 +50,7 @@ class AppendResult(NamedTuple):
     log_start_offset: int
 
 
-Batch: TypeAlias = tuple[bytes, int, *tuple[Any, ...]]
+Batch: TypeAlias = tuple[bytes | PreparedBatch, int, *tuple[Any, ...]]
 """The records and the acks of a batch, then what their sender keeps with them."""
 Appended: TypeAlias = AppendResult | KafkaError
 """What became of a batch."""
@@ -125,13 +123,13 @@ class Partition:
         return self.last_stable_offset if read_committed else self.high_watermark
 
     def append_as_leader(
-        self, records: bytes, *, now_ms: int, acks: int = ALL_REPLICAS, internal: bool = False
+        self, records: bytes | PreparedBatch, *, now_ms: int, acks: int = ALL_REPLICAS, internal: bool = False
     ) -> AppendResult:
         """Append the one batch that `records` is; `internal` for the broker's own topics.
 
-        Raises KafkaError: what `validate_produced` says of the bytes; invalid_timestamp, invalid_record (no key in a
-        compacted topic), not_enough_replicas (acks=all), out_of_order_sequence_number, invalid_producer_epoch;
-        kafka_storage_error when the disk does not take it, with the log as it was, or is kept for the broker itself.
+        Raises KafkaError: what `accept` says of the batch; not_enough_replicas (acks=all),
+        out_of_order_sequence_number, invalid_producer_epoch; kafka_storage_error when the disk does not take it, with
+        the log as it was, or is kept for the broker itself.
         """
         checked = self._checked(records, now_ms, acks, internal)
         if type(checked) is AppendResult:
@@ -247,44 +245,26 @@ class Partition:
         return results
 
     def _checked(
-        self, records: bytes, now_ms: int, acks: int, internal: bool
-    ) -> AppendResult | tuple[BatchHeader, Buffer, int]:
-        """The header, the batch as it goes to the log and its append time; or where it stands already.
+        self, records: bytes | PreparedBatch, now_ms: int, acks: int, internal: bool
+    ) -> AppendResult | Accepted:
+        """The batch as it goes to the log, or where it stands already.
 
         Raises KafkaError.
         """
         config = self.log.config
         if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
             self._check_in_sync()
-        header, records = validate_produced(records, config.max_message_bytes)
-        if not internal:
-            if self.refusal is not None or header.attributes & TRANSACTIONAL_FLAG:
-                raise self._refused()
-            if config.compacts:
-                check_keys(self.topic_partition, header, records)
+        accepted = accept(records, config, now_ms, internal=internal)
+        header = accepted[0]
+        if not internal and (self.refusal is not None or header.attributes & TRANSACTIONAL_FLAG):
+            raise self._refused()
         if header.producer_id >= 0:
             earlier = self.producers.check(header)
             if earlier is not None:
                 return AppendResult(
                     earlier.first_offset, earlier.last_offset, earlier.timestamp, self.log.log_start_offset
                 )
-        if config.keeps_what_is_sent and header.max_timestamp <= now_ms + config.message_timestamp_after_max_ms:
-            return header, records, -1
-        batch: Buffer = records
-        if config.compression_type != "producer":
-            batch, header = with_codec(config, header, records)
-        append_time = -1
-        if config.message_timestamp_type == "LogAppendTime":
-            append_time = now_ms
-            batch = with_log_append_time(header, batch, 0, now_ms)
-            header = parse_header(batch)
-        elif (
-            header.max_timestamp > now_ms + config.message_timestamp_after_max_ms
-            # the header tells the largest timestamp, not the smallest
-            or config.message_timestamp_before_max_ms < NO_LIMIT
-        ):
-            check_timestamps(config, header, batch, now_ms)
-        return header, batch, append_time
+        return accepted
 
     def _append(self, header: BatchHeader, batch: Buffer, base_offset: int, last_offset: int, now_ms: int) -> None:
         """Write one batch. Raises KafkaError(kafka_storage_error), with everything as it was."""

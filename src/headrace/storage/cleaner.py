@@ -22,6 +22,7 @@ from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import Buffer, new_tuple
 from headrace.wire.batch import DELETE_HORIZON_FLAG, HEADER_SIZE, BatchHeader, parse_header
 from headrace.wire.compression import Codec
+from headrace.wire.record_checks import MIN_RECORD
 from headrace.wire.record_spans import RecordSpan, batch_of, empty_batch, only_record, survivors
 from headrace.wire.records import records_of, uncompressed_body
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from headrace.storage.plain_offset_map import PlainOffsetMap
 
 _PINNED_BYTES: Final = 4 * 1024 * 1024
+_MOST_UNPACKED: Final = 1024 * 1024 * 1024
+"""Bytes that a batch may unpack to and still be cleaned."""
 _DECIDED_BYTES: Final = 1024 * 1024
 """Batches, with what they unpack to, that are looked at together."""
 
@@ -55,7 +58,8 @@ class _Decided(NamedTuple):
 class Cleaner:
     """Does one job: `build_map`, then `clean` for each of `groups`.
 
-    `check` is called at every read; it raises to end the work.
+    `check` is called at every read; it raises to end the work. A batch with a sound checksum whose records cannot be
+    read stays as it is, and is told of in `unreadable`: nobody can read it, and the rest of the log is to be cleaned.
     """
 
     def __init__(self, job: CleaningJob, check: Callable[[], None] = lambda: None) -> None:
@@ -70,6 +74,11 @@ class Cleaner:
         """Where the next pass begins: everything before it is clean after this one."""
         return self.map.latest_offset + 1
 
+    @property
+    def unreadable(self) -> dict[int, str]:
+        """The batches that stay because they cannot be read, by base offset, and why."""
+        return self.map.unreadable
+
     def _map_from(self, offset: int) -> "OffsetMap | PlainOffsetMap":
         try:
             from headrace.storage.offset_map import OffsetMap as Map
@@ -80,7 +89,8 @@ class Cleaner:
     def build_map(self) -> None:
         """Find the newest record of each key from the first dirty offset on, as far as memory allows.
 
-        Raises KafkaError: corrupt_message; kafka_storage_error where not even one batch fits into the memory. OSError.
+        Raises KafkaError: corrupt_message for damage on the disk; kafka_storage_error where not even one batch fits
+        into the memory. OSError.
         """
         self._fill_map()
         self.map.settle()
@@ -101,9 +111,11 @@ class Cleaner:
                 if header.is_control:
                     transactions.marker(header, _control_key(header, batch))
                 elif not transactions.is_aborted(header) and header.record_count:
-                    if not self._make_room(header):
-                        return
-                    self.map.add(header, _body(header, batch))
+                    body = self._readable_body(header, batch)
+                    if body is not None:
+                        if not self._make_room(header):
+                            return
+                        self.map.add(header, body)
                 self.map.skip_to(header.last_offset)
                 read += len(batch)
                 if read >= _PINNED_BYTES:
@@ -112,12 +124,27 @@ class Cleaner:
                     read = 0
             self.map.skip_to(ends - 1)
 
+    def _readable_body(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
+        """The uncompressed records; None where they cannot be read, or are too many to be held."""
+        try:
+            body = _body(header, batch)
+        except KafkaError as error:
+            self.map.unreadable[header.base_offset] = str(error)
+            return None
+        if header.record_count * MIN_RECORD > len(body):
+            # it would take up the room of records that it does not have
+            self.map.unreadable[header.base_offset] = f"{header.record_count} records are counted in {len(body)} bytes"
+            return None
+        return body
+
     def _make_room(self, header: BatchHeader) -> bool:
         """Whether the batch fits into the map. Raises KafkaError(kafka_storage_error) where none ever will."""
         if self.map.is_empty:
             # every offset takes some bytes from here on, and there may be a long gap behind the first dirty one
             first = max(self._job.first_dirty_offset, header.base_offset)
+            unreadable = self.map.unreadable
             self.map = self._map_from(first)
+            self.map.unreadable.update(unreadable)
         if self.map.has_room(header.record_count, header.last_offset):
             return True
         if not self.map.is_empty:
@@ -207,21 +234,22 @@ class Cleaner:
         if self._transactions.is_aborted(header) or not header.record_count:
             return _Decided(header, batch, goes=True)
         if header.base_offset < self.map.first_offset:
-            return _Decided(header, batch, body=_body(header, batch))
+            return _Decided(header, batch, body=self._readable_body(header, batch))
         return new_tuple(_Decided, (header, batch, None, False, None))
 
     def _copy_all(self, decided: Sequence["_Decided"], writer: CleanedSegment) -> None:
         clean = [(each.header, each.body) for each in decided if each.body is not None]
         judged = iter(self.map.judge([header for header, _ in clean], [body for _, body in clean]) if clean else ())
         for header, batch, marker, goes, body in decided:
+            fates = None if body is None else next(judged)
             if marker is not None:
                 self._copy_control(header, batch, marker, writer)
             elif goes:
                 self._copy_empty(header, writer)
-            elif header.base_offset > self.map.latest_offset:
+            elif header.base_offset > self.map.latest_offset or header.base_offset in self.map.unreadable:
                 writer.add(header, batch)
             else:
-                self._copy_records(header, batch, None if body is None else next(judged), writer)
+                self._copy_records(header, batch, fates, writer)
 
     def _copy_control(self, header: BatchHeader, batch: memoryview, marker: "_Marker", writer: CleanedSegment) -> None:
         if marker.aborted is not None:
@@ -258,7 +286,7 @@ class Cleaner:
             writer.add(header, batch)
             return
         records = judged or self.map.records_in(header)
-        body = uncompressed_body(header, batch, 0)
+        body = uncompressed_body(header, batch, 0, _MOST_UNPACKED)
         kept = survivors(body, records.fates, records.sizes)
         horizon = _delete_horizon(header)
         if horizon is not None and horizon <= self._job.now_ms:
@@ -281,7 +309,7 @@ class Cleaner:
 
 def _body(header: BatchHeader, batch: memoryview) -> Buffer:
     """The uncompressed records; a part of `batch` where they are not compressed."""
-    return batch[HEADER_SIZE:] if header.codec == Codec.NONE else uncompressed_body(header, batch, 0)
+    return batch[HEADER_SIZE:] if header.codec == Codec.NONE else uncompressed_body(header, batch, 0, _MOST_UNPACKED)
 
 
 def _control_key(header: BatchHeader, batch: Buffer) -> bytes | None:

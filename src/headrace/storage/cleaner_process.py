@@ -15,7 +15,7 @@ from dataclasses import asdict
 from threading import Lock
 from typing import IO, Any, Final
 
-from headrace.storage.cleaning_job import CleanedGroup, CleaningJob
+from headrace.storage.cleaning_job import CleanedGroup, CleanedLog, CleaningJob
 from headrace.storage.log import CleaningAbortedError
 
 SWAPPED: Final = b"swapped\n"
@@ -34,8 +34,8 @@ class CleanerProcess:
         self._lock = Lock()
         self._closed = False
 
-    def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> int:
-        """Do the job, calling `swap` for each group as soon as it is written; returns the end of what is clean now.
+    def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> CleanedLog:
+        """Do the job, calling `swap` for each group as soon as it is written.
 
         Blocks. Raises CleaningFailedError, CleaningAbortedError after `close`, OSError, and what `swap` raises.
         """
@@ -53,7 +53,7 @@ class CleanerProcess:
                 if "error" in answer:
                     raise CleaningFailedError(answer["error"])
                 if "end_offset" in answer:
-                    return int(answer["end_offset"])
+                    return CleanedLog(int(answer["end_offset"]), dict(answer["unreadable"]))
                 base_offsets, *numbers = answer["cleaned"]
                 swap(CleanedGroup(tuple(base_offsets), *numbers))
                 _write_line(process.stdin, SWAPPED)

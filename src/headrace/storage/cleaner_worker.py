@@ -15,6 +15,8 @@ from headrace.storage.cleaner_process import SWAPPED
 from headrace.storage.cleaning_job import CleaningJob, LastRecord, SourceSegment
 
 _NICENESS: Final = 10
+_MOST_TOLD: Final = 100
+"""Batches that cannot be read of which the broker is told."""
 
 
 def _job(fields: dict[str, Any]) -> CleaningJob:
@@ -71,7 +73,7 @@ def _do(job: CleaningJob, check: Callable[[], None]) -> dict[str, Any]:
         _answer({"cleaned": cleaner.clean(group)})
         if sys.stdin.buffer.readline() != SWAPPED:
             _end_without_broker()
-    return {"end_offset": cleaner.end_offset}
+    return {"end_offset": cleaner.end_offset, "unreadable": list(cleaner.unreadable.items())[:_MOST_TOLD]}
 
 
 def _answer(fields: dict[str, Any]) -> None:

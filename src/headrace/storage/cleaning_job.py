@@ -57,3 +57,10 @@ class CleanedGroup(NamedTuple):
     bytes_written: int
     records_read: int
     records_kept: int
+
+
+class CleanedLog(NamedTuple):
+    """Where the clean part of a log ends, and batches that stay because they cannot be read: offset and reason."""
+
+    end_offset: int
+    unreadable: Mapping[int, str]

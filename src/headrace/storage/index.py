@@ -104,7 +104,9 @@ class _Index:
 
     def _floor(self, target: int, field: int) -> tuple[int, tuple[int, int]] | None:
         """Slot and entry of the last one whose `field` is at most `target`."""
-        if self._tail and (found := self._search(self._tail, target, field)):
+        # a copy: a thread may search while the tail is written and emptied
+        tail = bytes(self._tail)
+        if tail and (found := self._search(tail, target, field)):
             return self._stored + found[0], found[1]
         if not self._stored:
             return None

@@ -5,7 +5,7 @@ Runs in threads beside the one that owns the logs; whatever touches a log is han
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -129,6 +129,8 @@ class LogCleaner:
         self._now_ms = now_ms
         self._in_progress: set[TopicPartition] = set()
         self._retry_at: dict[TopicPartition, int] = {}
+        self._warned: dict[TopicPartition, set[int]] = {}
+        """The batches that cannot be read and were named in the log."""
         self.failing: dict[TopicPartition, str] = {}
         self.looked_at_ms = now_ms()
         """When it last looked for logs to compact."""
@@ -163,6 +165,8 @@ class LogCleaner:
         logs = {each.log.topic_partition: each for each in self._logs()}
         for topic_partition in self.failing.keys() - logs.keys():
             del self.failing[topic_partition]
+        for topic_partition in self._warned.keys() - logs.keys():
+            del self._warned[topic_partition]
         for topic_partition, each in logs.items():
             if (
                 topic_partition in self._in_progress
@@ -242,7 +246,7 @@ class LogCleaner:
         cleaned.flush_rolled()
         self._log_dirs.keep_bounds(cleaned)
         try:
-            end_offset = process.clean(job, swap)
+            end_offset, unreadable = process.clean(job, swap)
         except (CleaningFailedError, OSError) as error:
             if self._on_loop(lambda: not set(by_base.values()).issubset(cleaned.segments)):
                 raise CleaningAbortedError(f"its segments have changed meanwhile ({error})") from error
@@ -251,6 +255,7 @@ class LogCleaner:
             for path in job.directory.glob(f"*{CLEANED_SUFFIX}"):
                 path.unlink(missing_ok=True)
         self._log_dirs.note_cleaned(cleaned, end_offset)
+        self._warn_of(cleaned.topic_partition, unreadable)
         read, written = sum(each.bytes_read for each in groups), sum(each.bytes_written for each in groups)
         log.info(
             "Compacted %s from offset %d up to %d: %.1f MB of %.1f MB, %d of %d records stay, in %.1f s",
@@ -263,6 +268,18 @@ class LogCleaner:
             sum(each.records_read for each in groups),
             time.monotonic() - started,
         )
+
+    def _warn_of(self, topic_partition: TopicPartition, unreadable: Mapping[int, str]) -> None:
+        warned = self._warned.setdefault(topic_partition, set())
+        for offset, reason in unreadable.items():
+            if offset not in warned:
+                warned.add(offset)
+                log.warning(
+                    "The batch at offset %d of %s cannot be read and stays as it is; consumers have to skip it: %s",
+                    offset,
+                    topic_partition,
+                    reason,
+                )
 
     def _swap(self, cleaned: Log, old: Sequence[Segment]) -> None:
         new = _open_cleaned(old[0], self._now_ms())

@@ -47,15 +47,11 @@ class LogConfig:
     # What an append asks for every batch is there to be read.
     compacts: bool = field(init=False)
     keeps_what_is_sent: bool = field(init=False)
-    """Whether batches go to the log as they came, unless their timestamps are too far ahead."""
+    """Whether sound batches with allowed timestamps go to the log as they came."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
-        keeps = (
-            self.compression_type == "producer"
-            and self.message_timestamp_type != "LogAppendTime"
-            and self.message_timestamp_before_max_ms >= NO_LIMIT
-        )
+        keeps = self.compression_type == "producer" and self.message_timestamp_type != "LogAppendTime"
         object.__setattr__(self, "keeps_what_is_sent", keeps)
 
     @property

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from headrace.errors import KafkaError
 from headrace.storage.fates import BYTES_PER_OFFSET, LIVE, MANY_BATCHES, SUPERSEDED, TOMBSTONE, Fates
 from headrace.storage.key_digests import Digests, KeyDigests, Words
 from headrace.types import Buffer
@@ -30,8 +31,8 @@ class OffsetMap:
     looked at, a megabyte of them or a batch that is larger, as much again. `random_bytes` is for the digests, see
     KeyDigests. Fates are known when `settle` was called.
 
-    Batches that were added are not looked at until there are enough of them: all but `skip_to` may raise
-    KafkaError(corrupt_message).
+    Batches that were added are not looked at until there are enough of them. Those whose records cannot be read are
+    noted in `unreadable`; nothing in them is superseded, and they supersede nothing.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class OffsetMap:
         "_waiting_count",
         "first_offset",
         "latest_offset",
+        "unreadable",
     )
 
     def __init__(self, first_offset: int, *, max_bytes: float, random_bytes: Callable[[int], bytes]) -> None:
@@ -63,6 +65,8 @@ class OffsetMap:
         self._waiting: list[tuple[BatchHeader, Buffer]] = []
         self._waiting_bytes = 0
         self._waiting_count = 0
+        self.unreadable: dict[int, str] = {}
+        """The batches whose records cannot be read, by base offset, and why."""
 
     def __len__(self) -> int:
         self._settle_keys()
@@ -99,9 +103,24 @@ class OffsetMap:
         """Look at the records of the batches that were added, and let go of them."""
         if not self._waiting:
             return
-        headers, bodies = zip(*self._waiting, strict=True)
+        waiting = self._waiting.copy()
         self._waiting.clear()
         self._waiting_bytes = self._waiting_count = 0
+        try:
+            self._look_at(waiting)
+        except KafkaError:
+            self._look_at_each(waiting)
+
+    def _look_at_each(self, batches: list[tuple[BatchHeader, Buffer]]) -> None:
+        """Look at one batch after the other, as some of them have records that cannot be read: those stay whole."""
+        for header, body in batches:
+            try:
+                self._look_at([(header, body)])
+            except KafkaError as error:
+                self.unreadable[header.base_offset] = str(error)
+
+    def _look_at(self, batches: list[tuple[BatchHeader, Buffer]]) -> None:
+        headers, bodies = zip(*batches, strict=True)
         columns = columns_of(headers, bodies)
         offsets = headers[-1].next_offset - self.first_offset
         self._fates += bytes(offsets - len(self._fates))
@@ -149,7 +168,19 @@ class OffsetMap:
         return Fates(bytearray(np.frombuffer(fates, np.uint8)[there]), sizes[there].tolist())
 
     def judge(self, headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> list[Fates]:
-        """Of the records in batches that begin before `first_offset`. Raises KafkaError(corrupt_message)."""
+        """Of the records in batches that begin before `first_offset`.
+
+        A batch whose records cannot be read is noted in `unreadable`; its records are alive.
+        """
+        try:
+            return self._judge(headers, bodies)
+        except KafkaError as error:
+            if len(headers) == 1:
+                self.unreadable[headers[0].base_offset] = str(error)
+                return [Fates(bytearray(), [])]
+        return [self.judge([header], [body])[0] for header, body in zip(headers, bodies, strict=True)]
+
+    def _judge(self, headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> list[Fates]:
         columns = columns_of(headers, bodies)
         stays = np.zeros(len(columns.sizes), np.bool_)
         named = np.flatnonzero(columns.key_sizes >= 0)

@@ -41,6 +41,8 @@ class PlainOffsetMap:
         """By digest: twice the distance from the first offset, plus one without a value."""
         self._fates = bytearray()
         self._sizes = array("I")
+        self.unreadable: dict[int, str] = {}
+        """The batches whose records cannot be read, by base offset, and why."""
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -56,9 +58,13 @@ class PlainOffsetMap:
         return (len(self._newest) + records) * BYTES_PER_KEY + offsets * BYTES_PER_OFFSET <= self._budget
 
     def add(self, header: BatchHeader, body: Buffer) -> None:
-        """Take a batch, with its uncompressed records, into account. Raises KafkaError(corrupt_message)."""
+        """Take a batch, with its uncompressed records, into account; one that cannot be read stays whole."""
         self.skip_to(header.last_offset)
-        has_offsets, records = _read(header, body)
+        try:
+            has_offsets, records = _read(header, body)
+        except KafkaError as error:
+            self.unreadable[header.base_offset] = str(error)
+            return
         missing = header.next_offset - self.first_offset - len(self._fates)
         self._fates += bytes(missing)
         self._sizes.frombytes(bytes(self._sizes.itemsize * missing))
@@ -105,11 +111,18 @@ class PlainOffsetMap:
         return Fates(bytearray(fates[place] for place in there), [sizes[place] for place in there])
 
     def judge(self, headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> list[Fates]:
-        """Of the records in batches that begin before `first_offset`. Raises KafkaError(corrupt_message)."""
+        """Of the records in batches that begin before `first_offset`.
+
+        A batch whose records cannot be read is noted in `unreadable`; its records are alive.
+        """
         return [self._judged(header, body) for header, body in zip(headers, bodies, strict=True)]
 
     def _judged(self, header: BatchHeader, body: Buffer) -> Fates:
-        has_offsets, records = _read(header, body)
+        try:
+            has_offsets, records = _read(header, body)
+        except KafkaError as error:
+            self.unreadable[header.base_offset] = str(error)
+            return Fates(bytearray(), [])
         fates = bytearray()
         first = header.base_offset - self.first_offset
         for _, delta, key, has_value in records:

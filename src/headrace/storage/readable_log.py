@@ -1,10 +1,13 @@
 """What can be read of the log of one partition: by offset, by timestamp, and as the headers of its batches."""
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Final, TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.index import CorruptIndexError
 from headrace.storage.log_file import FileSlice
 from headrace.storage.segment import Segment
 from headrace.storage.segments import Segments
@@ -12,6 +15,10 @@ from headrace.storage.timestamps import max_timestamp, offset_for_timestamp
 from headrace.storage.txn_index import AbortedTransaction
 from headrace.types import TopicPartition
 from headrace.wire.batch import BatchHeader
+
+_T = TypeVar("_T")
+_ATTEMPTS: Final = 5
+_PAUSE_S: Final = 0.005
 
 
 class ReadableLog:
@@ -96,18 +103,36 @@ class ReadableLog:
         return self._segments.headers_before(offset, index_entries)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """Timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms."""
-        try:
-            return offset_for_timestamp(self._segments.ordered, timestamp, self.log_start_offset)
-        except OSError as error:
-            raise self._storage_error("read", error) from error
+        """Timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms.
+
+        May run in a thread. Raises KafkaError: corrupt_message, kafka_storage_error.
+        """
+        return self._look_up(lambda segments: offset_for_timestamp(segments, timestamp, self.log_start_offset))
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """The largest timestamp in the log, in ms, and the offset of the first record that has it (KIP-734)."""
-        try:
-            return max_timestamp(self._segments.ordered)
-        except OSError as error:
-            raise self._storage_error("read", error) from error
+        """The largest timestamp in the log, in ms, and the offset of the first record that has it (KIP-734).
+
+        May run in a thread. Raises as `offset_for_timestamp` does.
+        """
+        return self._look_up(max_timestamp)
+
+    def _look_up(self, look: Callable[[Sequence[Segment]], _T]) -> _T:
+        attempts = _ATTEMPTS
+        while True:
+            segments = self._segments.ordered
+            try:
+                return look(segments)
+            except (OSError, KafkaError, CorruptIndexError) as error:
+                # A thread may find files renamed, replaced or removed on the way; another look finds others.
+                attempts -= 1
+                time.sleep(_PAUSE_S)
+                if attempts and (self._segments.ordered is not segments or isinstance(error, FileNotFoundError)):
+                    continue
+                if isinstance(error, OSError):
+                    raise self._storage_error("read", error) from error
+                if isinstance(error, CorruptIndexError):
+                    raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+                raise
 
     def aborted_transactions(self, offset: int, part: FileSlice) -> list[AbortedTransaction]:
         """What a reader of committed records, who is given `part` for `offset`, has to leave out (KIP-98).

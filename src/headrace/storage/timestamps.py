@@ -1,14 +1,20 @@
 """Records by timestamp, to the record: the indexes lead to one batch, and that one is opened (ListOffsets).
 
-And the other way round: the time of a record by its offset, as near as the header of its batch tells.
+And the other way round: the time of a record by its offset, estimated from the header of its batch. Batches are
+unpacked and walked over piece by piece. All of it may run in a thread while others append.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Final
 
+from headrace.errors import KafkaError
 from headrace.storage.segment import Segment, damaged
 from headrace.wire.batch import BatchHeader, batch_crc_ok
-from headrace.wire.records import Record, iter_records
+from headrace.wire.record_checks import RecordWalk
+from headrace.wire.validation import unpacked, walk_in_pieces
+
+_BEFORE_ALL: Final = -(1 << 63)
 
 
 def offset_for_timestamp(
@@ -22,9 +28,9 @@ def offset_for_timestamp(
         for position, header in segment.headers(segment.index.lookup(start)):
             if header.max_timestamp < timestamp or header.last_offset < log_start_offset:
                 continue
-            for record in _records(segment, position, header):
-                if record.timestamp >= timestamp and record.offset >= log_start_offset:
-                    return record.timestamp, record.offset, header.partition_leader_epoch
+            found = _first_newer(segment, position, header, timestamp - 1, log_start_offset)
+            if found is not None:
+                return *found, header.partition_leader_epoch
     return None
 
 
@@ -57,18 +63,33 @@ def _time_in(header: BatchHeader, offset: int) -> int | None:
 def max_timestamp(segments: Sequence[Segment]) -> tuple[int, int] | None:
     """The largest timestamp and the offset of the first record that has it."""
     segment = max(segments, key=lambda candidate: candidate.max_timestamp)
-    if segment.max_timestamp < 0:
-        return None
     for position, header in segment.headers(segment.index.lookup(segment.offset_of_max_timestamp)):
         if header.max_timestamp == segment.max_timestamp:
-            for record in _records(segment, position, header):
-                if record.timestamp == header.max_timestamp:
-                    return record.timestamp, record.offset
+            found = _first_newer(segment, position, header, header.max_timestamp - 1, header.base_offset)
+            if found is not None:
+                return found
     return None
 
 
-def _records(segment: Segment, position: int, header: BatchHeader) -> Iterator[Record]:
+def _first_newer(
+    segment: Segment, position: int, header: BatchHeader, newer_than: int, from_offset: int
+) -> tuple[int, int] | None:
+    """Timestamp and offset of the first record from `from_offset` on that is newer than `newer_than`, in one batch.
+
+    None as well for a batch whose records cannot be read, which older versions stored: consumers do better to begin
+    behind it. Raises KafkaError(corrupt_message) for one that has changed on the disk; OSError.
+    """
     batch = segment.file.pread(header.size, position)
     if len(batch) < header.size or not batch_crc_ok(batch, 0, header.size):
         raise damaged(segment.path, position, header.base_offset)
-    return iter_records(batch)
+    if header.is_log_append_time:
+        newer_than = _BEFORE_ALL
+    from_delta = max(0, from_offset - header.base_offset)
+    walk = RecordWalk(header.record_count, header.base_timestamp, newer_than, from_delta)
+    try:
+        if not walk_in_pieces(walk, unpacked(header.codec, memoryview(batch)), finds_one=True):
+            return None
+    except KafkaError:
+        return None
+    timestamp = header.max_timestamp if header.is_log_append_time else walk.largest
+    return timestamp, header.base_offset + walk.delta_of_largest

@@ -132,6 +132,15 @@ def with_log_append_time(header: BatchHeader, data: Buffer, position: int, times
     return batch
 
 
+def with_max_timestamp(header: BatchHeader, data: Buffer, timestamp_ms: int) -> bytearray:
+    """A copy of the batch with this max timestamp, of type CreateTime, and a new checksum."""
+    batch = bytearray(data)
+    _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_POSITION, header.attributes & ~LOG_APPEND_TIME_FLAG)
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, timestamp_ms)
+    seal(batch)
+    return batch
+
+
 def pack_header(header: BatchHeader) -> bytes:
     """The 61 bytes of `header`, its `crc` as given."""
     return _HEADER.pack(*header)

@@ -5,7 +5,7 @@ Codec libraries are imported on first use: a broker that only passes batches thr
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Any, Final
 
@@ -78,6 +78,37 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         case Codec.ZSTD:
             zstd_packed: bytes = _zstd().compress(data, level=3 if level is None else level)
             return zstd_packed
+
+
+def compress_chunks(codec: Codec, chunks: Iterable[Buffer], level: int | None = None) -> Iterator[bytes]:
+    """`compress`, of data that come in pieces."""
+    match codec:
+        case Codec.NONE:
+            yield from map(bytes, chunks)
+        case Codec.GZIP:
+            packer = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+            for chunk in chunks:
+                yield packer.compress(chunk)
+            yield packer.flush()
+        case Codec.SNAPPY:
+            yield _xerial_header()
+            for chunk in chunks:
+                yield _snappy_compress(chunk)[_XERIAL_HEADER_SIZE:]
+        case Codec.LZ4:
+            import lz4.frame
+
+            with lz4.frame.LZ4FrameCompressor(
+                compression_level=9 if level is None else level, block_linked=False
+            ) as lz4_packer:
+                yield lz4_packer.begin()
+                for chunk in chunks:
+                    yield lz4_packer.compress(bytes(chunk))
+                yield lz4_packer.flush()
+        case Codec.ZSTD:
+            zstd_packer = _zstd().ZstdCompressor(level=3 if level is None else level)
+            for chunk in chunks:
+                yield zstd_packer.compress(chunk)
+            yield zstd_packer.flush()
 
 
 def decompress(codec: Codec, data: Buffer, max_size: int) -> bytes:
@@ -158,11 +189,15 @@ def _gzip_decompress(view: memoryview, step: int, max_size: int) -> Iterator[byt
         _check_parts(Codec.GZIP, members, size)
 
 
+def _xerial_header() -> bytes:
+    return XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
+
+
 def _snappy_compress(data: Buffer) -> bytes:
     import cramjam
 
     # Java's clients read and write blocks after a xerial header; librdkafka reads both forms.
-    out = bytearray(XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big"))
+    out = bytearray(_xerial_header())
     view = memoryview(data)
     for start in range(0, len(view), 32 * 1024):
         block = cramjam.snappy.compress_raw(view[start : start + 32 * 1024])

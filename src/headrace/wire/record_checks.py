@@ -1,217 +1,294 @@
-"""Whether bytes are records, as many as were counted, each with a key, a value and headers that fill its length.
+"""One walk over the records of a batch: are they sound, do they have keys, and between which times were they made?
 
-Nothing is decoded. A batch like one before is compared with that (`record_templates`). Records in a row that are alike
-are checked together, by columns (`record_shapes`, `record_heads`) or with tables (`record_layouts`); others are read
-number by number. See docs/decisions/071.
+Compiled with mypyc where a C compiler exists; the same code runs uncompiled, some fifty times slower. So this module
+has nothing but the walk, with integers and bytes alone, and raises nothing; `headrace.wire.validation` words errors.
 Layout: https://kafka.apache.org/documentation/#record
 """
 
 from typing import Final
 
-from headrace.errors import ErrorCode, KafkaError
-from headrace.wire.record_heads import alike_in_heads
-from headrace.wire.record_layouts import alike_in_layout
-from headrace.wire.record_shapes import learn_shape, of_one_shape
-from headrace.wire.record_sizes import MIN_RECORD, RECORD_SIZES, equal_run
-from headrace.wire.record_templates import WORTH_A_TEMPLATE, Run, Templates
-from headrace.wire.records import get_varint
+from mypy_extensions import i64
 
-_FIRST_REACH: Final = 64
-"""Records compared by columns at first; four times as many whenever all of them were alike."""
-_WORTH_IT: Final = 8
-"""With fewer records than this in a comparison, single ones are as fast."""
-_FIRST_STEPS: Final = 64
-"""Records read one by one after a comparison that was not worth it; twice as many after each further one."""
-_MOST_STEPS: Final = 256
-_SHORT_DELTAS: Final = 6
-"""Bytes that timestamp delta and offset delta may have together without one of them having too many."""
+MIN_RECORD: Final = 7
+"""Bytes of a record without key, value and headers."""
+MOST_AHEAD: Final = 26
+"""Bytes of the numbers in front of a key, at most; every other number of a record has up to five."""
+_MOST_OF_A_NUMBER: Final = 5
 
-_templates = Templates()
+# What `walk` returns for records that are not sound. Zero and more are positions.
+OUTSIDE: Final = -1
+TOO_SHORT: Final = -2
+LONG_NUMBER: Final = -3
+HEADER_COUNT: Final = -4
+NAMELESS_HEADER: Final = -5
+NOT_FILLED: Final = -6
+
+NO_TIMESTAMP: Final = -1
+MAX_INT64: Final = 0x7FFF_FFFF_FFFF_FFFF
+_QUARTER: Final = 0x4000_0000_0000_0000
+_EIGHTH: Final = 0x2000_0000_0000_0000
+"""Of what 64 bits hold."""
+
+# Which part of a record comes next.
+_HEAD: Final = 0
+_VALUE: Final = 1
+_HEADERS: Final = 2
+_NAME: Final = 3
+_CONTENT: Final = 4
 
 
-def check_records(data: bytes, position: int, count: int) -> int:
-    """Position behind the `count` records that begin at `position`.
+class RecordWalk:
+    """Follows `count` records through one or several pieces of bytes, and notes what it has seen of them.
 
-    Raises KafkaError(invalid_record) where there are not as many, or the fields of one do not fill its length.
+    Timestamps are absolute, in ms, and wrap at 64 bits as in Kafka. The attributes are to be read only.
     """
-    if count < WORTH_A_TEMPLATE:
-        return _follow(data, position, count, [], keyed=False)
-    end = _templates.end_of(data, position, count)
-    if end:
-        return end
-    runs: list[Run] = []
-    end = _follow(data, position, count, runs, keyed=False)
-    if runs:
-        _templates.learn(data, position, count, runs)
-    return end
 
+    def __init__(self, count: i64, base_timestamp: i64, newer_than: i64, from_delta: i64) -> None:
+        """Note timestamps over `newer_than` (-1 for all) of records whose offset delta is at least `from_delta`."""
+        self.left: i64 = count
+        """Records that are not yet walked to their end."""
+        self.keyless: i64 = 0
+        """Records without a key."""
+        self.smallest: i64 = MAX_INT64
+        """The smallest timestamp, -1 ('none') apart; MAX_INT64 if there is no other."""
+        self.largest: i64 = newer_than
+        """The largest timestamp; `newer_than` if none is larger."""
+        self.delta_of_largest: i64 = -1
+        """The offset delta of the first record with the largest timestamp."""
+        self.timestamp: i64 = NO_TIMESTAMP
+        """That of the last record that was begun."""
+        self._base: i64 = base_timestamp
+        self._from_delta: i64 = from_delta
+        self._part: i64 = _HEAD
+        self._rest: i64 = 0
+        self._headers: i64 = 0
 
-def all_have_keys(body: bytes, count: int) -> bool:
-    """Whether `body` holds `count` sound records with keys and nothing else."""
-    try:
-        return _follow(body, 0, count, [], keyed=True) == len(body)
-    except KafkaError:
-        return False
+    def walk(  # noqa: C901  (one loop with all fields in it is what the compiler makes fast code of)
+        self, data: bytes, begin: i64, steps: i64, is_last: bool, finds_one: bool
+    ) -> i64:
+        """Go on at `begin` of `data`, for up to `steps` records and headers; the position reached, or a reason.
 
-
-def _follow(data: bytes, position: int, count: int, runs: list[Run], *, keyed: bool) -> int:
-    """`check_records`, which with `keyed` also raises KafkaError for a record without a key.
-
-    Adds to `runs` those that were checked as one.
-    """
-    left = count
-    reach = _FIRST_REACH
-    steps = _FIRST_STEPS
-    worth_learning = _WORTH_IT
-    by_heads = True
-    try:
-        while left:
-            if left == 1:
-                return _read(data, position, 1, keyed)
-            # equal records get one byte longer with the 64th, where the varint of their offset delta does
-            run = min(reach, left)
-            shape = of_one_shape(data, position, run, keyed=keyed)
-            if shape is not None:
-                runs.append((position, run, shape))
-                position += run * shape.size
-                left -= run
-                reach *= 4
-                steps = _FIRST_STEPS
+        Stops early at the last record, where the next number may go beyond the `data` though more follow (unless
+        `is_last`), and with `finds_one` after the first record whose timestamp was noted. To go on, call it again with
+        the bytes from the position reached, which may lie beyond the `data`.
+        """
+        size: i64 = len(data)
+        at: i64 = begin
+        left: i64 = self.left
+        part: i64 = self._part
+        end: i64 = begin + self._rest
+        headers: i64 = self._headers
+        base: i64 = self._base
+        keyless: i64 = self.keyless
+        smallest: i64 = self.smallest
+        largest: i64 = self.largest
+        timestamp: i64 = self.timestamp
+        length: i64 = 0
+        start: i64 = 0
+        delta: i64 = 0
+        offset: i64 = 0
+        byte: i64 = 0
+        newest_delta: i64 = self.delta_of_largest
+        from_delta: i64 = self._from_delta
+        found: bool = False
+        if end > size and is_last:
+            return OUTSIDE
+        while left > 0 and steps > 0 and not found:
+            if part == _HEAD:
+                if not is_last and size - at < MOST_AHEAD:
+                    break
+                start = at
+                length, at = _number(data, at, size)
+                if at < 0:
+                    return at
+                end = at + length
+                if end - start < MIN_RECORD:
+                    return TOO_SHORT
+                if end > size and is_last:
+                    return OUTSIDE
+                # after the attributes; numbers of one byte are read here, which saves half of the time
+                at += 1
+                if at >= end:
+                    return OUTSIDE
+                byte = data[at]
+                if byte < 0x80:
+                    delta = (byte >> 1) ^ -(byte & 1)
+                    at += 1
+                else:
+                    delta, at = _long_number(data, at, end)
+                    if at < 0:
+                        return at
+                if at >= end:
+                    return OUTSIDE
+                byte = data[at]
+                if byte < 0x80:
+                    offset = (byte >> 1) ^ -(byte & 1)
+                    at += 1
+                else:
+                    offset, at = _number(data, at, end)
+                    if at < 0:
+                        return at
+                timestamp = _sum(base, delta)
+                if timestamp < smallest and timestamp != NO_TIMESTAMP:
+                    smallest = timestamp
+                if timestamp > largest and offset >= from_delta:
+                    largest = timestamp
+                    newest_delta = offset
+                    found = finds_one
+                if at >= end:
+                    return OUTSIDE
+                byte = data[at]
+                if byte == 1:
+                    keyless += 1
+                    at += 1
+                else:
+                    length, at = _number(data, at, end)
+                    if at < 0:
+                        return at
+                    if length < 0:
+                        keyless += 1
+                    else:
+                        at += length
+                part = _VALUE
+            if part == _VALUE:
+                if end > size and size - at < _MOST_OF_A_NUMBER:
+                    break
+                length, at = _number(data, at, end)
+                if at < 0:
+                    return at
+                if length > 0:
+                    at += length
+                part = _HEADERS
+            if part == _HEADERS:
+                if end > size and size - at < _MOST_OF_A_NUMBER:
+                    break
+                if at >= end:
+                    return OUTSIDE
+                byte = data[at]
+                if byte == 0:
+                    at += 1
+                else:
+                    headers, at = _number(data, at, end)
+                    if at < 0:
+                        return at
+                    if headers < 0 or headers > end - at:
+                        return HEADER_COUNT
+                part = _NAME
+            while headers > 0:
+                if part == _NAME:
+                    if steps <= 0 or (end > size and size - at < _MOST_OF_A_NUMBER):
+                        break
+                    length, at = _number(data, at, end)
+                    if at < 0:
+                        return at
+                    if length < 0:
+                        return NAMELESS_HEADER
+                    at += length
+                    part = _CONTENT
+                if end > size and size - at < _MOST_OF_A_NUMBER:
+                    break
+                length, at = _number(data, at, end)
+                if at < 0:
+                    return at
+                if length > 0:
+                    at += length
+                part = _NAME
+                headers -= 1
+                steps -= 1
+            if headers > 0:
+                if steps > 0:
+                    break
                 continue
-            reach = _FIRST_REACH
-            run = _equal_sizes(data, position, left)
-            if run >= _WORTH_IT:
-                shape = of_one_shape(data, position, run, keyed=keyed)
-                if shape is not None:
-                    runs.append((position, run, shape))
-                    position += run * shape.size
-                    left -= run
-                    continue
-            begin = position
-            position = _read(data, position, 1, keyed)
+            if at != end:
+                return NOT_FILLED
             left -= 1
-            if run >= worth_learning:
-                learn_shape(data, begin)
-                # A shape costs as much as some forty records, and a batch may have been made of ever new ones.
-                worth_learning = min(2 * worth_learning, _FIRST_REACH)
-                continue
-            done = min(left, steps)
-            alike = 0
-            if by_heads:
-                alike, position = alike_in_heads(data, position, done, keyed=keyed)
-                by_heads = alike > 0
-            if not alike:
-                alike, position = alike_in_layout(data, position, done, keyed=keyed)
-            if alike < _WORTH_IT:
-                position = _read(data, position, done - alike, keyed)
-            else:
-                done = alike
-            left -= done
-            steps = min(2 * steps, _MOST_STEPS)
-    except IndexError:
-        raise _invalid("a record ends outside its batch") from None
-    except KafkaError as error:
-        raise _invalid(str(error)) from None
-    return position
-
-
-def _equal_sizes(data: bytes, position: int, left: int) -> int:
-    """How many records in a row are as long as the one at `position`, by what they say."""
-    if left < _WORTH_IT:
-        return 0
-    size = RECORD_SIZES[data[position]][data[position + 1]]
-    return 0 if size is None else equal_run(data, position, size, min(left, _FIRST_REACH))
-
-
-def _invalid(why: str) -> KafkaError:
-    return KafkaError(ErrorCode.invalid_record, why)
-
-
-def _read(data: bytes, position: int, count: int, keyed: bool) -> int:
-    """Read `count` records field by field; the position behind them. Raises KafkaError, IndexError."""
-    for _ in range(count):
-        first = data[position]
-        size = RECORD_SIZES[first][data[position + 1]]
-        if size is None:
-            end, at = _long_record(data, position)
+            steps -= 1
+            part = _HEAD
+        if part != _HEAD:
+            if at > end:
+                return OUTSIDE
+            self._rest = end - at
         else:
-            end = position + size
-            at = position + (1 if first < 0x80 else 2)
-        # behind the attributes
-        at = deltas_at = at + 1
-        while data[at] > 0x7F:
+            self._rest = 0
+        self.left = left
+        self._part = part
+        self._headers = headers
+        self.keyless = keyless
+        self.smallest = smallest
+        self.largest = largest
+        self.delta_of_largest = newest_delta
+        self.timestamp = timestamp
+        return at
+
+
+def _number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
+    """The zigzag varint of 32 bits at `at`, and the position after it; or the reason why it is none.
+
+    Bits that it has no room for are dropped, as by Kafka.
+    """
+    if at >= end:
+        return 0, OUTSIDE
+    value: i64 = data[at]
+    at += 1
+    if value > 0x7F:
+        value &= 0x7F
+        shift: i64 = 7
+        while True:
+            if at >= end:
+                return 0, OUTSIDE
+            byte: i64 = data[at]
             at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 28:
+                return 0, LONG_NUMBER
+        value &= 0xFFFFFFFF
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _long_number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
+    """`_number` of 64 bits."""
+    if at >= end:
+        return 0, OUTSIDE
+    value: i64 = data[at]
+    at += 1
+    if value < 0x80:
+        return (value >> 1) ^ -(value & 1), at
+    value &= 0x7F
+    shift: i64 = 7
+    while shift < 63:
+        if at >= end:
+            return 0, OUTSIDE
+        byte: i64 = data[at]
         at += 1
-        while data[at] > 0x7F:
-            at += 1
-        at += 1
-        if at - deltas_at > _SHORT_DELTAS:
-            _check_deltas(data, deltas_at)
-        # A key of up to 63 bytes, a value of up to 8 KB and no headers are what most have; else numbers are read whole.
-        key = data[at]
-        if key < 0x80:
-            at += 1 if key & 1 else 1 + (key >> 1)
-        else:
-            at, key = _behind(data, at)
-        if keyed and key & 1:
-            raise _invalid("a record has no key")
-        value = data[at]
-        if value < 0x80:
-            at += 1 if value & 1 else 1 + (value >> 1)
-        elif data[at + 1] < 0x80 and not value & 1:
-            at += 2 + ((value & 0x7F) >> 1) + (data[at + 1] << 6)
-        else:
-            at, _ = _behind(data, at)
-        at = _behind_headers(data, at, end) if data[at] else at + 1
-        if at != end:
-            raise _invalid(f"the fields of a record have {at - position} bytes where its length says {end - position}")
-        position = end
-    if position > len(data):
-        raise _invalid("a record ends outside its batch")
-    return position
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+    if at >= end:
+        return 0, OUTSIDE
+    byte = data[at]
+    if byte > 0x7F:
+        return 0, LONG_NUMBER
+    half: i64 = value >> 1
+    if byte & 1:  # the 64th bit; those above are dropped
+        half += 0x4000_0000_0000_0000
+    return half ^ -(value & 1), at + 1
 
 
-def _long_record(data: bytes, position: int) -> tuple[int, int]:
-    """The position behind a record that RECORD_SIZES does not tell, and behind its length."""
-    length, at = get_varint(data, position)
-    if at + length - position < MIN_RECORD:
-        raise _invalid("a record is shorter than a record can be")
-    return at + length, at
+def _sum(base: i64, delta: i64) -> i64:
+    """The sum as 64 bits hold it."""
+    if -_EIGHTH < base < _EIGHTH and -_EIGHTH < delta < _EIGHTH:
+        return base + delta
+    # without a step that 64 bits do not hold, as that is left undefined in C, and more than Python needs
+    if delta >= 0 and base >= 0 and (base - _QUARTER) + (delta - _QUARTER) >= 0:
+        return (base - _QUARTER - _QUARTER) + (delta - _QUARTER - _QUARTER)
+    if delta < 0 and base < 0 and (base + _QUARTER) + (delta + _QUARTER) < 0:
+        return (base + _QUARTER + _QUARTER) + (delta + _QUARTER + _QUARTER)
+    return base + delta
 
 
-def _check_deltas(data: bytes, position: int) -> None:
-    """Raises KafkaError where timestamp delta and offset delta, at `position`, have more bytes than they may."""
-    _, position = get_varint(data, position, 64)
-    get_varint(data, position)
-
-
-def _behind(data: bytes, position: int) -> tuple[int, int]:
-    """The position behind the bytes whose length is at `position`, and 1 if they are null, else 0."""
-    size, position = get_varint(data, position)
-    return (position, 1) if size < 0 else (position + size, 0)
-
-
-def _behind_headers(data: bytes, at: int, end: int) -> int:
-    """The position behind the headers whose count is at `at`. Raises KafkaError, IndexError."""
-    headers = data[at]
-    if headers < 0x80 and not headers & 1:
-        headers >>= 1
-        at += 1
-    else:
-        headers, at = get_varint(data, at)
-    if not 0 <= headers <= end - at:
-        raise _invalid(f"a record claims {headers} headers")
-    for _ in range(headers):
-        name = data[at]
-        if name < 0x80 and not name & 1:
-            at += 1 + (name >> 1)
-        else:
-            at, null = _behind(data, at)
-            if null:
-                raise _invalid("a header has no name")
-        value = data[at]
-        if value < 0x80:
-            at += 1 if value & 1 else 1 + (value >> 1)
-        else:
-            at, _ = _behind(data, at)
-    return at
+COMPILED: Final = __file__.endswith((".so", ".pyd"))
+"""Whether this is the compiled module."""

@@ -5,8 +5,8 @@ A record of magic 2 begins with its length as a zigzag varint: https://kafka.apa
 
 from typing import Final
 
-MIN_RECORD: Final = 7
-"""Bytes of a record without key, value and headers."""
+from headrace.wire.record_checks import MIN_RECORD
+
 _NONE: Final[list[int | None]] = [None] * 256
 
 
@@ -25,14 +25,6 @@ RECORD_SIZES: Final = [_by_second_byte(first) for first in range(256)]
 two bytes, or it is none that a record can have. A loop over records takes 70 ns each so, a third of what it takes to
 read the length bit by bit.
 """
-
-SIZES_BY_LENGTH_SIZE: Final = {
-    1: [sizes if first < 0x80 else _NONE for first, sizes in enumerate(RECORD_SIZES)],
-    2: [sizes if first >= 0x80 else _NONE for first, sizes in enumerate(RECORD_SIZES)],
-}
-"""RECORD_SIZES for records whose length has one byte, and for those of two."""
-MORE_FOLLOWS: Final = bytes(range(0x80, 0x100))
-"""The bytes of a varint that are not its last one."""
 
 
 def equal_run(data: bytes, position: int, size: int, longest: int) -> int:

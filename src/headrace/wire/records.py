@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire import batch as rb
-from headrace.wire.compression import Codec, compress, decompress
+from headrace.wire.compression import Codec, compress, compress_chunks, decompress
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -103,10 +103,9 @@ def assemble(
     attributes: int,
 ) -> bytes:
     """A batch round `body`, the uncompressed records back to back."""
-    packed = compress(codec, body, level)
     header = rb.BatchHeader(
         base_offset=base_offset,
-        batch_length=rb.HEADER_SIZE - rb.LOG_OVERHEAD + len(packed),
+        batch_length=0,
         partition_leader_epoch=leader_epoch,
         magic=rb.MAGIC_V2,
         crc=0,
@@ -119,32 +118,38 @@ def assemble(
         base_sequence=base_sequence,
         record_count=record_count,
     )
-    out = bytearray(rb.pack_header(header))
-    out += packed
+    return bytes(_batch_round((compress(codec, body, level),), header, None))
+
+
+def recompress(
+    header: rb.BatchHeader, pieces: Iterable[Buffer], codec: Codec, level: int | None, max_size: int
+) -> bytearray:
+    """The batch with the same records, which come in `pieces`, under `codec` (`compression.type` of a topic).
+
+    Raises KafkaError(message_too_large) as soon as it has more than `max_size` bytes.
+    """
+    header = header._replace(attributes=header.attributes & ~rb.CODEC_MASK | codec)
+    return _batch_round(compress_chunks(codec, pieces, level), header, max_size)
+
+
+def _batch_round(packed: Iterable[bytes], header: rb.BatchHeader, max_size: int | None) -> bytearray:
+    out = bytearray(rb.HEADER_SIZE)
+    for part in packed:
+        out += part
+        if max_size is not None and len(out) > max_size:
+            raise KafkaError(
+                ErrorCode.message_too_large,
+                f"the record batch has over {max_size} bytes, which max.message.bytes of the topic allows, under its "
+                f"compression.type {Codec(header.codec).name.lower()}",
+            )
+    out[: rb.HEADER_SIZE] = rb.pack_header(header._replace(batch_length=len(out) - rb.LOG_OVERHEAD))
     rb.seal(out)
-    return bytes(out)
+    return out
 
 
-def recompress(header: rb.BatchHeader, data: Buffer, position: int, codec: Codec, level: int | None) -> bytes:
-    """The batch at `position` with the same records under `codec` (`compression.type` of a topic)."""
-    return assemble(
-        uncompressed_body(header, data, position),
-        record_count=header.record_count,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        base_offset=header.base_offset,
-        codec=codec,
-        level=level,
-        leader_epoch=header.partition_leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        attributes=header.attributes,
-    )
-
-
-def uncompressed_body(header: rb.BatchHeader, data: Buffer, position: int) -> bytes:
+def uncompressed_body(
+    header: rb.BatchHeader, data: Buffer, position: int, max_size: int = MAX_UNCOMPRESSED_BATCH
+) -> bytes:
     """The records of the batch at `position`, back to back.
 
     Raises KafkaError(corrupt_message) for what its codec cannot unpack, and (unsupported_compression_type) for a
@@ -153,7 +158,7 @@ def uncompressed_body(header: rb.BatchHeader, data: Buffer, position: int) -> by
     if header.codec > Codec.ZSTD:
         raise KafkaError(ErrorCode.unsupported_compression_type, f"compression type {header.codec} does not exist")
     packed = memoryview(data)[position + rb.HEADER_SIZE : position + header.size]
-    return decompress(Codec(header.codec), packed, MAX_UNCOMPRESSED_BATCH)
+    return decompress(Codec(header.codec), packed, max_size)
 
 
 def batch_headers(data: Buffer) -> Iterator[tuple[int, rb.BatchHeader]]:

@@ -1,9 +1,11 @@
-"""Whether a batch that a client wants appended is one: header, checksum, and its records (`record_checks`)."""
+"""Checks a batch that a client wants to append: header, checksum, and its records (`record_checks`)."""
 
+from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.types import Buffer, new_tuple
 from headrace.wire.batch import (
     CODEC_MASK,
     CONTROL_FLAG,
@@ -16,12 +18,23 @@ from headrace.wire.batch import (
     peek,
 )
 from headrace.wire.checksum import crc32c
-from headrace.wire.compression import Codec, UnpackedTooLargeError, decompress
-from headrace.wire.record_checks import all_have_keys, check_records
+from headrace.wire.compression import Codec, decompress, decompress_chunks
+from headrace.wire.record_checks import (
+    HEADER_COUNT,
+    LONG_NUMBER,
+    MIN_RECORD,
+    NAMELESS_HEADER,
+    NO_TIMESTAMP,
+    NOT_FILLED,
+    OUTSIDE,
+    TOO_SHORT,
+    RecordWalk,
+)
 
-MAX_CHECKED_BODY: Final = 16 * 1024 * 1024
-"""Bytes a compressed batch may unpack to and still be checked inside; a larger one is taken as it is, unread."""
-_NO_LIMIT: Final = 1 << 31
+SLICE: Final = 4000
+"""Records and headers that are walked over before other threads may go on: some 0.1 ms, compiled."""
+_NO_LIMIT: Final = 1 << 62
+_ANY_DELTA: Final = -(1 << 31)
 _LENGTH: Final = Struct(">i")
 _LENGTH_POSITION: Final = 8
 _CODEC_POSITION: Final = 22
@@ -45,68 +58,46 @@ def _unreadable(why: str) -> KafkaError:
     return KafkaError(ErrorCode.unknown_server_error, why)
 
 
-class PreparedBatch(bytes):
-    """A batch with what was done ahead of `validate_produced`, which then need not do it."""
+class ValidBatch(NamedTuple):
+    """A batch as a client's Produce must send it, and what was seen of its records.
 
-    body: bytes | None = None
-    """What it unpacks to."""
-    is_checked = False
-    error: KafkaError | None = None
-    """What is wrong with it, if it is checked and anything is."""
-    all_have_keys = False
-    """Whether it is checked, and each of its records has a key."""
+    `body` has them unpacked, if that was done in one go.
+    """
 
-
-def unpack_ahead(data: bytes, max_size: int) -> PreparedBatch | None:
-    """The batch with what it unpacks to; None where that is over `max_size` bytes, or cannot be told."""
-    prepared = PreparedBatch(data)
-    codec = data[_CODEC_POSITION] & CODEC_MASK if len(data) > HEADER_SIZE else 0
-    if codec == 0 or codec > Codec.ZSTD:
-        return prepared if len(data) - HEADER_SIZE <= max_size else None
-    try:
-        prepared.body = decompress(Codec(codec), memoryview(data)[HEADER_SIZE:], max_size)
-    except KafkaError:
-        return None
-    return prepared
+    header: BatchHeader
+    data: bytes
+    records: RecordWalk
+    body: bytes | None
 
 
-def check_ahead(data: bytes) -> PreparedBatch:
-    """Do what `validate_produced` will do with `data`, and have it raise what there is to raise."""
-    unpacked = unpack_ahead(data, MAX_CHECKED_BODY)
-    try:
-        header, batch = validate_produced(data if unpacked is None else unpacked, _NO_LIMIT)
-        prepared = PreparedBatch(batch)
-        body = batch[HEADER_SIZE:] if header.codec == 0 else unpacked and unpacked.body
-        prepared.all_have_keys = body is not None and all_have_keys(body, header.record_count)
-    except KafkaError as error:
-        # without what led to it, which would keep what the batch unpacks to
-        return refused_ahead(data, error.with_traceback(None))
-    prepared.is_checked = True
-    return prepared
+def validate_produced(data: bytes, max_message_bytes: int, body: bytes | None = None) -> ValidBatch:
+    """The one batch that `data` is.
 
-
-def refused_ahead(data: bytes, error: KafkaError) -> PreparedBatch:
-    """The batch, of which `validate_produced` will raise `error`."""
-    prepared = PreparedBatch(data)
-    prepared.error = error
-    prepared.is_checked = True
-    return prepared
-
-
-def validate_produced(data: bytes, max_message_bytes: int) -> tuple[BatchHeader, bytes]:
-    """The one batch that `data` is, as a client's Produce must send it: its header, and all of it.
-
-    What is behind it and is no batch is cut off, as Kafka does. Raises KafkaError: invalid_record for none, several,
-    torn or inconsistent batches and for older message formats, message_too_large over `max_message_bytes`,
-    corrupt_message for a wrong checksum, magic or length, unknown_server_error for what cannot be unpacked or a codec
-    that does not exist.
+    What follows it and is no batch is cut off, as Kafka does. `body` is what the batch unpacks to, if that is known;
+    else it is unpacked piece by piece. Raises KafkaError: invalid_record for none, several, torn or inconsistent
+    batches and for older message formats, message_too_large over `max_message_bytes`, corrupt_message for a wrong
+    checksum, magic or length, unknown_server_error for what cannot be unpacked or a codec that does not exist.
     """
     size = len(data)
     if size < HEADER_SIZE:
         raise _too_short(data)
     header = parse_header(data)
     # taken apart once: a field of a named tuple costs several times a local
-    base_offset, length, _, magic, crc, attributes, last_delta, _, _, producer_id, epoch, sequence, count = header
+    (
+        base_offset,
+        length,
+        _,
+        magic,
+        crc,
+        attributes,
+        last_delta,
+        base_timestamp,
+        _,
+        producer_id,
+        epoch,
+        sequence,
+        count,
+    ) = header
     if magic != MAGIC_V2 or length + LOG_OVERHEAD != size:
         _check_alone(data, header)
         size = length + LOG_OVERHEAD
@@ -116,11 +107,6 @@ def validate_produced(data: bytes, max_message_bytes: int) -> tuple[BatchHeader,
             ErrorCode.message_too_large,
             f"the record batch has {size} bytes; max.message.bytes of the topic allows {max_message_bytes}",
         )
-    prepared = data if type(data) is PreparedBatch else None
-    if prepared is not None and prepared.is_checked:
-        if prepared.error is not None:
-            raise prepared.error
-        return header, data
     if crc32c(memoryview(data)[CRC_START:]) != crc:
         raise _corrupt("the checksum of the record batch is wrong")
     if base_offset != 0:
@@ -131,16 +117,19 @@ def validate_produced(data: bytes, max_message_bytes: int) -> tuple[BatchHeader,
         raise _invalid(f"the batch counts {count} records with a last offset delta of {last_delta}")
     if producer_id >= 0 and (sequence < 0 or epoch < 0):
         raise _invalid("a batch with a producer id needs an epoch and a sequence")
+    walk = RecordWalk(count, base_timestamp, NO_TIMESTAMP, _ANY_DELTA)
     codec = attributes & CODEC_MASK
     if codec == 0:
-        _check_records(data, HEADER_SIZE, count)
+        end = walk.walk(data, HEADER_SIZE, SLICE, True, False)
+        if end != size or walk.left:
+            _walk_on(walk, data, end, count)
+    elif body is not None:
+        end = walk.walk(body, 0, SLICE, True, False)
+        if end != len(body) or walk.left:
+            _walk_on(walk, body, end, count)
     else:
-        body = prepared.body if prepared is not None else None
-        if body is None:
-            body = _unpacked(codec, data)
-        if body is not None:
-            _check_records(body, 0, count)
-    return header, data
+        walk_in_pieces(walk, unpacked(codec, data))
+    return new_tuple(ValidBatch, (header, data, walk, body))
 
 
 def _too_short(data: bytes) -> KafkaError:
@@ -178,19 +167,98 @@ def _check_alone(data: bytes, header: BatchHeader) -> None:
         raise _invalid("a partition takes exactly one record batch in a request, not several")
 
 
-def _unpacked(codec: int, data: bytes) -> bytes | None:
-    """What the batch unpacks to; None if that is too large to be looked at."""
+def unpack(data: bytes, max_size: int) -> bytes | None:
+    """What the compressed batch `data` unpacks to; None if that is more than `max_size` bytes or cannot be unpacked."""
+    codec = data[_CODEC_POSITION] & CODEC_MASK
+    if codec > Codec.ZSTD:
+        return None
+    try:
+        return decompress(Codec(codec), memoryview(data)[HEADER_SIZE:], max_size)
+    except KafkaError:
+        return None
+
+
+def is_compressed(data: bytes) -> bool:
+    return len(data) > HEADER_SIZE and data[_CODEC_POSITION] & CODEC_MASK != 0
+
+
+def unpacked(codec: int, data: Buffer) -> Iterator[bytes]:
+    """What the batch unpacks to, piece by piece. Raises KafkaError(unknown_server_error)."""
     if codec > Codec.ZSTD:
         raise _unreadable(f"compression type {codec} does not exist")
     try:
-        return decompress(Codec(codec), memoryview(data)[HEADER_SIZE:], MAX_CHECKED_BODY)
-    except UnpackedTooLargeError:
-        return None
+        yield from decompress_chunks(Codec(codec), memoryview(data)[HEADER_SIZE:], _NO_LIMIT)
     except KafkaError as error:
         raise _unreadable(str(error)) from error
 
 
-def _check_records(body: bytes, start: int, count: int) -> None:
-    end = check_records(body, start, count)
-    if end != len(body):
-        raise _invalid(f"the {count} records counted take {end - start} of {len(body) - start} bytes")
+def _walk_on(walk: RecordWalk, data: bytes, position: int, count: int) -> None:
+    """Walk to the end of `data`. Raises KafkaError(invalid_record) unless the records end there."""
+    while position >= 0 and walk.left:
+        position = walk.walk(data, position, SLICE, True, False)
+    if position < 0:
+        raise _invalid(_REASONS[position])
+    if position != len(data):
+        raise _invalid(f"the {count} records counted end {len(data) - position} bytes before their batch")
+
+
+def walk_in_pieces(walk: RecordWalk, pieces: Iterable[bytes], *, finds_one: bool = False) -> bool:
+    """Walk over records that come in pieces; with `finds_one`, stop after the first whose timestamp is noted.
+
+    Returns whether one was found so. Raises KafkaError(invalid_record) unless the records and the pieces end together.
+    """
+    return any(finds_one and walk.delta_of_largest >= 0 for _ in _steps(walk, pieces, SLICE, finds_one))
+
+
+def each_record(header: BatchHeader, pieces: Iterable[bytes]) -> Iterator[tuple[int, bool, int]]:
+    """Of each sound record: its place in the batch, whether it has a key, and its timestamp.
+
+    A step of interpreted code for each: only for records that are about to be refused.
+    """
+    walk = RecordWalk(header.record_count, header.base_timestamp, NO_TIMESTAMP, _ANY_DELTA)
+    place = keyless = 0
+    for _ in _steps(walk, pieces, 1, False):
+        if header.record_count - walk.left > place:
+            yield place, walk.keyless == keyless, walk.timestamp
+            place += 1
+            keyless = walk.keyless
+
+
+def _steps(walk: RecordWalk, pieces: Iterable[bytes], slice_size: int, finds_one: bool) -> Iterator[None]:
+    data = b""
+    position = 0
+    for piece in pieces:
+        # what is left of the piece before: nothing, or a number that goes on in this one
+        if position < len(data):
+            data = data[position:] + piece
+            position = 0
+        else:
+            position -= len(data)
+            data = piece
+        while walk.left and position < len(data):
+            before, left = position, walk.left
+            position = walk.walk(data, position, slice_size, False, finds_one)
+            if position < 0:
+                raise _invalid(_REASONS[position])
+            yield
+            if position == before and walk.left == left:
+                break
+        if not walk.left and position < len(data):
+            break
+    while walk.left:
+        position = walk.walk(data, position, slice_size, True, finds_one)
+        if position < 0 or position > len(data):
+            raise _invalid(_REASONS[min(position, OUTSIDE)])
+        yield
+    if position != len(data):
+        raise _invalid("the records counted and the batch do not end together")
+
+
+_REASONS: Final = {
+    OUTSIDE: "a record ends outside its batch",
+    TOO_SHORT: f"a record is shorter than the {MIN_RECORD} bytes that one needs",
+    LONG_NUMBER: "a varint of 32 bits has over 5 bytes, or one of 64 bits over 10",
+    HEADER_COUNT: "a record declares a number of headers that its bytes cannot hold",
+    NAMELESS_HEADER: "a header has no name",
+    NOT_FILLED: "the fields of a record do not fill its length",
+}

@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication import batch_rules
 from headrace.replication import partition as partition_module
-from headrace.replication.batch_rules import RecordsRefusedError
+from headrace.replication.batch_rules import Accepted, RecordsRefusedError
 from headrace.replication.partition import ALL_REPLICAS, AppendResult, Batch, Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.log_config import LogConfig
@@ -307,13 +308,14 @@ def test_a_bug_in_the_middle_of_several_batches_leaves_no_trace(setup: Setup, mo
     sent = all_of(numbered(0), numbered(1))
     seen: list[object] = []
 
-    def check_keys(*given: object) -> None:
-        seen.append(given)
+    def accept(records: bytes, config: LogConfig, now_ms: int, *, internal: bool) -> Accepted:
+        seen.append(records)
         if len(seen) == 2:
             raise MemoryError
+        return batch_rules.accept(records, config, now_ms, internal=internal)
 
     with monkeypatch.context() as patch:
-        patch.setattr(partition_module, "check_keys", check_keys)
+        patch.setattr(partition_module, "accept", accept)
         with pytest.raises(MemoryError):
             partition.append_all(sent, now_ms=NOW)
     assert partition.log_end_offset == 0

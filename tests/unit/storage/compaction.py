@@ -9,7 +9,7 @@ from uuid import UUID
 from headrace.errors import KafkaError
 from headrace.storage.cleaner import Cleaner
 from headrace.storage.cleaner_process import CleanerProcess, CleaningFailedError
-from headrace.storage.cleaning_job import CleanedGroup, CleaningJob
+from headrace.storage.cleaning_job import CleanedGroup, CleanedLog, CleaningJob
 from headrace.storage.log_cleaner import CleanerSettings, Compactable, LogCleaner
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDirs
@@ -37,7 +37,7 @@ SETTINGS = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second
 class InlineProcess(CleanerProcess):
     """Does the job where it is called."""
 
-    def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> int:
+    def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> CleanedLog:
         cleaner = Cleaner(job)
         try:
             cleaner.build_map()
@@ -45,7 +45,7 @@ class InlineProcess(CleanerProcess):
                 swap(cleaner.clean(group))
         except KafkaError as error:
             raise CleaningFailedError(str(error)) from error
-        return cleaner.end_offset
+        return CleanedLog(cleaner.end_offset, cleaner.unreadable)
 
 
 class Table:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.storage.cleaning_job import CleanedGroup, CleaningJob
+from headrace.storage.cleaning_job import CleanedGroup, CleanedLog, CleaningJob
 from headrace.storage.log import Log
 from headrace.wire.records import Record, iter_records
 from tests.unit.storage.compaction import COMPACTED, TP, InlineProcess, Table
@@ -113,7 +113,7 @@ class Meanwhile(InlineProcess):
         super().__init__()
         self._event = event
 
-    def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> int:
+    def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> CleanedLog:
         def late(group: CleanedGroup) -> None:
             self._event()
             swap(group)

@@ -1,17 +1,23 @@
-"""What passes as records is what Kafka's DefaultRecord.readFrom would read, whichever way it was checked."""
+"""What passes as records is what Kafka's DefaultRecord.readFrom would read, compiled or not, whole or in pieces."""
 
+from __future__ import annotations
+
+import importlib.util
 import random
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.wire import record_checks, record_shapes
+from headrace.wire import record_checks, validation
 from headrace.wire.batch import HEADER_SIZE, parse_header
-from headrace.wire.record_checks import all_have_keys, check_records
-from headrace.wire.record_templates import Templates
+from headrace.wire.record_checks import MAX_INT64, NO_TIMESTAMP, RecordWalk
 from headrace.wire.records import RecordData, build_batch, records_of, varint
+from headrace.wire.validation import each_record, walk_in_pieces
 
 TIME = 1_700_000_000_000
 texts = st.one_of(st.binary(max_size=6), st.binary(min_size=50, max_size=80), st.binary(min_size=8100, max_size=8300))
@@ -19,13 +25,51 @@ anything = st.builds(
     RecordData,
     st.none() | texts,
     st.none() | texts,
-    st.integers(TIME - 100_000, TIME + 100_000),
+    st.integers(TIME - 100_000, TIME + 100_000) | st.integers(-(2**40), 2**60),
     st.sampled_from(((), (), (("name", b"value"),), (("a", None), ("b" * 70, bytes(200))))),
 )
 
 
+def source_module() -> ModuleType:
+    """The walk as interpreted code, beside the compiled one."""
+    spec = importlib.util.spec_from_file_location(
+        "record_checks_source", Path(validation.__file__).with_name("record_checks.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SOURCE = source_module()
+TWINS = {"compiled": record_checks, "source": SOURCE}
+
+
+@pytest.fixture(params=TWINS)
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the two, where `validation` uses it."""
+    module = TWINS[request.param]
+    if module.COMPILED is not (request.param == "compiled"):
+        pytest.skip("nothing is compiled here: run `make setup` where there is a C compiler")
+    monkeypatch.setattr(validation, "RecordWalk", module.RecordWalk)
+    monkeypatch.setattr(validation, "SLICE", 50)
+
+
+def the_walk(count: int, base_timestamp: int, newer_than: int, from_delta: int) -> RecordWalk:
+    made: RecordWalk = vars(validation)["RecordWalk"](count, base_timestamp, newer_than, from_delta)
+    return made
+
+
 class WrongError(Exception):
     """What this reader refuses."""
+
+
+class Seen(NamedTuple):
+    keyless: int = 0
+    smallest: int = MAX_INT64
+    largest: int = NO_TIMESTAMP
+    delta_of_largest: int = -1
 
 
 class Reader:
@@ -57,13 +101,14 @@ class Reader:
         if self.at > len(self.data):
             raise WrongError
 
-    def record(self) -> None:
+    def record(self, base: int, seen: Seen) -> Seen:
         size = self.number()
         end = self.at + size
         self.byte()
-        self.number(10)
-        self.number()
-        self.skip(self.number())
+        timestamp = (base + self.number(10) + 2**63) % 2**64 - 2**63
+        offset = self.number()
+        key = self.number()
+        self.skip(key)
         self.skip(self.number())
         headers = self.number()
         if headers < 0 or headers > len(self.data) - self.at:
@@ -76,28 +121,44 @@ class Reader:
             self.skip(self.number())
         if self.at != end:
             raise WrongError
+        keyless, smallest, largest, delta = seen
+        if timestamp > largest:
+            largest, delta = timestamp, offset
+        return Seen(keyless + (key < 0), smallest if timestamp == -1 else min(smallest, timestamp), largest, delta)
 
 
-def are_records(body: bytes, count: int) -> bool:
+def read(body: bytes, count: int, base: int = TIME) -> Seen | None:
+    """What is seen of the records; None where there are not as many and nothing else."""
     reader = Reader(body)
+    seen = Seen()
     try:
         for _ in range(count):
-            reader.record()
+            seen = reader.record(base, seen)
     except WrongError:
-        return False
-    return reader.at == len(body)
+        return None
+    return seen if reader.at == len(body) else None
 
 
-def pass_as_records(body: bytes, count: int, *, in_front: bytes = b"") -> bool:
-    data = in_front + body
+def walked(pieces: list[bytes], count: int, base: int = TIME) -> Seen | None:
+    walk = the_walk(count, base, NO_TIMESTAMP, -(2**31))
     try:
-        position = check_records(data, len(in_front), count)
+        walk_in_pieces(walk, pieces)
     except KafkaError as error:
         if error.code is not ErrorCode.invalid_record:
             raise
-        return False
-    assert position <= len(data)
-    return position == len(data)
+        return None
+    return Seen(walk.keyless, walk.smallest, walk.largest, walk.delta_of_largest)
+
+
+def cut(body: bytes, dice: random.Random) -> list[bytes]:
+    """The body in pieces, some of them empty, of a byte, or larger than a record."""
+    pieces = []
+    most = max(dice.choice((1, 3, 30, 300, 10_000)), len(body) // 1000)
+    while body:
+        size = dice.randrange(most + 1)
+        pieces.append(body[:size])
+        body = body[size:]
+    return pieces
 
 
 def body_of(records: list[RecordData]) -> bytes:
@@ -135,7 +196,7 @@ def alike(dice: random.Random) -> list[RecordData]:
             TIME + pace * place,
             headers,
         )
-        for place in range(dice.choice((1, 2, 7, 8, 9, 20, 63, 64, 65, 80, 200, 400)))
+        for place in range(dice.choice((1, 2, 7, 8, 9, 20, 63, 64, 65, 80, 200)))
     ]
     for _ in range(dice.choice((0, 0, 1, 5))):
         place = dice.randrange(len(records))
@@ -159,54 +220,59 @@ def different(dice: random.Random) -> list[RecordData]:
             TIME + place // 10,
             (("trace", dice.randbytes(dice.randrange(80))),) if many_headers or dice.random() < 1 - odds else (),
         )
-        for place in range(dice.choice((1, 3, 20, 70, 150, 300)))
+        for place in range(dice.choice((1, 3, 20, 70, 150)))
     ]
 
 
-@given(st.lists(anything, min_size=1, max_size=40), st.randoms(use_true_random=False), st.integers(0, 3))
-def test_any_records(records: list[RecordData], dice: random.Random, times: int) -> None:
+FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
+
+
+@FEW
+@given(
+    st.lists(anything, min_size=1, max_size=40),
+    st.randoms(use_true_random=False),
+    st.integers(0, 3),
+    st.sampled_from((TIME, 0, -1, 2**63 - 1, -(2**63), 2**62)),
+)
+def test_any_records(twin: None, records: list[RecordData], dice: random.Random, times: int, base: int) -> None:
     body = damaged(body_of(records), dice, times)
     for count in (len(records), len(records) + 1, len(records) - 1):
-        assert pass_as_records(body, count) is are_records(body, count)
+        expected = read(body, count, base)
+        assert walked([body], count, base) == expected
+        assert walked(cut(body, dice), count, base) == expected
 
 
 @pytest.mark.parametrize("kind", [alike, different])
-@settings(max_examples=300)
+@FEW
 @given(seed=st.integers(0, 2**32))
-def test_many_records(kind: object, seed: int) -> None:
+def test_many_records(twin: None, kind: object, seed: int) -> None:
     dice = random.Random(seed)
     records = alike(dice) if kind is alike else different(dice)
     honest = body_of(records)
     count = len(records)
-    in_front = dice.choice((b"", b"\0", b"\xff"))
-    # often enough for what can be remembered of them
-    for _ in range(dice.choice((1, 2, 3, 4))):
-        assert pass_as_records(honest, count, in_front=in_front)
-    assert all_have_keys(honest, count) is all(record.key is not None for record in records)
-    for times in (1, 1, 1, 1, 2, 5):
+    base = records[0].timestamp
+    newest = max(record.timestamp for record in records)
+    place = next(place for place, record in enumerate(records) if record.timestamp == newest)
+    keyless = sum(record.key is None for record in records)
+    assert walked([honest], count, base) == (keyless, min(record.timestamp for record in records), newest, place)
+    for times in (1, 1, 1, 2, 5):
         body = damaged(honest, dice, times)
-        assert pass_as_records(body, count, in_front=in_front) is are_records(body, count), (seed, times)
-        if all_have_keys(body, count):
-            assert are_records(body, count)
+        assert walked([body], count) == read(body, count), (seed, times)
+    body = damaged(honest, dice, 1)
+    assert walked(cut(body, dice), count) == read(body, count), seed
     for torn in (honest[:-1], honest + b"\0", honest[: len(honest) // 2]):
-        assert not pass_as_records(torn, count, in_front=in_front)
-        assert not pass_as_records(torn, count + 1, in_front=in_front) or are_records(torn, count + 1)
-    assert not pass_as_records(honest, count + 1, in_front=in_front)
+        assert walked([torn], count) is None
+        assert walked(cut(torn, dice), count) is None
+    assert walked([honest], count + 1) is None
+    assert walked([honest, b"", b"\0"], count) is None
+    assert walked([honest, b""], count) is not None
 
 
 @pytest.mark.parametrize("place", [0, 1, 30, 63, 64, 74])
 @pytest.mark.parametrize("where", range(8))
-@pytest.mark.parametrize("known", range(5))
-def test_one_lie_among_records_that_are_alike_is_found(
-    place: int, where: int, known: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each number of each record is made one more, before and after their shape, and that of the batch, is known."""
-    record_shapes._shapes.clear()
-    monkeypatch.setattr(record_checks, "_templates", Templates())
-    records = [RecordData(None, bytes(100), TIME + i // 20) for i in range(75)]
-    honest = body_of(records)
-    for _ in range(known):
-        assert pass_as_records(honest, 75)
+def test_one_lie_among_records_that_are_alike_is_found(twin: None, place: int, where: int) -> None:
+    """Each number of each record is made one more."""
+    honest = body_of([RecordData(None, bytes(100), TIME + i // 20) for i in range(75)])
     begin = 109 * place if place < 64 else 109 * 64 + 110 * (place - 64)
     wide = 1 if place >= 64 else 0
     # length, attributes, timestamp delta, offset delta, length of the key, that of the value, and the count of headers
@@ -214,15 +280,89 @@ def test_one_lie_among_records_that_are_alike_is_found(
     for changed_by in (1, 2, 0x80):
         body = bytearray(honest)
         body[at] = body[at] + changed_by & 0xFF
-        assert pass_as_records(bytes(body), 75) is are_records(bytes(body), 75)
+        assert walked([bytes(body)], 75) == read(bytes(body), 75)
 
 
-def test_bits_that_a_number_has_no_room_for_are_dropped_as_by_kafka() -> None:
+@FEW
+@given(st.binary(max_size=60), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_bytes_that_nobody_made_as_records(twin: None, body: bytes, count: int, dice: random.Random) -> None:
+    assert walked([body], count) == read(body, count)
+    assert walked(cut(body, dice), count) == read(body, count)
+
+
+@pytest.mark.parametrize("size", [7, 8, 40, 200])
+def test_a_record_in_pieces_of_every_size(twin: None, size: int) -> None:
+    records = [
+        RecordData(b"k" * (size % 5), b"v" * size, TIME, [("name", b"value")] * (size % 3)),
+        RecordData(None, None, TIME - 2**40, ()),
+    ]
+    body = body_of(records)
+    for length in range(1, len(body) + 1):
+        pieces = [body[at : at + length] for at in range(0, len(body), length)]
+        assert walked(pieces, 2) == (1, TIME - 2**40, TIME, 0)
+
+
+def test_a_record_with_very_many_headers_is_walked_in_slices(twin: None) -> None:
+    content = b"\0\0\0" + varint(-1) * 2 + varint(100_000) + b"\0\0" * 100_000
+    body = varint(len(content)) + content
+    walk = the_walk(1, TIME, NO_TIMESTAMP, 0)
+    position = walk.walk(body, 0, 4000, True, False)
+    assert 8000 <= position < 8100
+    calls = 1
+    while walk.left:
+        position = walk.walk(body, position, 4000, True, False)
+        calls += 1
+    assert position == len(body)
+    assert 25 <= calls <= 27
+
+
+def test_the_first_record_that_is_new_enough(twin: None) -> None:
+    records = [RecordData(None, bytes(30), TIME + (place * 7) % 50) for place in range(200)]
+    body = body_of(records)
+    for newer_than in (TIME - 1, TIME, TIME + 20, TIME + 48, TIME + 49):
+        for first in (0, 1, 77, 199):
+            for pieces in ([body], [body[at : at + 11] for at in range(0, len(body), 11)]):
+                walk = the_walk(200, TIME, newer_than, first)
+                found = walk_in_pieces(walk, pieces, finds_one=True)
+                expected = [place for place in range(first, 200) if records[place].timestamp > newer_than]
+                assert found is bool(expected)
+                if expected:
+                    assert walk.delta_of_largest == expected[0]
+                    assert walk.largest == records[expected[0]].timestamp
+
+
+def test_records_one_by_one(twin: None) -> None:
+    records = [
+        RecordData(b"k" if place % 3 else None, bytes(place), TIME + place, [("n", None)] * (place % 5))
+        for place in range(100)
+    ]
+    batch = build_batch(records)
+    expected = [(place, record.key is not None, record.timestamp) for place, record in enumerate(records)]
+    body = batch[HEADER_SIZE:]
+    for length in (7, 1000, 100_000):
+        pieces = [body[at : at + length] for at in range(0, len(body), length)]
+        assert list(each_record(parse_header(batch), pieces)) == expected
+
+
+def test_bits_that_a_number_has_no_room_for_are_dropped_as_by_kafka(twin: None) -> None:
     key_length = b"\x86\x80\x80\x80\x10"
     content = b"\0\0\0" + key_length + b"key" + b"\1" + b"\0"
     body = bytes([2 * len(content)]) + content
-    assert are_records(body, 1)
-    assert pass_as_records(body, 1)
+    assert walked([body], 1) == read(body, 1) == (0, TIME, TIME, 0)
+
+
+@pytest.mark.parametrize("base", [0, 5, -5, 2**63 - 1, -(2**63), 2**62, -(2**62)])
+@pytest.mark.parametrize("delta", [0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63), -(2**63) + 1, 2**61, -(2**61)])
+def test_timestamps_wrap_at_64_bits(twin: None, base: int, delta: int) -> None:
+    zigzag = (delta << 1) ^ (delta >> 63)
+    number = bytearray()
+    while zigzag > 0x7F:
+        number.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    number.append(zigzag)
+    content = b"\0" + number + b"\0" + b"\1" + b"\1" + b"\0"
+    body = varint(len(content)) + content
+    assert walked([body], 1, base) == read(body, 1, base)
 
 
 def test_names_of_headers_are_any_bytes_and_timestamps_wrap() -> None:
@@ -235,55 +375,3 @@ def test_names_of_headers_are_any_bytes_and_timestamps_wrap() -> None:
     assert value is None
     again = build_batch([RecordData(None, None, 0, [(name, value)])])
     assert again.endswith(b"\2\xff\1")
-
-
-def test_shapes_are_few_and_small() -> None:
-    """Records with thousands of headers have no shape, and those of many lengths only the last some."""
-    for size in range(80):
-        for headers in (0, 16, 17, 4000 if size < 2 else 18):
-            record = build_batch([RecordData(bytes(size), b"", TIME, [("", None)] * headers)])[HEADER_SIZE:]
-            for count in range(8, 20):
-                assert pass_as_records(record * count, count)
-    shapes = record_shapes._shapes.values()
-    assert 0 < len(shapes) <= 64
-    assert all(len(shape.fixed) <= 64 for shape in shapes)
-
-
-def test_templates_are_of_what_is_alike_and_neither_small_nor_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    templates = Templates()
-    monkeypatch.setattr(record_checks, "_templates", templates)
-    small = [RecordData(None, bytes(100), TIME)] * 15
-    many = [RecordData(None, bytes(100), TIME)] * 1200
-    mixed = [RecordData(None, bytes(100 + place // 20), TIME) for place in range(120)]
-    slow = [RecordData(None, bytes(100), TIME + 100 * place) for place in range(120)]
-    many_headers = [RecordData(None, bytes(100), TIME, [("", None)] * 16)] * 20
-    for records in (small, many, mixed, slow, many_headers):
-        body = body_of(records)
-        for _ in range(300):
-            assert pass_as_records(body, len(records))
-    assert len(templates) == 0
-    body = body_of([RecordData(b"key", bytes(100), TIME)] * 75)
-    for _ in range(4):
-        assert pass_as_records(body, 75)
-    assert len(templates) == 1
-
-
-def test_ever_new_layouts_are_learned_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    templates = Templates()
-    monkeypatch.setattr(record_checks, "_templates", templates)
-    shapes = [body_of([RecordData(None, bytes(size), TIME)] * 90) for size in range(100, 160, 3)]
-    for body in shapes:
-        assert pass_as_records(body, 90)
-        assert pass_as_records(body, 90)
-    # what it begins with is for four; then there is one for every 64 that had none
-    assert 4 <= len(templates) <= 4 + 2 * len(shapes) // 64 + 1
-    for _ in range(400):
-        for body in shapes:
-            assert pass_as_records(body, 90)
-    assert len(templates) == len(shapes)
-    for size in range(100, 140):
-        for count in range(16, 64, 4):
-            body = body_of([RecordData(None, bytes(size), TIME)] * count)
-            for _ in range(30):
-                assert pass_as_records(body, count)
-    assert 64 <= len(templates) <= 128

@@ -1,5 +1,8 @@
 """Records in, batch out, records back; and what a reader does with bytes that are no batch."""
 
+import os
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +10,15 @@ from hypothesis import strategies as st
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
-from headrace.wire.records import Record, RecordData, build_batch, iter_records, plain_batch, recompress
+from headrace.wire.records import (
+    Record,
+    RecordData,
+    build_batch,
+    iter_records,
+    plain_batch,
+    recompress,
+    uncompressed_body,
+)
 
 headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8)), max_size=3).map(tuple)
 record_data = st.builds(
@@ -35,12 +46,28 @@ def test_records_come_back_as_they_were_under_every_codec(records: list[RecordDa
 def test_a_recompressed_batch_keeps_its_records_and_header(records: list[RecordData], old: Codec, new: Codec) -> None:
     batch = build_batch(records, codec=old, producer_id=7, producer_epoch=1, base_sequence=5)
 
-    again = recompress(rb.parse_header(batch), batch, 0, new, None)
+    body = uncompressed_body(rb.parse_header(batch), batch, 0)
+    pieces = [body[at : at + 50] for at in range(0, len(body), 50)]
+    again = recompress(rb.parse_header(batch), pieces, new, None, 1 << 20)
 
     header = rb.parse_header(again)
     assert header.codec == new
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 5)
     assert list(iter_records(again)) == list(iter_records(batch))
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_recompression_ends_where_the_batch_is_too_large(codec: Codec) -> None:
+    batch = build_batch([RecordData(None, b"v", 0)])
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(100):
+            yield os.urandom(1000)
+        raise AssertionError("it goes on")
+
+    with pytest.raises(KafkaError, match=r"compression\.type") as caught:
+        recompress(rb.parse_header(batch), pieces(), codec, None, 5000 if codec is Codec.NONE else 50)
+    assert caught.value.code is ErrorCode.message_too_large
 
 
 @given(records=st.lists(record_data, min_size=1, max_size=10), codec=st.sampled_from(Codec), data=st.data())

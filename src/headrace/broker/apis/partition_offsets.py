@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.errors import ErrorCode, KafkaError
@@ -30,6 +30,12 @@ _SINCE_VERSION: Final = {
 }
 _READ_COMMITTED: Final = 1
 _NOWHERE = (-1, -1, -1)
+_LOOKUPS: Final = 2
+"""Threads that read records by timestamp, each of them a batch at a time."""
+
+
+class _AskedTwice(NamedTuple):
+    partition_index: int
 
 
 class PartitionOffsetsApi:
@@ -38,6 +44,8 @@ class PartitionOffsetsApi:
     def __init__(self, replicas: ReplicaManager, is_internal: Callable[[str], bool]) -> None:
         self._replicas = replicas
         self._is_internal = is_internal
+        self._lookups = asyncio.Semaphore(_LOOKUPS)
+        self._looking: dict[tuple[Partition, int, int], asyncio.Task[tuple[int, int, int]]] = {}
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -46,38 +54,94 @@ class PartitionOffsetsApi:
             ApiKey.DELETE_RECORDS: self.delete_records,
         }
 
-    def list_offsets(self, context: RequestContext, request: Any) -> Reply:
-        """Offsets by timestamp, and the special ones that negative timestamps ask for."""
-        read_committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
-        times = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
-        return {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        self._list_one(topic.name, asked, context.api_version, read_committed=read_committed)
-                        if times[topic.name, index] == 1
-                        else _offset_found(index, ErrorCode.invalid_request, _NOWHERE)
-                        for index, asked in {each.partition_index: each for each in topic.partitions}.items()
-                    ],
-                }
-                for topic in request.topics
-            ]
-        }
+    def list_offsets(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
+        """Offsets by timestamp, and the special ones that negative timestamps ask for.
 
-    def _list_one(self, topic: str, asked: Any, version: int, *, read_committed: bool) -> Fields:
-        error = ErrorCode.none
-        found = _NOWHERE
+        What is known without reading records is answered at once; for the rest a thread reads.
+        """
+        if any(_reads_records(asked.timestamp) for topic in request.topics for asked in topic.partitions):
+            return self._list_with_lookups(context, request)
+        return _offsets_reply(
+            (topic.name, [self._list_one(context, request, topic.name, asked) for asked in asked_once])
+            for topic, asked_once in self._asked(request)
+        )
+
+    async def _list_with_lookups(self, context: RequestContext, request: Any) -> Reply:
+        found: list[tuple[str, list[Fields]]] = []
+        for topic, asked_once in self._asked(request):
+            # one after the other, so that a request of many partitions leaves the thread to others in between
+            found.append((topic.name, []))
+            for asked in asked_once:
+                if isinstance(asked, _AskedTwice) or not _reads_records(asked.timestamp):
+                    fields = self._list_one(context, request, topic.name, asked)
+                else:
+                    fields = await self._look_up_one(context, request, topic.name, asked)
+                found[-1][1].append(fields)
+        return _offsets_reply(found)
+
+    @staticmethod
+    def _asked(request: Any) -> Iterator[tuple[Any, list[Any]]]:
+        """The topics of a request and what is asked of their partitions, or _AskedTwice."""
+        times = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+        for topic in request.topics:
+            yield (
+                topic,
+                [
+                    asked if times[topic.name, index] == 1 else _AskedTwice(index)
+                    for index, asked in {each.partition_index: each for each in topic.partitions}.items()
+                ],
+            )
+
+    def _partition(self, context: RequestContext, topic: str, asked: Any) -> Partition:
+        if asked.timestamp < 0 and context.api_version < _SINCE_VERSION.get(asked.timestamp, context.api_version + 1):
+            raise KafkaError(ErrorCode.unsupported_version)
+        partition = self._replicas.get(topic, asked.partition_index)
+        partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
+        return partition
+
+    def _list_one(self, context: RequestContext, request: Any, topic: str, asked: Any) -> Fields:
+        if isinstance(asked, _AskedTwice):
+            return _offset_found(asked.partition_index, ErrorCode.invalid_request, _NOWHERE)
         try:
-            if asked.timestamp < 0 and version < _SINCE_VERSION.get(asked.timestamp, version + 1):
-                raise KafkaError(ErrorCode.unsupported_version)
-            partition = self._replicas.get(topic, asked.partition_index)
-            partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
-            found = find_offset(partition, asked.timestamp, read_committed=read_committed)
+            partition = self._partition(context, topic, asked)
+            found = find_bound(partition, asked.timestamp, read_committed=_is_read_committed(request))
         except KafkaError as failure:
-            self._replicas.tell_damage(failure)
-            error = failure.code
-        return _offset_found(asked.partition_index, error, found)
+            return self._offset_missing(asked, failure)
+        return _offset_found(asked.partition_index, ErrorCode.none, found)
+
+    async def _look_up_one(self, context: RequestContext, request: Any, topic: str, asked: Any) -> Fields:
+        try:
+            partition = self._partition(context, topic, asked)
+            end = partition.visible_end(read_committed=_is_read_committed(request))
+            found = await self._looked_up(partition, asked.timestamp)
+        except KafkaError as failure:
+            return self._offset_missing(asked, failure)
+        if asked.timestamp != MAX_TIMESTAMP and found[1] >= end:
+            found = _NOWHERE
+        return _offset_found(asked.partition_index, ErrorCode.none, found)
+
+    def _offset_missing(self, asked: Any, failure: KafkaError) -> Fields:
+        self._replicas.tell_damage(failure)
+        return _offset_found(asked.partition_index, failure.code, _NOWHERE)
+
+    async def _looked_up(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
+        """`find_by_timestamp`, in a thread; those who ask the same at the same time share one look."""
+        key = partition, timestamp, partition.log_end_offset
+        looking = self._looking.get(key)
+        if looking is None:
+            looking = asyncio.create_task(self._look_up(partition, timestamp))
+            self._looking[key] = looking
+            looking.add_done_callback(lambda done: (self._looking.pop(key), done.cancelled() or done.exception()))
+        return await asyncio.shield(looking)
+
+    async def _look_up(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
+        async with self._lookups:
+            work = asyncio.get_running_loop().run_in_executor(None, find_by_timestamp, partition, timestamp)
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                await asyncio.wait([work])
+                raise
 
     def offset_for_leader_epoch(self, _: RequestContext, request: Any) -> Reply:
         """Where the log of a leader epoch ends, for a client that looks for the point of divergence."""
@@ -142,24 +206,41 @@ def _offset_found(index: int, error: ErrorCode, found: tuple[int, int, int]) -> 
     }
 
 
-def find_offset(partition: Partition, timestamp: int, *, read_committed: bool) -> tuple[int, int, int]:
+def _offsets_reply(topics: Iterable[tuple[str, list[Fields]]]) -> Reply:
+    return {"topics": [{"name": name, "partitions": partitions} for name, partitions in topics]}
+
+
+def _is_read_committed(request: Any) -> bool:
+    return bool(getattr(request, "isolation_level", 0) == _READ_COMMITTED)
+
+
+def _reads_records(timestamp: int) -> bool:
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
+
+
+def find_bound(partition: Partition, timestamp: int, *, read_committed: bool) -> tuple[int, int, int]:
     """`(timestamp in ms, offset, leader epoch)`, each -1 where there is none, as Kafka without tiered storage answers.
 
-    `timestamp` is in ms or one of the special values.
+    `timestamp` is a special value that can be answered without reading records.
     """
     log = partition.log
-    end = partition.visible_end(read_committed=read_committed)
     if timestamp == LATEST:
-        return -1, end, partition.leader_epoch
+        return -1, partition.visible_end(read_committed=read_committed), partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
         epoch = log.leader_epochs.epoch_for(start)
         # What will be written at the start of an empty log is of the present epoch.
         return -1, start, partition.leader_epoch if epoch < 0 and start == log.log_end_offset else epoch
+    return _NOWHERE
+
+
+def find_by_timestamp(partition: Partition, timestamp: int) -> tuple[int, int, int]:
+    """The first record that is not older than `timestamp`, or for MAX_TIMESTAMP the newest; as `find_bound` answers.
+
+    Reads records: for a thread.
+    """
+    log = partition.log
     if timestamp == MAX_TIMESTAMP:
         newest = log.max_timestamp()
         return _NOWHERE if newest is None else (*newest, log.leader_epochs.epoch_for(newest[1]))
-    if timestamp < 0:
-        return _NOWHERE
-    found = log.offset_for_timestamp(timestamp)
-    return _NOWHERE if found is None or found[1] >= end else found
+    return log.offset_for_timestamp(timestamp) or _NOWHERE

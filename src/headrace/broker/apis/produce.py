@@ -14,14 +14,15 @@ from uuid import UUID
 from headrace.broker.context import NO_REPLY, RawReply, Reply, RequestContext
 from headrace.broker.dispatch import Replies
 from headrace.broker.frames import InvalidRequestError
-from headrace.broker.large_batches import LargeBatches, Prepared
+from headrace.broker.large_batches import Large, LargeBatches, Prepared
 from headrace.broker.slow_disk import STALL_NS, SlowDisk
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.batch_rules import RecordsRefusedError
+from headrace.replication.batch_rules import PreparedBatch, RecordsRefusedError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import ALL_REPLICAS, AppendResult, NoRoomError, Partition
 from headrace.replication.replica_manager import OfflineError, ReplicaManager
+from headrace.storage.log_config import LogConfig
 from headrace.types import new_tuple
 from headrace.wire.compression import Codec
 from headrace.wire.encoder import put_count, put_string
@@ -59,7 +60,7 @@ _Results: TypeAlias = list[tuple[bytes, list[_Outcome]]]
 """Of one request: each topic as the answer names it, and what became of its batches."""
 
 
-_Waiting: TypeAlias = tuple[bytes, int, list[_Outcome], int, int, RequestContext]
+_Waiting: TypeAlias = tuple[bytes | PreparedBatch, int, list[_Outcome], int, int, RequestContext]
 """A batch that waits for its partition: records, acks, where and at which place what becomes of it is to be noted,
 partition, and the request it is of."""
 _PENDING: Final = _Outcome(-1, 0)
@@ -74,7 +75,7 @@ class ProduceApi:
         self._replicas = replicas
         self._group_commit = group_commit
         self._slow_disk = SlowDisk()
-        self._large_batches = LargeBatches()
+        self._large_batches = LargeBatches(self._config_of)
         self._topic_name = topic_name
 
     def produce(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
@@ -91,11 +92,20 @@ class ProduceApi:
         return self._once_checked(requests, large, prepared) if large else self._append_run(requests, prepared)
 
     async def _once_checked(
-        self, requests: Sequence[tuple[RequestContext, Any]], large: Sequence[bytes], prepared: Prepared
+        self, requests: Sequence[tuple[RequestContext, Any]], large: Sequence[Large], prepared: Prepared
     ) -> Replies:
-        checked = await self._large_batches.checked(large)
-        replies = self._append_run(requests, {**prepared, **checked})
+        replies = self._append_run(requests, {**prepared, **await self._large_batches.prepare(large)})
         return replies if isinstance(replies, list) else await replies
+
+    def _config_of(self, context: RequestContext, topic: Any) -> LogConfig | None:
+        """The settings of a topic in a request; None where this broker has not the first of its partitions."""
+        name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+        if name is None or not topic.partition_data:
+            return None
+        try:
+            return self._replicas.get(name, topic.partition_data[0].index).log.config
+        except KafkaError:
+            return None
 
     def _append_run(
         self, requests: Sequence[tuple[RequestContext, Any]], prepared: Prepared
@@ -105,8 +115,8 @@ class ProduceApi:
         now_ms = began_ns // 1_000_000
         results: list[_Results] = []
         waiting: dict[Partition, list[_Waiting]] = {}
-        for context, request in requests:
-            results.append(self._sort(context, request, waiting, prepared))
+        for number, (context, request) in enumerate(requests):
+            results.append(self._sort(number, context, request, waiting, prepared))
             if request.acks == 0:
                 self._append(waiting, now_ms)
                 if _any_failed(results[-1]):
@@ -144,7 +154,12 @@ class ProduceApi:
         waiting.clear()
 
     def _sort(
-        self, context: RequestContext, request: Any, waiting: dict[Partition, list[_Waiting]], prepared: Prepared
+        self,
+        number: int,
+        context: RequestContext,
+        request: Any,
+        waiting: dict[Partition, list[_Waiting]],
+        prepared: Prepared,
     ) -> _Results:
         """Put the request's batches to those that wait for their partitions; the places of what becomes of them."""
         version = context.api_version
@@ -155,7 +170,7 @@ class ProduceApi:
         elif request.transactional_id is not None:
             refusal = _NO_TRANSACTIONS
         results: _Results = []
-        for topic in request.topic_data:
+        for topic_place, topic in enumerate(request.topic_data):
             outcomes: list[_Outcome] = []
             results.append((self._name_bytes(topic, version), outcomes))
             if refusal is not None:
@@ -168,14 +183,14 @@ class ProduceApi:
             if is_internal(name) and context.client_id != ADMIN_CLIENT_ID:
                 outcomes += [_refused(context, name, data.index, _INTERNAL_TOPIC) for data in topic.partition_data]
                 continue
-            for data in topic.partition_data:
+            for place, data in enumerate(topic.partition_data):
                 index = data.index
-                records = data.records or b""
-                if prepared:
-                    records = prepared.get(id(records), records)
+                records: bytes | PreparedBatch = data.records or b""
                 try:
                     if version < _ZSTD:
-                        _refuse_zstd(records)
+                        _refuse_zstd(data.records or b"")
+                    if prepared:
+                        records = prepared.get((number, topic_place, place), records)
                     partition = self._replicas.get(name, index)
                 except KafkaError as error:
                     outcomes.append(_refused(context, name, index, error))

@@ -1,0 +1,77 @@
+"""The largest timestamp of a batch, whatever its header says, and the bounds within which timestamps must be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from headrace.wire import batch as rb
+from headrace.wire.apis import ApiKey
+from headrace.wire.compression import Codec
+from headrace.wire.records import RecordData, build_batch
+from tests.parity.both import Both, Message
+from tests.parity.test_fetch import Want, fetch
+from tests.parity.test_produce import produce
+
+Names = Callable[[], str]
+NOW = round(time.time() * 1000)
+HOUR = 3_600_000
+DAY = 24 * HOUR
+TIMES = {
+    "now": [NOW, NOW + 1, NOW + 2],
+    "descending": [NOW, NOW - 5, NOW - 10],
+    "none": [-1, -1, -1],
+    "some": [-1, NOW, -1],
+    "before there was time": [NOW, -5, 3],
+    "negative alone": [-5, -7, -6],
+    "a day old": [NOW - DAY, NOW, NOW],
+    "a day ahead": [NOW, NOW + DAY, NOW],
+    "the least that there is": [-(2**62), NOW],
+    "wrapped": [-(2**62), 2**62 + NOW, -(2**62) + 1],
+}
+HEADERS = {"as it is": None, "a day old": NOW - DAY, "a day ahead": NOW + DAY, "none": -1, "negative": -9}
+
+
+def batch_of(times: list[int], max_timestamp: int | None, codec: Codec = Codec.NONE, attributes: int = 0) -> bytes:
+    batch = build_batch(
+        [RecordData(b"k%d" % place, b"v", each) for place, each in enumerate(times)], codec=codec, attributes=attributes
+    )
+    if max_timestamp is None:
+        return batch
+    out = bytearray(batch)
+    out[: rb.HEADER_SIZE] = rb.pack_header(rb.parse_header(batch)._replace(max_timestamp=max_timestamp))
+    rb.seal(out)
+    return bytes(out)
+
+
+def newest(topic: str) -> Message:
+    """ListOffsets of the largest timestamp."""
+    partitions = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -3}]
+    topics = [{"name": topic, "partitions": partitions}]
+    return {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": topics}
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("config", ["", "message.timestamp.before.max.ms=3600000", "cleanup.policy=compact"])
+def test_the_largest_timestamp_is_that_of_the_records(codec: Codec, config: str, both: Both, name: Names) -> None:
+    configs = dict([config.split("=")]) if config else {}
+    for what, times in TIMES.items():
+        for header, max_timestamp in HEADERS.items():
+            topic = both.create(name(), configs=configs)
+            asked = produce(topic, batch_of(times, max_timestamp, codec))
+            both.ask(ApiKey.PRODUCE, 9, asked, what=f"{what}, header {header}, {config}")
+            both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic)]), what=f"{what}, header {header}, {config}")
+            both.ask(ApiKey.LIST_OFFSETS, 7, newest(topic), what=f"{what}, header {header}, {config}")
+
+
+@pytest.mark.parametrize("config", ["", "message.timestamp.type=LogAppendTime"])
+def test_a_producer_does_not_choose_the_type_of_timestamps(config: str, both: Both, name: Names) -> None:
+    configs = dict([config.split("=")]) if config else {}
+    for header, max_timestamp in {**HEADERS, "now": NOW}.items():
+        topic = both.create(name(), configs=configs)
+        asked = produce(topic, batch_of([NOW, NOW + 1], max_timestamp, attributes=rb.LOG_APPEND_TIME_FLAG))
+        both.ask(ApiKey.PRODUCE, 9, asked, what=f"header {header}, {config}")
+        if not config:
+            both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic)]), what=f"header {header}, {config}")
