@@ -132,8 +132,10 @@ class TopicExpressions:
             result = self._results.get(regex)
             if result is not None:
                 self._advance(regex, result, deadline)
-            if result is None or self._is_complete(result):
-                del self._pending[regex]
+            # In turns: an expression that takes long does not keep others waiting for its end.
+            del self._pending[regex]
+            if result is not None and not self._is_complete(result):
+                self._pending[regex] = None
         self._evict()
         return bool(self._pending)
 

@@ -168,6 +168,16 @@ def test_a_slice_of_work_ends_in_time() -> None:
     assert sorted(slices)[5] < 0.1
 
 
+def test_expressions_take_turns() -> None:
+    topics = Names(*(f"t{number}" for number in range(1000)), step=0.001)
+    assert [topics.matching(f"[a-z]{number}") for number in range(5)] == [None] * 5
+    for _ in range(10):
+        topics.expressions.work(0.02)
+    seen = [result.seen for result in topics.expressions._results.values()]
+    assert min(seen) > 0
+    assert max(seen) <= 3 * min(seen)
+
+
 def test_results_are_bounded() -> None:
     topics = Names(*(f"t{number}" for number in range(3000)))
     for number in range(1200):
