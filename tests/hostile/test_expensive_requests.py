@@ -138,7 +138,7 @@ def test_the_most_expensive_request_keeps_nobody_waiting(own_broker: BrokerProce
     assert attack(own_broker, frame(api, expensive.REQUESTS[api](TOPIC)))
 
 
-@pytest.mark.parametrize(("offsets", "error"), [(10_000, 0), (10_001, 28)])
+@pytest.mark.parametrize(("offsets", "error"), [(15_000, 0), (15_001, 28)])
 def test_a_commit_of_as_much_as_one_may_keeps_nobody_waiting(
     own_broker: BrokerProcess, offsets: int, error: int
 ) -> None:
