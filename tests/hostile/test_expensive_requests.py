@@ -138,6 +138,28 @@ def test_the_most_expensive_request_keeps_nobody_waiting(own_broker: BrokerProce
     assert attack(own_broker, frame(api, expensive.REQUESTS[api](TOPIC)))
 
 
+@pytest.mark.parametrize(("offsets", "error"), [(15_000, 0), (15_001, 28)])
+def test_a_commit_of_as_much_as_one_may_keeps_nobody_waiting(
+    own_broker: BrokerProcess, offsets: int, error: int
+) -> None:
+    partition = {
+        "partition_index": 0,
+        "committed_offset": 1,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+    message = {
+        "group_id": "commits",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": TOPIC, "partitions": [partition] * offsets}],
+    }
+    answer = attack(own_broker, frame(ApiKey.OFFSET_COMMIT, message, 9))
+    assert answer is not None
+    assert answer.count(struct.pack(">ihx", 0, error)) >= offsets
+
+
 def test_two_million_partitions_are_refused_as_by_kafka(own_broker: BrokerProcess) -> None:
     answer = attack(own_broker, new_topics([f"a{number}" for number in range(200)], 10_000, validate_only=True))
     assert answer is not None

@@ -96,20 +96,6 @@ class MetadataImage:
             names={**self.names, **{topic.topic_id: topic.name for topic in topics}},
         )
 
-    def without_topics(self, names: Iterable[str]) -> MetadataImage:
-        """An image that lacks these topics and their settings."""
-        gone = set(names)
-        return replace(
-            self,
-            topics={name: topic for name, topic in self.topics.items() if name not in gone},
-            names={topic_id: name for topic_id, name in self.names.items() if name not in gone},
-            configs={
-                resource: values
-                for resource, values in self.configs.items()
-                if resource.kind != TOPIC_CONFIG or resource.name not in gone
-            },
-        )
-
     def with_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> MetadataImage:
         """An image with these settings for these resources; empty settings remove a resource."""
         merged = {**self.configs, **configs}

@@ -21,8 +21,8 @@ from headrace.wire.items import made_of
 
 _OFTEN = 256
 """Entries of a request that are looked at before others may have a turn."""
-_MAX_COMMIT = 10_000
-"""Offsets in one commit. With Kafka they have to fit one batch of `__consumer_offsets`, which has a megabyte."""
+_MAX_COMMIT = 15_000
+"""Offsets in one commit. With Kafka they have to fit one batch of `__consumer_offsets`: about as many fit its 1 MB."""
 _COMMITTED_AT_ONCE = 1000
 _DELETED_AT_ONCE = 1000
 _TOPIC_IDS_SINCE = 10
