@@ -24,11 +24,14 @@ from setuptools import setup
 options, target = sys.argv.pop(1), sys.argv.pop(1)
 setup(name="headrace", packages=[], ext_modules=mypycify(options.split("\\n"), opt_level="3", target_dir=target))
 """
+_SUFFIX: Final = sysconfig.get_config_var("EXT_SUFFIX")
 _UNCOMPILED: Final = "records are checked by interpreted code, more slowly"
 
 
 class CompileHook(BuildHookInterface[Any]):
     """Adds the compiled modules to a wheel, or to the source tree of an editable install."""
+
+    _temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
         return [MYPY, "setuptools>=65"] if self._is_wanted() else []
@@ -37,39 +40,38 @@ class CompileHook(BuildHookInterface[Any]):
         wish = os.environ.get("HEADRACE_COMPILE", "auto")
         return wish == "1" or (wish == "auto" and has_compiler())
 
-    def clean(self, versions: list[str]) -> None:  # noqa: ARG002  (hatchling's)
-        for built in self._built_in_place():
-            built.unlink()
-
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         is_editable = version == "editable"
         if is_editable:
-            self.clean([version])
+            for built in Path(self.root, "src").rglob(f"*{_SUFFIX}"):
+                built.unlink()
             if os.environ.get("HEADRACE_COMPILE") != "1":
                 return
         if not self._is_wanted():
             self.app.display_warning(f"headrace: no C compiler; {_UNCOMPILED}")
             return
-        with tempfile.TemporaryDirectory() as temporary:
-            failure = self._compile(Path(temporary))
-            if failure and os.environ.get("HEADRACE_COMPILE") == "1":
-                raise RuntimeError(failure)
-            if failure:
-                self.app.display_warning(f"headrace: compiling failed; {_UNCOMPILED}")
-                return
-            library = Path(temporary, "lib")
-            for built in library.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
-                place = built.relative_to(library)
-                shutil.copy2(built, Path(self.root, "src", place))
-                if not is_editable:
-                    build_data["force_include"][str(Path(self.root, "src", place))] = str(place)
+        # A wheel takes the modules from here: its build leaves the source tree alone, which processes may be using.
+        self._temporary = tempfile.TemporaryDirectory()
+        library = Path(self._temporary.name, "lib")
+        failure = self._compile(Path(self._temporary.name))
+        if failure and os.environ.get("HEADRACE_COMPILE") == "1":
+            raise RuntimeError(failure)
+        if failure:
+            self.app.display_warning(f"headrace: compiling failed; {_UNCOMPILED}")
+            return
+        for built in library.rglob(f"*{_SUFFIX}"):
+            place = built.relative_to(library)
+            if is_editable:
+                _replace(built, Path(self.root, "src", place))
+            else:
+                build_data["force_include"][str(built)] = str(place)
         if not is_editable:
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        if version != "editable":
-            self.clean([version])
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def _compile(self, directory: Path) -> str:
         """Compile into `lib` below `directory`; what the compiler said if it failed."""
@@ -88,11 +90,13 @@ class CompileHook(BuildHookInterface[Any]):
         done = subprocess.run(command, cwd=Path(self.root, "src"), capture_output=True, text=True, check=False)
         return done.stdout + done.stderr if done.returncode else ""
 
-    def _built_in_place(self) -> list[Path]:
-        """The compiled modules in the source tree, of any Python."""
-        source = Path(self.root, "src")
-        return [built for each in COMPILED for built in (source / each).parent.glob(f"{Path(each).stem}*.so")]
-
 
 def has_compiler() -> bool:
     return any(map(shutil.which, ("cc", "gcc", "clang", "cl")))
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Put a file in place under a new inode: a process that has mapped the old one goes on with that."""
+    new = target.with_suffix(".new")
+    shutil.copy2(source, new)
+    new.replace(target)
