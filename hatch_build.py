@@ -50,26 +50,24 @@ class CompileHook(BuildHookInterface[Any]):
         if not self._is_wanted():
             self.app.display_warning(f"headrace: no C compiler; {_UNCOMPILED}")
             return
-        with tempfile.TemporaryDirectory() as temporary:
-            failure = self._compile(Path(temporary))
-            if failure and os.environ.get("HEADRACE_COMPILE") == "1":
-                raise RuntimeError(failure)
-            if failure:
-                self.app.display_warning(f"headrace: compiling failed; {_UNCOMPILED}")
-                return
-            library = Path(temporary, "lib")
-            for built in library.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
-                place = built.relative_to(library)
+        # until this process ends: what a wheel has of it is copied after this
+        self._temporary = tempfile.TemporaryDirectory()
+        failure = self._compile(Path(self._temporary.name))
+        if failure and os.environ.get("HEADRACE_COMPILE") == "1":
+            raise RuntimeError(failure)
+        if failure:
+            self.app.display_warning(f"headrace: compiling failed; {_UNCOMPILED}")
+            return
+        library = Path(self._temporary.name, "lib")
+        for built in library.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
+            place = built.relative_to(library)
+            if is_editable:
                 shutil.copy2(built, Path(self.root, "src", place))
-                if not is_editable:
-                    build_data["force_include"][str(Path(self.root, "src", place))] = str(place)
+            else:
+                build_data["force_include"][str(built)] = str(place)
         if not is_editable:
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        if version != "editable":
-            self.clean([version])
 
     def _compile(self, directory: Path) -> str:
         """Compile into `lib` below `directory`; what the compiler said if it failed."""
