@@ -16,7 +16,7 @@ from headrace.storage.log_config import LogConfig
 from headrace.wire.batch import CODEC_MASK
 from headrace.wire.compression import codec_named
 from headrace.wire.record_checks import COMPILED
-from headrace.wire.validation import is_compressed, unpack
+from headrace.wire.validation import is_compressed, unpacked_at_once
 
 MAX_AT_ONCE: Final = 2 * 1024 * 1024 if COMPILED else 128 * 1024
 """Bytes of records that the event loop checks in one turn: a few milliseconds compiled, up to twenty uncompiled."""
@@ -85,7 +85,7 @@ class LargeBatches:
             allowed = min(room, room_to_compress) if is_compressed_anew else room
             body = None
             if is_compressed(records):
-                body = unpack(records, allowed) if allowed > 0 else None
+                body = unpacked_at_once(records, allowed) if allowed > 0 else None
                 # what does not fit was unpacked up to there
                 used = max(0, allowed) if body is None else len(body)
                 fits = body is not None
@@ -160,6 +160,7 @@ async def _in_thread(batch: PreparedBatch, config: LogConfig) -> None:
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:
-        # The thread goes on, and the next one's turn comes when it is done.
+        # The thread ends with the piece that it is at, and then the next one's turn comes.
+        batch.is_abandoned = True
         await asyncio.wait([work])
         raise
