@@ -183,15 +183,15 @@ def _check_alone(data: bytes, header: BatchHeader) -> None:
         raise _invalid("a partition takes exactly one record batch in a request, not several")
 
 
-def unpacked_at_once(data: bytes, max_size: int) -> bytes | None:
-    """What the compressed batch `data` unpacks to; None if that is more than `max_size` bytes or cannot be unpacked."""
+def unpacked_at_once(data: bytes, max_size: int) -> bytes:
+    """What the compressed batch `data` unpacks to.
+
+    Raises UnpackedTooLargeError over `max_size` bytes, KafkaError where it cannot be unpacked.
+    """
     codec = data[_CODEC_POSITION] & CODEC_MASK
     if codec > Codec.ZSTD:
-        return None
-    try:
-        return decompress(Codec(codec), memoryview(data)[HEADER_SIZE:], max_size)
-    except KafkaError:
-        return None
+        raise _unreadable(f"compression type {codec} does not exist")
+    return decompress(Codec(codec), memoryview(data)[HEADER_SIZE:], max_size)
 
 
 def is_compressed(data: bytes) -> bool:

@@ -11,6 +11,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+from headrace.wire.record_checks import COMPILED
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -28,7 +29,7 @@ _SINCE_VERSION: Final = {
 }
 _READ_COMMITTED: Final = 1
 _NOWHERE = (-1, -1, -1)
-_LOOKUPS: Final = 2
+_LOOKUPS: Final = 2 if COMPILED else 1
 """Threads that read records by timestamp, each of them a batch at a time."""
 
 
