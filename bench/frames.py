@@ -4,16 +4,20 @@ Written out by hand because a measuring client must do nothing per request but s
 broker's code.
 """
 
+import json
 import struct
 import time
 from random import Random
 from typing import Final
 
+import lz4.frame
+import zstandard
 from crc32c import crc32c
 
 _CLIENT_ID: Final = b"\x00\x05bench"
 _PRODUCE_VERSION: Final = 8
 _FETCH_VERSION: Final = 4
+_WORDS: Final = b"order customer created shipped paid amount currency address street city country item".split()
 _BATCH_START = struct.Struct(">qiibI")
 _BATCH_REST = struct.Struct(">hiqqqhii")
 
@@ -31,6 +35,39 @@ def produce(topic: str, partitions: range, *, records: int, record_size: int) ->
 def produce_batch(topic: str, content: bytes, records: int) -> bytes:
     """Produce v8, acks=1: one batch for partition 0, of records that `content` has as they are in the log."""
     return _produce(topic, range(1), _batch(content, records))
+
+
+def produce_keyed(topic: str, partitions: range, *, records: int, codec: str) -> bytes:
+    """Produce v8, acks=1, as services send: keys and values of 80 to 420 bytes together, and two headers.
+
+    Each of `partitions` has a batch of `records` other records, under `codec`: none, lz4 or zstd.
+    """
+    dice = Random(2)
+    batches = []
+    for _ in partitions:
+        content = bytearray()
+        for delta in range(records):
+            key = b"customer-%d" % dice.randrange(10 ** dice.randrange(1, 9))
+            words = b" ".join(dice.choices(_WORDS, k=60))
+            headers = [(b"trace-id", b"%032x" % dice.getrandbits(128)), (b"type", dice.choice(_WORDS))]
+            content += _record(delta, key, words[: dice.randrange(80, 420) - len(key)], headers)
+        batches.append(_batch(bytes(content), records, codec))
+    return _produce_each(topic, partitions, batches)
+
+
+def produce_json(topic: str, partitions: range, *, records: int) -> bytes:
+    """Produce v8, acks=1: for each of `partitions` a batch of `records` JSON values of a kilobyte, with keys."""
+    dice = Random(3)
+    batches = []
+    for _ in partitions:
+        content = bytearray()
+        for delta in range(records):
+            number = dice.getrandbits(60)
+            text = b" ".join(dice.choices(_WORDS, k=200)).decode()
+            value = json.dumps({"id": number, "at": time.time(), "text": text}).encode()
+            content += _record(delta, b"%d" % number, value[:1022] + b'"}', [])
+        batches.append(_batch(bytes(content), records))
+    return _produce_each(topic, partitions, batches)
 
 
 def fetch(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
@@ -65,9 +102,23 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
+def _record(delta: int, key: bytes | None, value: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
+    record = bytearray(b"\x00" + varint(0) + varint(delta))
+    record += varint(-1) if key is None else varint(len(key)) + key
+    record += varint(len(value)) + value + varint(len(headers))
+    for part in (part for header in headers for part in header):
+        record += varint(len(part)) + part
+    return varint(len(record)) + record
+
+
 def _produce(topic: str, partitions: range, batch: bytes) -> bytes:
+    return _produce_each(topic, partitions, [batch] * len(partitions))
+
+
+def _produce_each(topic: str, partitions: range, batches: list[bytes]) -> bytes:
     body = struct.pack(">hhii", -1, 1, 30_000, 1) + _string(topic) + struct.pack(">i", len(partitions))
-    body += b"".join(struct.pack(">ii", partition, len(batch)) + batch for partition in partitions)
+    for partition, batch in zip(partitions, batches, strict=True):
+        body += struct.pack(">ii", partition, len(batch)) + batch
     return _frame(0, _PRODUCE_VERSION, body)
 
 
@@ -84,12 +135,18 @@ def _batch_of_equal(records: int, record_size: int) -> bytes:
     value = Random(0).randbytes(record_size)
     content = bytearray()
     for delta in range(records):
-        record = b"\x00" + varint(0) + varint(delta) + varint(-1) + varint(record_size) + value + varint(0)
-        content += varint(len(record)) + record
+        content += _record(delta, None, value, [])
     return _batch(bytes(content), records)
 
 
-def _batch(content: bytes, records: int) -> bytes:
+def _batch(content: bytes, records: int, codec: str = "none") -> bytes:
     now = time.time_ns() // 1_000_000
-    rest = _BATCH_REST.pack(0, records - 1, now, now, -1, -1, -1, records) + content
+    attributes = 0
+    if codec == "lz4":
+        attributes = 3
+        content = lz4.frame.compress(content, block_linked=False)
+    elif codec == "zstd":
+        attributes = 4
+        content = zstandard.ZstdCompressor().compress(content)
+    rest = _BATCH_REST.pack(attributes, records - 1, now, now, -1, -1, -1, records) + content
     return _BATCH_START.pack(0, len(rest) + 9, -1, 2, crc32c(rest)) + rest

@@ -21,6 +21,7 @@ DEFAULT_BATCHES: Final = ["batch.size=16384", "linger.ms=5"]
 FROM_START: Final = frozenset({"produce-small.cpu", "produce-large.cpu"})
 """Rows that are also told over every record since the broker's start, those of the round that warms up included."""
 IN_FLIGHT: Final = 64
+_FEW_IN_FLIGHT: Final = 5
 
 Sample = dict[str, float]
 """Figures by the key of their row, e.g. `produce-small.cpu`."""
@@ -111,6 +112,7 @@ class Loads:
             Load("producing with small batches", self._produce_small),
             Load("producing with large batches, consuming", self._produce_large_and_consume),
             Load("producing lines of different lengths", self._produce_lines),
+            Load("producing keyed records with headers, and JSON", self._produce_records),
             Load("one record at a time", self._synchronous),
             Load(f"{IN_FLIGHT} one-record requests in flight", self._in_flight),
             Load("end to end", self._end_to_end),
@@ -167,6 +169,26 @@ class Loads:
             )
         _check_count(broker, topic, before + records)
         return sample
+
+    def _produce_records(self, broker: Broker) -> Iterator[Sample]:
+        """Records as services send them, from a client that costs next to nothing."""
+        for row, per_batch in (
+            *((f"produce-keyed{suffix}", 150) for suffix in ("", "-zstd", "-lz4")),
+            ("produce-json", 60),
+        ):
+            with fresh_topic(broker, "records") as topic:
+                if row == "produce-json":
+                    frame = frames.produce_json(topic, range(PARTITIONS), records=per_batch)
+                else:
+                    codec = row.removeprefix("produce-keyed").lstrip("-") or "none"
+                    frame = frames.produce_keyed(topic, range(PARTITIONS), records=per_batch, codec=codec)
+                raw_client.pipelined(broker.port, frame, in_flight=_FEW_IN_FLIGHT, seconds=self._scale.seconds / 3)
+                records, seconds = record_count(broker, topic), broker.cpu_seconds()
+                rate = raw_client.pipelined(broker.port, frame, in_flight=_FEW_IN_FLIGHT, seconds=self._scale.seconds)
+                used = broker.cpu_seconds() - seconds
+                taken = record_count(broker, topic) - records
+                sample = {f"{row}.rate": rate * per_batch * PARTITIONS, f"{row}.cpu": used / taken * 1e6}
+            yield sample
 
     def _librdkafka(self, broker: Broker) -> Iterator[Sample]:
         records = self._scale.kcat_records

@@ -135,8 +135,8 @@ def test_a_command_that_lacks_packages_says_in_one_line_how_to_get_them(args: st
         ("start --help", 0, "Usage: headrace start "),
         ("", 2, "Usage: headrace start "),
         ("start --bogus 3", 2, "Error: --bogus is no option of `headrace start`"),
-        ("start --listen nonsense", 2, "Error: 'nonsense' is not HOST:PORT"),
-        ("start --set nonsense", 2, "Error: 'nonsense' is not KEY=VALUE"),
+        ("start --listen nonsense", 2, "Error: --listen: 'nonsense' is not HOST:PORT"),
+        ("start --set nonsense", 2, "Error: --set: 'nonsense' is not KEY=VALUE"),
         ("start --data", 2, "Error: --data needs a value"),
     ],
 )

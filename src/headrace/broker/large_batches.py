@@ -14,9 +14,9 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import PreparedBatch
 from headrace.storage.log_config import LogConfig
 from headrace.wire.batch import CODEC_MASK
-from headrace.wire.compression import codec_named
+from headrace.wire.compression import UnpackedTooLargeError, codec_named
 from headrace.wire.record_checks import COMPILED
-from headrace.wire.validation import is_compressed, unpack
+from headrace.wire.validation import is_compressed, unpacked_at_once
 
 MAX_AT_ONCE: Final = 2 * 1024 * 1024 if COMPILED else 128 * 1024
 """Bytes of records that the event loop checks in one turn: a few milliseconds compiled, up to twenty uncompiled."""
@@ -85,10 +85,16 @@ class LargeBatches:
             allowed = min(room, room_to_compress) if is_compressed_anew else room
             body = None
             if is_compressed(records):
-                body = unpack(records, allowed) if allowed > 0 else None
-                # what does not fit was unpacked up to there
+                fits = allowed > 0
+                if fits:
+                    try:
+                        body = unpacked_at_once(records, allowed)
+                    except UnpackedTooLargeError:
+                        fits = False
+                    except KafkaError:
+                        pass  # found again, and worded, when the batch is to be appended
+                # what cannot be unpacked, or not so far, was unpacked up to somewhere
                 used = max(0, allowed) if body is None else len(body)
-                fits = body is not None
             else:
                 fits = len(records) <= allowed
                 used = len(records) if fits else 0
@@ -160,6 +166,7 @@ async def _in_thread(batch: PreparedBatch, config: LogConfig) -> None:
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:
-        # The thread goes on, and the next one's turn comes when it is done.
+        # The thread ends with the piece that it is at, and then the next one's turn comes.
+        batch.is_abandoned = True
         await asyncio.wait([work])
         raise

@@ -53,7 +53,7 @@ class Accepted(NamedTuple):
 class PreparedBatch:
     """A batch with what was done ahead of its append: what it unpacks to, or all that there is to do."""
 
-    __slots__ = ("accepted", "body", "config", "data", "error")
+    __slots__ = ("accepted", "body", "config", "data", "error", "is_abandoned")
 
     def __init__(self, data: bytes, *, body: bytes | None = None) -> None:
         self.data = data
@@ -62,6 +62,8 @@ class PreparedBatch:
         """The settings under which it was accepted or refused."""
         self.accepted: Accepted | None = None
         self.error: KafkaError | None = None
+        self.is_abandoned = False
+        """Whether nobody waits for it any more, so that a thread need not go on."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -70,11 +72,20 @@ class PreparedBatch:
         """Accept or refuse it, in whichever thread."""
         self.config = config
         try:
-            self.accepted = accept(self.data, config, now_ms)
+            self.accepted = _accept(
+                validate_produced(self.data, config.max_message_bytes, None, self.unpack), config, now_ms
+            )
         except KafkaError as error:
             # without what led to it, which would keep what the batch unpacks to
             self.error = error.with_traceback(None)
             self.error.__cause__ = self.error.__context__ = None
+
+    def unpack(self, codec: int, data: Buffer) -> Iterator[bytes]:
+        """What it unpacks to, piece by piece."""
+        for piece in unpacked(codec, data):
+            if self.is_abandoned:
+                raise KafkaError(ErrorCode.request_timed_out, "the client has gone away")
+            yield piece
 
     def refuse(self, error: KafkaError) -> None:
         """Have `accept` raise `error`."""
@@ -100,7 +111,11 @@ def accept(records: bytes | PreparedBatch, config: LogConfig, now_ms: int, *, in
         valid = validate_produced(records.data, config.max_message_bytes, records.body)
     else:
         valid = validate_produced(records, config.max_message_bytes)  # type: ignore[arg-type]  # bytes, as it is no other
-    header, data, walk, _ = valid
+    return _accept(valid, config, now_ms, internal=internal)
+
+
+def _accept(valid: ValidBatch, config: LogConfig, now_ms: int, *, internal: bool = False) -> Accepted:
+    header, data, walk, _, _ = valid
     largest = walk.largest
     if (
         config.keeps_what_is_sent
@@ -114,7 +129,7 @@ def accept(records: bytes | PreparedBatch, config: LogConfig, now_ms: int, *, in
 
 
 def _under_rules(valid: ValidBatch, config: LogConfig, now_ms: int, *, internal: bool) -> Accepted:
-    header, data, walk, _ = valid
+    header, data, walk, _, _ = valid
     if config.compacts and walk.keyless and not internal:
         raise _keyless(valid)
     is_append_time = config.message_timestamp_type == "LogAppendTime"
@@ -149,10 +164,10 @@ def _level(config: LogConfig, codec: Codec) -> int | None:
 
 
 def _pieces(valid: ValidBatch) -> Iterable[bytes]:
-    header, data, _, body = valid
+    header, data, _, body, unpack = valid
     if body is not None:
         return (body,)
-    return (data[HEADER_SIZE:],) if header.codec == Codec.NONE else unpacked(header.codec, data)
+    return (data[HEADER_SIZE:],) if header.codec == Codec.NONE else unpack(header.codec, data)
 
 
 def _keyless(valid: ValidBatch) -> RecordsRefusedError:
@@ -166,7 +181,7 @@ def _keyless(valid: ValidBatch) -> RecordsRefusedError:
 
 def _check_timestamps(valid: ValidBatch, config: LogConfig, now_ms: int, *, is_append_time: bool) -> None:
     """Raises RecordsRefusedError(invalid_timestamp) outside of `message.timestamp.before.max.ms` and `after.max.ms`."""
-    header, _, walk, _ = valid
+    header, _, walk, _, _ = valid
     if header.attributes & LOG_APPEND_TIME_FLAG:
         # the header's time is that of all records
         if is_append_time or header.max_timestamp == NO_TIMESTAMP:

@@ -1,6 +1,6 @@
 """Checks a batch that a client wants to append: header, checksum, and its records (`record_checks`)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -58,23 +58,39 @@ def _unreadable(why: str) -> KafkaError:
     return KafkaError(ErrorCode.unknown_server_error, why)
 
 
+def unpacked(codec: int, data: Buffer) -> Iterator[bytes]:
+    """What the batch unpacks to, piece by piece. Raises KafkaError(unknown_server_error)."""
+    if codec > Codec.ZSTD:
+        raise _unreadable(f"compression type {codec} does not exist")
+    try:
+        yield from decompress_chunks(Codec(codec), memoryview(data)[HEADER_SIZE:], _NO_LIMIT)
+    except KafkaError as error:
+        raise _unreadable(str(error)) from error
+
+
 class ValidBatch(NamedTuple):
     """A batch as a client's Produce must send it, and what was seen of its records.
 
-    `body` has them unpacked, if that was done in one go.
+    `body` has them unpacked, if that was done in one go; `unpack` does it piece by piece.
     """
 
     header: BatchHeader
     data: bytes
     records: RecordWalk
     body: bytes | None
+    unpack: Callable[[int, Buffer], Iterable[bytes]]
 
 
-def validate_produced(data: bytes, max_message_bytes: int, body: bytes | None = None) -> ValidBatch:
+def validate_produced(
+    data: bytes,
+    max_message_bytes: int,
+    body: bytes | None = None,
+    unpack: Callable[[int, Buffer], Iterable[bytes]] = unpacked,
+) -> ValidBatch:
     """The one batch that `data` is.
 
     What follows it and is no batch is cut off, as Kafka does. `body` is what the batch unpacks to, if that is known;
-    else it is unpacked piece by piece. Raises KafkaError: invalid_record for none, several, torn or inconsistent
+    else `unpack` does it piece by piece. Raises KafkaError: invalid_record for none, several, torn or inconsistent
     batches and for older message formats, message_too_large over `max_message_bytes`, corrupt_message for a wrong
     checksum, magic or length, unknown_server_error for what cannot be unpacked or a codec that does not exist.
     """
@@ -128,8 +144,8 @@ def validate_produced(data: bytes, max_message_bytes: int, body: bytes | None = 
         if end != len(body) or walk.left:
             _walk_on(walk, body, end, count)
     else:
-        walk_in_pieces(walk, unpacked(codec, data))
-    return new_tuple(ValidBatch, (header, data, walk, body))
+        walk_in_pieces(walk, unpack(codec, data))
+    return new_tuple(ValidBatch, (header, data, walk, body, unpack))
 
 
 def _too_short(data: bytes) -> KafkaError:
@@ -167,29 +183,19 @@ def _check_alone(data: bytes, header: BatchHeader) -> None:
         raise _invalid("a partition takes exactly one record batch in a request, not several")
 
 
-def unpack(data: bytes, max_size: int) -> bytes | None:
-    """What the compressed batch `data` unpacks to; None if that is more than `max_size` bytes or cannot be unpacked."""
+def unpacked_at_once(data: bytes, max_size: int) -> bytes:
+    """What the compressed batch `data` unpacks to.
+
+    Raises UnpackedTooLargeError over `max_size` bytes, KafkaError where it cannot be unpacked.
+    """
     codec = data[_CODEC_POSITION] & CODEC_MASK
     if codec > Codec.ZSTD:
-        return None
-    try:
-        return decompress(Codec(codec), memoryview(data)[HEADER_SIZE:], max_size)
-    except KafkaError:
-        return None
+        raise _unreadable(f"compression type {codec} does not exist")
+    return decompress(Codec(codec), memoryview(data)[HEADER_SIZE:], max_size)
 
 
 def is_compressed(data: bytes) -> bool:
     return len(data) > HEADER_SIZE and data[_CODEC_POSITION] & CODEC_MASK != 0
-
-
-def unpacked(codec: int, data: Buffer) -> Iterator[bytes]:
-    """What the batch unpacks to, piece by piece. Raises KafkaError(unknown_server_error)."""
-    if codec > Codec.ZSTD:
-        raise _unreadable(f"compression type {codec} does not exist")
-    try:
-        yield from decompress_chunks(Codec(codec), memoryview(data)[HEADER_SIZE:], _NO_LIMIT)
-    except KafkaError as error:
-        raise _unreadable(str(error)) from error
 
 
 def _walk_on(walk: RecordWalk, data: bytes, position: int, count: int) -> None:

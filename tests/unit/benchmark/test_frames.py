@@ -1,5 +1,9 @@
 """The hand-packed frames are what the schemas read."""
 
+import json
+
+import pytest
+
 from bench import frames
 from headrace.wire.apis import ApiKey, schema
 from headrace.wire.records import iter_records
@@ -21,6 +25,28 @@ def test_a_produce_frame_holds_one_valid_batch_a_partition() -> None:
     for partition in partitions:
         assert validate_produced(partition.records, 1 << 20)[0].record_count == 70
         assert [len(record.value or b"") for record in iter_records(partition.records)] == [100] * 70
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
+def test_keyed_records_have_two_headers_and_the_size_that_is_said(codec: str) -> None:
+    frame = frames.produce_keyed("a-topic", range(2), records=40, codec=codec)
+    request, _ = schema(ApiKey.PRODUCE, 8).read_request(memoryview(frame).toreadonly(), HEADER_SIZE)
+    batches = [partition.records for partition in request.topic_data[0].partition_data]
+    assert batches[0] != batches[1]
+    for batch in batches:
+        assert validate_produced(batch, 1 << 20).header.record_count == 40
+        for record in iter_records(batch):
+            assert 80 <= len(record.key or b"") + len(record.value or b"") < 420
+            assert len(record.headers) == 2
+
+
+def test_json_values_have_a_kilobyte() -> None:
+    frame = frames.produce_json("a-topic", range(1), records=30)
+    request, _ = schema(ApiKey.PRODUCE, 8).read_request(memoryview(frame).toreadonly(), HEADER_SIZE)
+    for record in iter_records(request.topic_data[0].partition_data[0].records):
+        assert record.key
+        assert 1000 <= len(record.value or b"") <= 1024
+        assert json.loads(record.value or b"")
 
 
 def test_error_codes_of_an_answer_are_found() -> None:

@@ -13,6 +13,7 @@ from headrace.slices import Pace
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 from headrace.wire.items import made_of
+from headrace.wire.record_checks import COMPILED
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -30,7 +31,7 @@ _SINCE_VERSION: Final = {
 }
 _READ_COMMITTED: Final = 1
 _NOWHERE = (-1, -1, -1)
-_LOOKUPS: Final = 2
+_LOOKUPS: Final = 2 if COMPILED else 1
 """Threads that read records by timestamp, each of them a batch at a time."""
 
 
