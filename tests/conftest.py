@@ -7,7 +7,7 @@ from typing import Final
 import hypothesis
 import pytest
 
-from headrace.storage import log_file
+from headrace.storage.files import log_file
 from tests.support.broker_process import LogsSince
 from tests.support.flush_disk import Disk
 

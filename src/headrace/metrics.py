@@ -1,4 +1,4 @@
-"""What a metric is: a family of samples under one name. Rooms describe theirs; `broker/http.py` shows them.
+"""What a metric is: a family of samples under one name. Rooms describe theirs; `monitoring/http.py` shows them.
 
 Names are those that the Prometheus JMX exporter gives Kafka's under the rules of its Kafka example; what Kafka does not
 have begins with `headrace_`. Nothing is counted here: a collector looks at the state that there is.

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
-from headrace.broker.found_directories import METADATA_FILE
+from headrace.adoption.found_directories import METADATA_FILE
 from headrace.cli.main import app
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headrace.broker import cold_reads
-from headrace.storage.log_file import FileSlice, LogFile
+from headrace.server import cold_reads
+from headrace.storage.files.log_file import FileSlice, LogFile
 from headrace.testing import Broker
 from tests.support.waiting import wait_for
 

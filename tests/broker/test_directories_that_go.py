@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import KafkaError
-from headrace.storage.log_dirs import LogDirs
+from headrace.storage.dirs.log_dirs import LogDirs
 from tests.broker.test_kill_while_topics_change import produce
 from tests.broker.test_log_directories import STORAGE_ERROR, Directories
 from tests.broker.test_metadata_store import create, new_topic

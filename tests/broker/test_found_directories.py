@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.broker.found_directories import METADATA_FILE
+from headrace.adoption.found_directories import METADATA_FILE
 from headrace.testing import Broker
 from tests.support.broker_process import BrokerProcess
 

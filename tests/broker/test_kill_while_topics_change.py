@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from headrace.storage.partition_metadata import read_topic_id
+from headrace.storage.dirs.partition_metadata import read_topic_id
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch, iter_records
 from tests.support.broker_process import BrokerProcess

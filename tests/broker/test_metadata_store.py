@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cluster import embedded
+from headrace.cluster.stores import embedded
 from headrace.errors import KafkaError
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.broker.apis import produce
 from headrace.replication.partition import Appended, Batch, Partition
-from headrace.storage.log_file import LogFile
+from headrace.storage.files.log_file import LogFile
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from headrace.wire.compression import Codec

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.broker import slow_disk
-from headrace.storage.log_file import LogFile
+from headrace.storage.files.log_file import LogFile
 from headrace.testing import Broker
 from tests.broker.test_durability import Sending, hold
 from tests.support.flush_disk import Disk

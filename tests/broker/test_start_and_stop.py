@@ -146,7 +146,7 @@ def test_a_place_that_cannot_hold_data_is_said_in_one_line(command: list[str], t
         user = 65534
         code = "import os, sys; sys.argv = sys.argv[1:]; import headrace.__main__ as m; sys.exit(m.main())"
         # what root has installed is not everybody's to import: it is read before the rights are given up
-        warm = "import headrace.cli.start, headrace.broker.node, headrace.cluster.embedded, sqlite3, uvloop; "
+        warm = "import headrace.cli.start, headrace.broker.node, headrace.cluster.stores.embedded, sqlite3, uvloop; "
         command = [
             sys.executable,
             "-c",

@@ -287,8 +287,8 @@ class _Recorder:
                 original = getattr(os, name)
                 patch.setattr(os, name, self._wrapped(getattr(self, f"_{name}"), original))
         patch.setattr(os, "fsync", self._fsync)
-        patch.setattr("headrace.storage.atomic_file.fdatasync", self._fsync)
-        patch.setattr("headrace.storage.log_file.fdatasync", self._fsync)
+        patch.setattr("headrace.storage.files.atomic_file.fdatasync", self._fsync)
+        patch.setattr("headrace.storage.files.log_file.fdatasync", self._fsync)
 
     @staticmethod
     def _wrapped(spy: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.storage import flushed_log, log, recovery
-from headrace.storage.log_dir import LogDir
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.log_file import LogFile
-from headrace.storage.segment import Segment
+from headrace.storage.dirs.log_dir import LogDir
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.files.log_file import LogFile
+from headrace.storage.log import flushed_log, log, recovery
+from headrace.storage.log.segment import Segment
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from headrace.storage import log_dir
+from headrace.storage.dirs import log_dir
 from headrace.types import TopicPartition
 from tests.crashes.checks import check
 from tests.crashes.disk import Disk, Files, Write, put, record

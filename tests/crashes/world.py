@@ -14,11 +14,11 @@ from uuid import UUID
 
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage import log_switch
-from headrace.storage.log_cleaner import CleanerSettings, Compactable, LogCleaner
-from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.log_move import LogMove
+from headrace.storage.cleaner.log_cleaner import CleanerSettings, Compactable, LogCleaner
+from headrace.storage.dirs import log_switch
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.dirs.log_move import LogMove
+from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from headrace.wire.records import RecordData, build_batch
 from tests.crashes.disk import Disk

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.broker import dispatch
-from headrace.broker.context import ClientInfo
-from headrace.broker.frames import InvalidRequestError, Parts
 from headrace.broker.node import Node
 from headrace.config import load
-from headrace.storage.log_file import FileSlice
+from headrace.server import dispatch
+from headrace.server.context import ClientInfo
+from headrace.server.frames import InvalidRequestError, Parts
+from headrace.storage.files.log_file import FileSlice
 from headrace.testing import TEST_SETTINGS
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from tests.fuzz.entities import TOPIC, requests

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headrace.coordinator.consumer_member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
-from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
+from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.clients import (
     BACKOFF_S,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.coordinator.records import OffsetKey, decode_key, decode_offset
+from headrace.coordinator.groups.records import OffsetKey, decode_key, decode_offset
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire.batch import BASE_OFFSET

@@ -8,14 +8,16 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from headrace.coordinator import consumer_group, migration, mixed_group, shards
-from headrace.coordinator.classic_group import ClassicGroup
-from headrace.coordinator.consumer_state import ConsumerState
-from headrace.coordinator.effects import TimerKind
-from headrace.coordinator.rebalance import Rebalance
-from headrace.coordinator.records import OffsetKey
-from headrace.coordinator.shard import GroupShard
-from headrace.coordinator.timers import Timers
+from headrace.coordinator.groups import migration, mixed_group
+from headrace.coordinator.groups.classic.group import ClassicGroup
+from headrace.coordinator.groups.classic.rebalance import Rebalance
+from headrace.coordinator.groups.consumer import group as consumer_group
+from headrace.coordinator.groups.consumer.state import ConsumerState
+from headrace.coordinator.groups.effects import TimerKind
+from headrace.coordinator.groups.records import OffsetKey
+from headrace.coordinator.groups.shard import GroupShard
+from headrace.coordinator.runtime import shards
+from headrace.coordinator.runtime.timers import Timers
 from headrace.errors import KafkaError
 
 

@@ -16,18 +16,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-from headrace.coordinator import shards
-from headrace.coordinator.classic_group import ClassicGroup
-from headrace.coordinator.consumer_group import ConsumerGroup
-from headrace.coordinator.consumer_member import Partitions, TopicIdPartition
-from headrace.coordinator.consumer_state import ConsumerGroupState
-from headrace.coordinator.expressions import matching
-from headrace.coordinator.offsets import GroupOffsets
-from headrace.coordinator.records import CommittedOffset, OffsetKey
-from headrace.coordinator.requests import Leaver
-from headrace.coordinator.runtime import GroupCoordinator
-from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.states import GroupState
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.groups.classic.group import ClassicGroup
+from headrace.coordinator.groups.classic.requests import Leaver
+from headrace.coordinator.groups.classic.states import GroupState
+from headrace.coordinator.groups.consumer.group import ConsumerGroup
+from headrace.coordinator.groups.consumer.member import Partitions, TopicIdPartition
+from headrace.coordinator.groups.consumer.state import ConsumerGroupState
+from headrace.coordinator.groups.expressions import matching
+from headrace.coordinator.groups.offsets import GroupOffsets
+from headrace.coordinator.groups.records import CommittedOffset, OffsetKey
+from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.runtime import shards
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.classic_client import ClassicClient
 from tests.simulation.clients import REBALANCE_S, SESSION_S, Client, TopicPartition

@@ -15,8 +15,8 @@ from headrace.extras import install
 from headrace.replication.replica_manager import ReplicaManager, now_ms
 
 if TYPE_CHECKING:
-    from headrace.storage.cleaner_process import CleanerProcess
-    from headrace.storage.log_cleaner import CleanerSettings, Compactable, LogCleaner
+    from headrace.storage.cleaner.log_cleaner import CleanerSettings, Compactable, LogCleaner
+    from headrace.storage.cleaner.process import CleanerProcess
 
 _T = TypeVar("_T")
 
@@ -87,8 +87,8 @@ class Compaction:
                 log.exception("Compaction failed and is tried again later")
 
     def _load(self) -> "CleanerProcess":
-        from headrace.storage.cleaner_process import CleanerProcess
-        from headrace.storage.log_cleaner import LogCleaner
+        from headrace.storage.cleaner.log_cleaner import LogCleaner
+        from headrace.storage.cleaner.process import CleanerProcess
 
         if self._cleaner is None and find_spec("numpy") is None:
             log.info(
@@ -104,14 +104,14 @@ class Compaction:
         return process
 
     def _logs(self) -> "Iterable[Compactable]":
-        from headrace.storage.log_cleaner import Compactable
+        from headrace.storage.cleaner.log_cleaner import Compactable
 
         for partition in self._replicas.partitions():
             if partition.log.config.compacts:
                 yield Compactable(partition.log, partition.last_stable_offset, partition.producers.snapshot)
 
     def _settings(self) -> "CleanerSettings":
-        from headrace.storage.log_cleaner import CleanerSettings
+        from headrace.storage.cleaner.log_cleaner import CleanerSettings
 
         config = self._config
         threads = max(1, config.log_cleaner_threads)

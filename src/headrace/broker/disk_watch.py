@@ -14,7 +14,7 @@ from typing import Final
 from headrace.config import BrokerConfig
 from headrace.errors import KafkaError
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage.disk_space import DiskSpace, Marks, Room
+from headrace.storage.dirs.disk_space import DiskSpace, Marks, Room
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Generator, Mapping
 
-from headrace.broker.context import Answer, Handler, RawReply, Reply, RequestContext
 from headrace.broker.offsets_topic import NAME
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
+from headrace.server.context import Answer, Handler, RawReply, Reply, RequestContext
 from headrace.slices import Steps, finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from headrace.broker import offsets_topic
-from headrace.broker.context import Answer, Handler, RequestContext
 from headrace.broker.topic_table import TopicTable
 from headrace.cluster.controller import Controller, PartitionChange
 from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
@@ -22,15 +21,16 @@ from headrace.errors import KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.server.context import Answer, Handler, RequestContext
 from headrace.slices import Steps
 from headrace.types import Request, TopicPartition
 from headrace.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from headrace.broker.apis.groups import Endpoint
-    from headrace.broker.group_history.recorder import GroupHistory
-    from headrace.coordinator.runtime import GroupCoordinator
-    from headrace.coordinator.settings import GroupSettings
+    from headrace.coordinator.group_coordinator import GroupCoordinator
+    from headrace.coordinator.groups.settings import GroupSettings
+    from headrace.monitoring.groups.recorder import GroupHistory
 
 HISTORY_FILE: Final = "group-history.db"
 CLASSIC_APIS: Final = (
@@ -137,9 +137,9 @@ class Groups:
         return handle
 
     def _open(self) -> "GroupCoordinator":
-        from headrace.broker.group_history.recorder import GroupHistory
-        from headrace.broker.group_history.sampler import Reset
-        from headrace.coordinator.runtime import GroupCoordinator
+        from headrace.coordinator.group_coordinator import GroupCoordinator
+        from headrace.monitoring.groups.recorder import GroupHistory
+        from headrace.monitoring.groups.sampler import Reset
 
         config = self._config
         self._history = history = GroupHistory(
@@ -178,7 +178,7 @@ class Groups:
             self._handlers.update(durable(family.routes(), self._group_commit))
 
     def _settings(self) -> "GroupSettings":
-        from headrace.coordinator.settings import GroupSettings
+        from headrace.coordinator.groups.settings import GroupSettings
 
         config = self._config
         existing = self._controller.image.topics.get(offsets_topic.NAME)
@@ -243,7 +243,7 @@ class Groups:
         """The one setting of all groups that may change while the broker runs, and what groups say of themselves."""
         if self._coordinator is None:
             return
-        from headrace.coordinator.settings import EVERY_GROUP
+        from headrace.coordinator.groups.settings import EVERY_GROUP
 
         settings = self._coordinator.settings
         interval_ms = self._config.group_consumer_assignment_interval_ms
@@ -256,7 +256,7 @@ class Groups:
         """Apply a group's own settings."""
         if self._coordinator is None:
             return
-        from headrace.coordinator.settings import EVERY_GROUP
+        from headrace.coordinator.groups.settings import EVERY_GROUP
 
         settings = self._coordinator.settings
         names = {key: f"group_{key.replace('.', '_')}" for key in GROUP_SETTINGS if key.startswith("consumer.")}

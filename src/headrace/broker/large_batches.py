@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from headrace.broker.context import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import PreparedBatch
-from headrace.storage.log_config import LogConfig
+from headrace.server.context import RequestContext
+from headrace.storage.log.config import LogConfig
 from headrace.wire.batch import CODEC_MASK
 from headrace.wire.compression import UnpackedTooLargeError, codec_named
 from headrace.wire.record_checks import COMPILED

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from headrace.broker import offsets_topic
-from headrace.coordinator.left_transactions import ending_of
-from headrace.coordinator.transaction_records import TransactionMetadata, decode_transaction
+from headrace.coordinator.transactions.left import ending_of
+from headrace.coordinator.transactions.records import TransactionMetadata, decode_transaction
 from headrace.errors import KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager, now_ms

@@ -16,7 +16,7 @@ from headrace.replication.replica_manager import ReplicaManager, now_ms
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.storage.log_move import LogMove
+    from headrace.storage.dirs.log_move import LogMove
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class LogMover:
             raise
         if partition.log.directory.parent == path:
             return
-        from headrace.storage.log_move import LogMove
+        from headrace.storage.dirs.log_move import LogMove
 
         move = self.moves[topic_partition] = LogMove(partition.log, partition.topic_id, path)
         task = self._loop.create_task(self._carry_out(move))
@@ -81,7 +81,7 @@ class LogMover:
             self._threads.shutdown()
 
     async def _carry_out(self, move: "LogMove") -> None:
-        from headrace.storage.log_move import MoveAbortedError, MoveFailedError
+        from headrace.storage.dirs.log_move import MoveAbortedError, MoveFailedError
 
         moved = move.log
         source = moved.directory.parent
@@ -109,8 +109,8 @@ class LogMover:
 
     async def _copy(self, move: "LogMove") -> None:
         """Until the partition is served from the copy."""
-        from headrace.storage import log_switch
-        from headrace.storage.log_move import MoveAbortedError
+        from headrace.storage.dirs import log_switch
+        from headrace.storage.dirs.log_move import MoveAbortedError
 
         log_dirs = self._replicas.log_dirs
         if move.aborted:
@@ -124,7 +124,7 @@ class LogMover:
                 return
 
     async def _take_its_place(self, move: "LogMove") -> None:
-        from headrace.storage import log_switch
+        from headrace.storage.dirs import log_switch
 
         await self._in_thread(move.log.keep_switch)
         log_switch.finish(self._replicas.log_dirs, move, now_ms())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from headrace.adoption.found_directories import METADATA_FILE, adoption_of, metadata_file
 from headrace.broker import offsets_topic
 from headrace.broker.apis.configs import ConfigApis
 from headrace.broker.apis.fetch import FetchApi
@@ -20,19 +21,15 @@ from headrace.broker.apis.produce import ProduceApi
 from headrace.broker.apis.producers import ProducersApi
 from headrace.broker.apis.topics import TopicApis
 from headrace.broker.compaction import Compaction
-from headrace.broker.context import RequestContext
 from headrace.broker.disk_watch import DiskWatch
-from headrace.broker.dispatch import Dispatcher
-from headrace.broker.found_directories import METADATA_FILE, adoption_of, metadata_file
 from headrace.broker.groups import HISTORY_FILE, Groups
 from headrace.broker.log_mover import LogMover
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.server import Server
 from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
-from headrace.cluster.embedded import EmbeddedStore, founded_cluster
 from headrace.cluster.image import BROKER_CONFIG, GROUP_CONFIG, TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
 from headrace.cluster.image import Endpoint as BrokerEndpoint
 from headrace.cluster.store import StoreError
+from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster
 from headrace.config import BrokerConfig, Listener, topic_values
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
@@ -40,18 +37,21 @@ from headrace.replication.partition import Partition
 from headrace.replication.producer_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from headrace.replication.producer_snapshots import ProducerSnapshots
 from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.server.accept import Server
+from headrace.server.context import RequestContext
+from headrace.server.dispatch import Dispatcher
 from headrace.slices import Pace, finish
-from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.meta_properties import noted_broker_id
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.dirs.meta_properties import noted_broker_id
+from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from headrace.wording import count
 
 if TYPE_CHECKING:
+    from headrace.adoption.plan import Adoption
     from headrace.broker.apis.groups import Endpoint
-    from headrace.broker.http import HttpServer
     from headrace.broker.left_transactions import LeftTransactions
-    from headrace.cluster.adoption import Adoption
+    from headrace.monitoring.http import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -191,15 +191,15 @@ class Node:
         """Raises ConfigError when the address of `headrace.http.listener` cannot be taken."""
         address = self.config.parsed_http_listener
         if address is not None:
-            from headrace.broker.http import HttpServer
+            from headrace.monitoring.http import HttpServer
 
             self.http = HttpServer(*address)
             self.http.bind()
 
     def _compose_http(self, http: "HttpServer") -> None:
-        from headrace.broker import gauges
-        from headrace.broker.group_history import exported
-        from headrace.broker.group_history.routes import GroupRoutes
+        from headrace.monitoring import gauges
+        from headrace.monitoring.groups import exported
+        from headrace.monitoring.groups.routes import GroupRoutes
 
         http.add_metrics(lambda: gauges.log_directories(self.replicas))
         http.add_metrics(lambda: gauges.replica_manager(self.replicas))

@@ -12,7 +12,7 @@ from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import KafkaError
 
 if TYPE_CHECKING:
-    from headrace.coordinator.expressions import TopicExpressions
+    from headrace.coordinator.groups.expressions import TopicExpressions
 
 _SLICE_S: Final = 0.002
 """How long the event loop matches expressions in one turn, and how long it does other things between two."""
@@ -32,7 +32,7 @@ class TopicTable:
     def matching(self, regex: str) -> tuple[str, ...] | None:
         """The topics whose whole name the expression matches, sorted; None where that takes longer: ask again."""
         if self._expressions is None:
-            from headrace.coordinator.expressions import TopicExpressions
+            from headrace.coordinator.groups.expressions import TopicExpressions
 
             self._expressions = TopicExpressions(time.monotonic, _report)
         found = self._expressions.matching(regex, self.version, self._topic_names)

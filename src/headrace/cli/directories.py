@@ -40,7 +40,7 @@ def takeover(data: Data, zookeeper: ZooKeeper) -> None:
 
     Kafka must be stopped. A directory of Kafka with KRaft needs no takeover: `headrace start` finds all in it.
     """
-    from headrace.broker.handover import take_over
+    from headrace.adoption.handover import take_over
     from headrace.config import load
     from headrace.errors import KafkaError
 
@@ -59,7 +59,7 @@ def handover(data: Data, zookeeper: ZooKeeper) -> None:
 
     Headrace must be stopped. ZooKeeper must be new, or have what a takeover or an earlier handover left there.
     """
-    from headrace.broker.handover import hand_over
+    from headrace.adoption.handover import hand_over
     from headrace.errors import KafkaError
 
     try:

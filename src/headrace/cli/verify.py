@@ -15,7 +15,7 @@ from headrace.cli.output import Column
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from headrace.storage.verification import Finding
+    from headrace.storage.dirs.verification import Finding
 
 EPILOG = examples(
     "all logs in a log directory",
@@ -46,7 +46,7 @@ def verify(directory: Directories, json: Json = False) -> None:
 
     Exits with 1 where something is. A broker may run meanwhile: the end of a log may then look half written.
     """
-    from headrace.storage.verification import (
+    from headrace.storage.dirs.verification import (
         NotALogDirectoryError,
         find_strays,
         partition_directories,
@@ -98,9 +98,9 @@ def verify(directory: Directories, json: Json = False) -> None:
 
 def _known_topics(directories: list[Path], findings: "list[Finding]") -> "dict[str, UUID]":
     """The ids of the cluster's topics, by name, from the metadata in one of the directories, where that is there."""
-    from headrace.cluster.embedded import topic_ids
     from headrace.cluster.store import StoreError
-    from headrace.storage.verification import Finding
+    from headrace.cluster.stores.embedded import topic_ids
+    from headrace.storage.dirs.verification import Finding
 
     for each in (*directories, *(each.parent for each in directories)):
         path = each / "metadata.db"

@@ -46,7 +46,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import Pace
 
 if TYPE_CHECKING:
-    from headrace.cluster.adoption import Adoption
+    from headrace.adoption.plan import Adoption
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +318,7 @@ class Controller:
                 cluster_id = suggested or znodes.encode_id(uuid.uuid4())
                 missing.append(Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)))
                 if adoption is not None:
-                    from headrace.cluster.adoption import adopted
+                    from headrace.adoption.plan import adopted
 
                     missing.extend(adopted(self.image, adoption, self._config.node_id).operations)
             try:

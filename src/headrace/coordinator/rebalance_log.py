@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.coordinator.effects import Happening, Note
+from headrace.coordinator.groups.effects import Happening, Note
 from headrace.wording import count
 
 log = logging.getLogger(__name__)

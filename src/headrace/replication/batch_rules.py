@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log_config import LogConfig
+from headrace.storage.log.config import LogConfig
 from headrace.types import Buffer, new_tuple
 from headrace.wire.batch import (
     HEADER_SIZE,

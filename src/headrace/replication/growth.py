@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from headrace.replication.partition import Partition
-    from headrace.storage.segment import Segment
+    from headrace.storage.log.segment import Segment
 
 UNKNOWN_SIZE: Final = -1
 """In place of bytes, where a new segment has begun, where not all of what was appended is seen yet, or at the end."""

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from headrace.replication.partition import Partition
-from headrace.storage.log import Log
-from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
-from headrace.storage.segment_files import SNAPSHOT_SUFFIX, segment_file
+from headrace.storage.log.log import Log
+from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
 
 INTERVAL_MS: Final = 3000
 _WORTH_BYTES: Final = 1024 * 1024

@@ -13,13 +13,13 @@ from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.producer_state import ProducerState
 from headrace.slices import Steps
-from headrace.storage.log import Log
-from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.open_transactions import OpenTransactions
-from headrace.storage.partition_dir import way_back
-from headrace.storage.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
-from headrace.storage.txn_recovery import replay_transactional
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.dirs.partition_dir import way_back
+from headrace.storage.log.config import LogConfig
+from headrace.storage.log.log import Log
+from headrace.storage.log.open_transactions import OpenTransactions
+from headrace.storage.log.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
+from headrace.storage.log.txn_recovery import replay_transactional
 from headrace.types import TopicPartition
 
 _NEVER_MS: Final = 2**63 - 1

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.context import ClientInfo, Handler, RawReply, RequestContext
+from headrace.server.context import ClientInfo, Handler, RawReply, RequestContext
 from headrace.slices import finish
-from headrace.storage.log_file import FileSlice
+from headrace.storage.files.log_file import FileSlice
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema, versions
 
 

@@ -8,10 +8,10 @@ from uuid import UUID
 from headrace.broker.apis.committed_offsets import OffsetApis
 from headrace.broker.apis.group_admin import GroupAdminApis
 from headrace.broker.apis.groups import Endpoint, GroupApis
-from headrace.broker.context import RequestContext
-from headrace.coordinator.runtime import GroupCoordinator
-from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import KafkaError
+from headrace.server.context import RequestContext
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask
 from tests.unit.coordinator.driver import subscription

@@ -1,6 +1,6 @@
 """Answers that are kept: only while their source is current, and within bounds."""
 
-from headrace.broker.answer_cache import AnswerCache
+from headrace.broker.apis.answer_cache import AnswerCache
 
 
 def test_an_answer_is_found_as_long_as_its_source_is_the_same_object() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from headrace.broker.apis.config_entries import broker_entries
 from headrace.broker.apis.configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, ConfigApis
-from headrace.broker.context import Handler
 from headrace.cluster.controller import Controller
-from headrace.cluster.embedded import EmbeddedStore
+from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode
+from headrace.server.context import Handler
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask, every_version
 from tests.unit.cluster.clusters import started

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from headrace.broker.apis.consumer_groups import ConsumerGroupApis
-from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import every_version

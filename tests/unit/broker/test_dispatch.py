@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import large_answers
-from headrace.broker.context import NO_REPLY, ClientInfo, RawReply, Reply, RequestContext
-from headrace.broker.dispatch import Dispatcher, Replies
-from headrace.broker.frames import MAX_OTHER_FRAME, InvalidRequestError
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server import large_answers
+from headrace.server.context import NO_REPLY, ClientInfo, RawReply, Reply, RequestContext
+from headrace.server.dispatch import Dispatcher, Replies
+from headrace.server.frames import MAX_OTHER_FRAME, InvalidRequestError
 from headrace.slices import Steps
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, versions
 from headrace.wire.encoder import Fields
@@ -253,7 +253,7 @@ async def test_produce_requests_together_are_answered_up_to_the_one_that_cannot_
 def test_every_api_answers_an_error_or_ends_the_connection(
     dispatcher: Dispatcher, client: ClientInfo, key: ApiKey
 ) -> None:
-    from headrace.broker.error_replies import error_reply
+    from headrace.server.error_replies import error_reply
 
     known = versions(key)
     assert known is not None

@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from headrace.broker.context import RawReply, Reply, RequestContext
 from headrace.broker.durable_groups import durable
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
+from headrace.server.context import RawReply, Reply, RequestContext
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 

@@ -11,12 +11,12 @@ from uuid import UUID
 import pytest
 
 from headrace.broker.apis.fetch import FetchApi
-from headrace.broker.context import ClientInfo, RawReply, RequestContext
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.log_file import FileSlice
+from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from headrace.wire.records import RecordData, build_batch

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.coordinator.classic_group import ClassicGroup
+from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import every_version

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.broker import http as http_side
-from headrace.broker.http import MAX_ANSWERS, MAX_HEAD_BYTES, MAX_WAITING, HttpError, HttpServer, Query
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metrics import Family, gauge
+from headrace.monitoring import http as http_side
+from headrace.monitoring.http import MAX_ANSWERS, MAX_HEAD_BYTES, MAX_WAITING, HttpError, HttpServer, Query
 
 
 @pytest.fixture

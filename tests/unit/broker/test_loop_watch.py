@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from headrace.broker.context import ClientInfo
-from headrace.broker.loop_watch import BEAT_SECONDS, HOLD_NS, OTHER, LoopWatch
+from headrace.server.context import ClientInfo
+from headrace.server.loop_watch import BEAT_SECONDS, HOLD_NS, OTHER, LoopWatch
 from headrace.wire.apis import ApiKey
 
 CLIENT = ClientInfo(

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from headrace.broker.apis.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, UNKNOWN_OPERATIONS, MetadataApis
-from headrace.broker.context import Handler
 from headrace.cluster.controller import Controller
-from headrace.cluster.embedded import EmbeddedStore
+from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask, every_version
 from tests.unit.cluster.clusters import broker, started

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.found_directories import metadata_file
+from headrace.adoption.found_directories import metadata_file
 from headrace.errors import ErrorCode, KafkaError
 
 

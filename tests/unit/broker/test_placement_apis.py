@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from headrace.broker.apis.placement import PlacementApis
-from headrace.broker.context import Handler
 from headrace.cluster.image import MetadataImage, PartitionImage, TopicImage
 from headrace.errors import ErrorCode
+from headrace.server.context import Handler
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask, every_version
 

@@ -1,6 +1,6 @@
 """Memory for requests in progress, shared between connections."""
 
-from headrace.broker.request_memory import FREE_SIZE, RequestMemory
+from headrace.server.request_memory import FREE_SIZE, RequestMemory
 
 BIG = FREE_SIZE * 2
 

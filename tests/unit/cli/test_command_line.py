@@ -216,7 +216,7 @@ def test_starting_a_broker_parses_its_options_without_the_command_line_libraries
 
 
 def test_a_broker_that_compacts_loads_nothing_of_what_its_cleaner_processes_work_with() -> None:
-    assert not _loaded_by("import headrace.broker.node, headrace.storage.log_cleaner", {"numpy"})
+    assert not _loaded_by("import headrace.broker.node, headrace.storage.cleaner.log_cleaner", {"numpy"})
 
 
 def _loaded_by(code: str, modules: set[str]) -> set[str]:

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from headrace.cluster.controller import Controller, PartitionChange
-from headrace.cluster.embedded import EmbeddedStore
 from headrace.cluster.image import ConfigResource, TopicImage
 from headrace.cluster.store import MetadataStore
+from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.config import BrokerConfig
 from tests.unit.cluster.clusters import started
 

@@ -4,9 +4,9 @@ import uuid
 
 import pytest
 
-from headrace.cluster.adoption import Adoption, FoundPartition, adopt, adopted
+from headrace.adoption.kafka_cluster import KafkaCluster, KafkaPartition
+from headrace.adoption.plan import Adoption, FoundPartition, adopt, adopted
 from headrace.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ConfigResource, MetadataImage
-from headrace.cluster.kafka_cluster import KafkaCluster, KafkaPartition
 from headrace.config import BrokerConfig
 from headrace.errors import KafkaError
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.adoption import FoundPartition, adopt
+from headrace.adoption.plan import FoundPartition, adopt
 from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
-from headrace.cluster.embedded import EmbeddedStore
 from headrace.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ConfigResource, TopicImage
 from headrace.cluster.store import MetadataStore, Operation, StoreUnavailable
+from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.cluster.topic_changes import NewPartitions, NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError

@@ -5,9 +5,9 @@ import uuid
 
 import pytest
 
+from headrace.adoption.kafka_cluster import KafkaPartition
+from headrace.adoption.kraft_records import replay
 from headrace.cluster.image import TOPIC_CONFIG, ConfigResource
-from headrace.cluster.kafka_cluster import KafkaPartition
-from headrace.cluster.kraft_records import replay
 from headrace.errors import ErrorCode, KafkaError
 
 ID = uuid.UUID(int=77)

@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 
-from headrace.cluster.embedded import EmbeddedStore
 from headrace.cluster.store import (
     CHANGED,
     CHILDREN,
@@ -27,6 +26,7 @@ from headrace.cluster.store import (
     StoreLocked,
     StoreUnavailable,
 )
+from headrace.cluster.stores.embedded import EmbeddedStore
 
 
 async def test_a_node_holds_what_it_was_created_with(store: MetadataStore) -> None:

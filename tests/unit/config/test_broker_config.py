@@ -12,7 +12,7 @@ from headrace.config.broker import Origin
 from headrace.config.definition import BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT
 from headrace.config.group import GROUP_SETTINGS
 from headrace.config.inapplicable import INAPPLICABLE, why_idle
-from headrace.storage.log_config import LogConfig
+from headrace.storage.log.config import LogConfig
 
 KINDS = {BOOLEAN: bool, INT: int, SHORT: int, LONG: int, DOUBLE: float, LIST: tuple[str, ...]}
 

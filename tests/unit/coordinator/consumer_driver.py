@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.coordinator.consumer_decision import Outcome
-from headrace.coordinator.consumer_group import ConsumerGroup
-from headrace.coordinator.consumer_member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions, TopicIdPartition
-from headrace.coordinator.consumer_records import (
+from headrace.coordinator.groups.consumer.decision import Outcome
+from headrace.coordinator.groups.consumer.group import ConsumerGroup
+from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions, TopicIdPartition
+from headrace.coordinator.groups.consumer.records import (
     ConsumerKey,
     ConsumerValue,
     decode_consumer_key,
@@ -14,10 +14,10 @@ from headrace.coordinator.consumer_records import (
     encode_key,
     encode_value,
 )
-from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
-from headrace.coordinator.consumer_state import ConsumerGroupState
-from headrace.coordinator.effects import CancelTimer, ScheduleTimer, Timer, TimerKind
-from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
+from headrace.coordinator.groups.consumer.state import ConsumerGroupState
+from headrace.coordinator.groups.effects import CancelTimer, ScheduleTimer, Timer, TimerKind
+from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.fake_topics import FakeTopics, topic_id
 

@@ -5,8 +5,9 @@ from collections import deque
 from itertools import count
 from typing import Any
 
-from headrace.coordinator.classic_group import ClassicGroup
-from headrace.coordinator.effects import (
+from headrace.coordinator.groups.classic.group import ClassicGroup
+from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
+from headrace.coordinator.groups.effects import (
     AppendMetadata,
     CancelTimer,
     CompleteJoin,
@@ -19,8 +20,7 @@ from headrace.coordinator.effects import (
     SyncResult,
     Timer,
 )
-from headrace.coordinator.records import GroupMetadata
-from headrace.coordinator.requests import Join, Leaver, Sync
+from headrace.coordinator.groups.records import GroupMetadata
 from headrace.errors import ErrorCode, KafkaError
 
 INITIAL_DELAY_MS = 3000

@@ -1,6 +1,6 @@
 """The topics of a cluster, for tests of groups of the consumer protocol."""
 
-from headrace.coordinator.expressions import matching
+from headrace.coordinator.groups.expressions import matching
 
 
 class FakeTopics:

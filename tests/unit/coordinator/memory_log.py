@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from headrace.coordinator.consumer_records import decode_value
-from headrace.coordinator.records import (
+from headrace.coordinator.groups.consumer.records import decode_value
+from headrace.coordinator.groups.records import (
     GroupKey,
     Key,
     OffsetKey,

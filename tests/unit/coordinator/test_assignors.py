@@ -2,8 +2,8 @@
 
 from hypothesis import given, strategies
 
-from headrace.coordinator.assignors import ASSIGNORS, Assignor, Subscriber, assign_range, assign_uniform
-from headrace.coordinator.consumer_member import Partitions
+from headrace.coordinator.groups.consumer.assignors import ASSIGNORS, Assignor, Subscriber, assign_range, assign_uniform
+from headrace.coordinator.groups.consumer.member import Partitions
 from tests.unit.coordinator.consumer_driver import partitions
 from tests.unit.coordinator.fake_topics import topic_id
 

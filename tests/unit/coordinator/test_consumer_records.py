@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.coordinator.consumer_group import ConsumerGroup
-from headrace.coordinator.consumer_member import MemberState
-from headrace.coordinator.consumer_records import (
+from headrace.coordinator.groups.consumer.group import ConsumerGroup
+from headrace.coordinator.groups.consumer.member import MemberState
+from headrace.coordinator.groups.consumer.records import (
     ConsumerGroupKey,
     CurrentAssignment,
     CurrentAssignmentKey,
@@ -18,7 +18,7 @@ from headrace.coordinator.consumer_records import (
     encode_key,
     encode_value,
 )
-from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 
 RECORDS = [

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.consumer_group import ConsumerGroup
-from headrace.coordinator.consumer_records import ConsumerGroupKey
-from headrace.coordinator.consumer_requests import ConsumerHeartbeat, ConsumerHeartbeatResult
-from headrace.coordinator.effects import Happening
-from headrace.coordinator.records import CommittedOffset, GroupKey
-from headrace.coordinator.requests import Leaver
-from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.groups.classic.requests import Leaver
+from headrace.coordinator.groups.consumer.group import ConsumerGroup
+from headrace.coordinator.groups.consumer.records import ConsumerGroupKey
+from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
+from headrace.coordinator.groups.effects import Happening
+from headrace.coordinator.groups.records import CommittedOffset, GroupKey
+from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.memory_log import MemoryLog
 from tests.unit.coordinator.test_runtime import SETTINGS, World

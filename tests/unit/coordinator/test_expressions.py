@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from headrace.coordinator.expressions import MAX_LENGTH, TopicExpressions, compiled, matching
+from headrace.coordinator.groups.expressions import MAX_LENGTH, TopicExpressions, compiled, matching
 from headrace.errors import ErrorCode, KafkaError
 
 EVIL = ["(?:aa|a)" * 45 + "#", "a?" * 28 + "b", ".{0,249}" * 6 + "#"]
@@ -102,9 +102,9 @@ def test_an_expression_may_have_ten_thousand_characters() -> None:
 
 def test_nothing_is_printed_and_nothing_loaded_before_the_first_expression() -> None:
     code = (
-        "import sys, headrace.coordinator.runtime, headrace.broker.topic_table\n"
+        "import sys, headrace.coordinator.group_coordinator, headrace.broker.topic_table\n"
         "assert 're2' not in sys.modules\n"
-        "from headrace.coordinator.expressions import compiled\n"
+        "from headrace.coordinator.groups.expressions import compiled\n"
         "from headrace.errors import KafkaError\n"
         "for regex in ('(', r'\\pL{249}', '((a{100}){100}){100}'):\n"
         "    try: compiled(regex)\n"

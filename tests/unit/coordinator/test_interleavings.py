@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headrace.coordinator.states import GroupState
+from headrace.coordinator.groups.classic.states import GroupState
 from headrace.errors import ErrorCode
 from tests.unit.coordinator.driver import SESSION_MS, Driver, subscription
 

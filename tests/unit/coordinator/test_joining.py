@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.coordinator.effects import Happening
-from headrace.coordinator.states import GroupState
+from headrace.coordinator.groups.classic.states import GroupState
+from headrace.coordinator.groups.effects import Happening
 from headrace.errors import ErrorCode
 from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, subscription
 

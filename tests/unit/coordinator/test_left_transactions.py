@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from headrace.coordinator.left_transactions import Ending, ending_of
-from headrace.coordinator.transaction_records import TransactionMetadata, TransactionState, decode_transaction
+from headrace.coordinator.transactions.left import Ending, ending_of
+from headrace.coordinator.transactions.records import TransactionMetadata, TransactionState, decode_transaction
 from headrace.errors import ErrorCode, KafkaError
 
 KEY = b"\x00\x00\x00\x02id"

@@ -5,11 +5,11 @@ is compared with Kafka in tests/parity, and played from seeds in tests/simulatio
 from dataclasses import replace
 from typing import Any
 
-from headrace.coordinator.classic_group import ClassicGroup
-from headrace.coordinator.consumer_group import ConsumerGroup
-from headrace.coordinator.consumer_member import MemberState
-from headrace.coordinator.consumer_protocol import decode_assignment, encode_assignment
-from headrace.coordinator.states import GroupState
+from headrace.coordinator.groups.classic.group import ClassicGroup
+from headrace.coordinator.groups.classic.states import GroupState
+from headrace.coordinator.groups.consumer.group import ConsumerGroup
+from headrace.coordinator.groups.consumer.member import MemberState
+from headrace.coordinator.groups.consumer_protocol import decode_assignment, encode_assignment
 from headrace.errors import ErrorCode
 from tests.simulation.classic_client import subscription
 from tests.unit.coordinator.memory_log import MemoryLog

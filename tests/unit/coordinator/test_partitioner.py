@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.coordinator.partitioner import java_hash, partition_for
-from headrace.coordinator.records import GroupKey, OffsetKey, decode_key
+from headrace.coordinator.groups.records import GroupKey, OffsetKey, decode_key
+from headrace.coordinator.runtime.partitioner import java_hash, partition_for
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "consumer_offsets" / "records.jsonl"
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from headrace.coordinator.effects import Happening, Note
+from headrace.coordinator.groups.effects import Happening, Note
 from headrace.coordinator.rebalance_log import RebalanceLog
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.records import (
+from headrace.coordinator.groups.records import (
     CommittedOffset,
     GroupKey,
     GroupMetadata,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.effects import Happening, Note
-from headrace.coordinator.records import CommittedOffset, GroupKey, GroupMetadata, OffsetKey, encode
-from headrace.coordinator.requests import Join, Leaver, Sync
-from headrace.coordinator.runtime import GroupCoordinator
-from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.shards import wall_ms
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
+from headrace.coordinator.groups.effects import Happening, Note
+from headrace.coordinator.groups.records import CommittedOffset, GroupKey, GroupMetadata, OffsetKey, encode
+from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.runtime.shards import wall_ms
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header
 from headrace.wire.compression import Codec

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.coordinator.records import CommittedOffset, GroupKey, GroupMetadata, MemberMetadata, OffsetKey
-from headrace.coordinator.settings import GroupSettings
-from headrace.coordinator.shard import Decision, GroupShard
+from headrace.coordinator.groups.records import CommittedOffset, GroupKey, GroupMetadata, MemberMetadata, OffsetKey
+from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.groups.shard import Decision, GroupShard
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.driver import subscription
 

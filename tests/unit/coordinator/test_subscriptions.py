@@ -1,6 +1,6 @@
 """The hash of topics that a group subscribes to."""
 
-from headrace.coordinator.subscriptions import metadata_hash
+from headrace.coordinator.groups.subscriptions import metadata_hash
 from tests.unit.coordinator.fake_topics import FakeTopics
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.timers import Timers
+from headrace.coordinator.runtime.timers import Timers
 
 
 def test_timers_fire_in_order_of_their_deadlines() -> None:

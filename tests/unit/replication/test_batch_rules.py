@@ -4,7 +4,7 @@ import pytest
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import PreparedBatch, RecordsRefusedError, accept
-from headrace.storage.log_config import LogConfig
+from headrace.storage.log.config import LogConfig
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch, iter_records

@@ -14,8 +14,8 @@ from headrace.replication import group_commit
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDirs
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from headrace.wire.records import RecordData, build_batch
 from tests.support.flush_disk import Disk

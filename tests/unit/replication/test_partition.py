@@ -14,9 +14,9 @@ from headrace.replication import partition as partition_module
 from headrace.replication.batch_rules import Accepted, RecordsRefusedError
 from headrace.replication.partition import ALL_REPLICAS, AppendResult, Batch, Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.log_file import LogFile
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.files.log_file import LogFile
+from headrace.storage.log.config import LogConfig
 from headrace.types import Buffer, TopicPartition
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec

@@ -7,14 +7,14 @@ from typing import TypeVar
 from uuid import UUID
 
 from headrace.errors import KafkaError
-from headrace.storage.cleaner import Cleaner
-from headrace.storage.cleaner_process import CleanerProcess, CleaningFailedError
-from headrace.storage.cleaning_job import CleanedGroup, CleanedLog, CleaningJob
-from headrace.storage.log_cleaner import CleanerSettings, Compactable, LogCleaner
-from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.producer_snapshot import ProducerEntry
-from headrace.storage.segment import Segment
+from headrace.storage.cleaner.compaction import Cleaner
+from headrace.storage.cleaner.job import CleanedGroup, CleanedLog, CleaningJob
+from headrace.storage.cleaner.log_cleaner import CleanerSettings, Compactable, LogCleaner
+from headrace.storage.cleaner.process import CleanerProcess, CleaningFailedError
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.config import LogConfig
+from headrace.storage.log.producer_snapshot import ProducerEntry
+from headrace.storage.log.segment import Segment
 from headrace.types import TopicPartition
 from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.compression import Codec

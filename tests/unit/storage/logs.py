@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headrace.storage.log import Log
-from headrace.storage.log_config import LogConfig
-from headrace.storage.log_file import FileSlice
+from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.config import LogConfig
+from headrace.storage.log.log import Log
 from headrace.types import TopicPartition
 from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.compression import Codec

@@ -7,10 +7,7 @@ from uuid import UUID
 import pytest
 
 from headrace.errors import KafkaError
-from headrace.storage.atomic_file import replace_file
-from headrace.storage.checkpoint import CorruptCheckpointError, OffsetCheckpoint
-from headrace.storage.leader_epochs import EpochEntry, LeaderEpochs, read_entries
-from headrace.storage.meta_properties import (
+from headrace.storage.dirs.meta_properties import (
     MetaProperties,
     id_to_text,
     new_id,
@@ -18,8 +15,11 @@ from headrace.storage.meta_properties import (
     text_to_id,
     write_meta_properties,
 )
-from headrace.storage.partition_metadata import read_topic_id, write_topic_id
-from headrace.storage.producer_snapshot import (
+from headrace.storage.dirs.partition_metadata import read_topic_id, write_topic_id
+from headrace.storage.files.atomic_file import replace_file
+from headrace.storage.files.checkpoint import CorruptCheckpointError, OffsetCheckpoint
+from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
+from headrace.storage.log.producer_snapshot import (
     CorruptSnapshotError,
     ProducerEntry,
     read_snapshot,
@@ -27,7 +27,7 @@ from headrace.storage.producer_snapshot import (
     snapshots,
     write_snapshot,
 )
-from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
+from headrace.storage.log.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import TopicPartition
 
 TOPIC_ID = UUID("4f1c8f0e-6a1e-4c3b-9d54-0123456789ab")

@@ -8,9 +8,9 @@ from struct import pack
 import pytest
 
 from headrace.errors import KafkaError
-from headrace.storage.cleaner import Cleaner
-from headrace.storage.cleaning_job import CleaningJob, SourceSegment
-from headrace.storage.txn_index import AbortedTransaction, TransactionIndex
+from headrace.storage.cleaner.compaction import Cleaner
+from headrace.storage.cleaner.job import CleaningJob, SourceSegment
+from headrace.storage.log.txn_index import AbortedTransaction, TransactionIndex
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header, seal
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, assemble, build_batch, iter_records

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.waiting import wait_for
 
-WORKER = [sys.executable, "-m", "headrace.storage.cleaner_worker"]
+WORKER = [sys.executable, "-m", "headrace.storage.cleaner.worker"]
 REFUSED = b"{}\n"
 """A job that is answered at once, with an error."""
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.storage.disk_space import Marks
-from headrace.storage.log_cleaner import RETRY_MS, CleanerSettings
-from headrace.storage.producer_snapshot import ProducerEntry
+from headrace.storage.cleaner.log_cleaner import RETRY_MS, CleanerSettings
+from headrace.storage.dirs.disk_space import Marks
+from headrace.storage.log.producer_snapshot import ProducerEntry
 from headrace.wire.batch import DELETE_HORIZON_FLAG, batch_crc_ok
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
@@ -298,8 +298,8 @@ class TestFailures:
 
 def test_what_is_read_and_written_is_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("headrace.storage.cleaner_io.time.sleep", slept.append)
-    monkeypatch.setattr("headrace.storage.cleaner_io.time.monotonic", lambda: 1000.0)
+    monkeypatch.setattr("headrace.storage.cleaner.segments_io.time.sleep", slept.append)
+    monkeypatch.setattr("headrace.storage.cleaner.segments_io.time.monotonic", lambda: 1000.0)
     table.settings = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second=1000)
     table.put(("a", "v" * 400), ("b", "v" * 400))
     table.log.roll(NOW)

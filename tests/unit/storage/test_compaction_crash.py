@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.storage.cleaning_job import CleanedGroup, CleanedLog, CleaningJob
-from headrace.storage.log import Log
+from headrace.storage.cleaner.job import CleanedGroup, CleanedLog, CleaningJob
+from headrace.storage.log.log import Log
 from headrace.wire.records import Record, iter_records
 from tests.unit.storage.compaction import COMPACTED, TP, InlineProcess, Table
 from tests.unit.storage.logs import NOW, read_all
@@ -143,7 +143,7 @@ class TestTheLogChangesBeforeTheSwap:
         def truncate_first(_: Path) -> None:
             table.log.truncate_to(5)
 
-        monkeypatch.setattr("headrace.storage.log_cleaner.sync_directory", truncate_first)
+        monkeypatch.setattr("headrace.storage.cleaner.log_cleaner.sync_directory", truncate_first)
         assert table.compact()
         assert table.log.log_end_offset == 4
         self.assert_untouched(table)

@@ -5,8 +5,8 @@ from struct import pack
 
 import pytest
 
-from headrace.storage.producer_snapshot import ProducerEntry
-from headrace.storage.txn_index import AbortedTransaction
+from headrace.storage.log.producer_snapshot import ProducerEntry
+from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.wire.batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.storage.compaction import DAY, Table

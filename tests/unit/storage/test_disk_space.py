@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.storage.disk_space import DiskSpace, Marks, Room
+from headrace.storage.dirs.disk_space import DiskSpace, Marks, Room
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

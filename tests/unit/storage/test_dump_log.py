@@ -11,11 +11,11 @@ from uuid import UUID
 
 import pytest
 
-from headrace.storage.log import Log
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
-from headrace.storage.segment import Segment
-from headrace.storage.txn_index import AbortedTransaction
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.log import Log
+from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.segment import Segment
+from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
 from tests.unit.storage.compaction import Table

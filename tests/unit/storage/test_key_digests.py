@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.storage.key_digests import LONGEST_SUMMED, KeyDigests
+from headrace.storage.cleaner.key_digests import LONGEST_SUMMED, KeyDigests
 
 keys_of_any_size = st.lists(
     st.one_of(

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log import Log
-from headrace.storage.timestamps import time_of
+from headrace.storage.log.log import Log
+from headrace.storage.log.timestamps import time_of
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
 from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all, whole_end
@@ -444,7 +444,7 @@ class TestFlushing:
     ) -> None:
         append(log, 5)
         append(log, 5)
-        monkeypatch.setattr("headrace.storage.flushed_log.sync_directory", lambda _: log.truncate_to(5))
+        monkeypatch.setattr("headrace.storage.log.flushed_log.sync_directory", lambda _: log.truncate_to(5))
         log.flush()
         assert log.recovery_point == 0
 

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.partition_dir import DELETE_SUFFIX, parse_name, retired_name
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.dirs.partition_dir import DELETE_SUFFIX, parse_name, retired_name
+from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from tests.unit.storage.logs import NOW, SMALL, append, offsets, read_all
 
@@ -78,7 +78,7 @@ class TestOwnership:
         with pytest.raises(KafkaError):
             open_dirs(tmp_path)
         code = (
-            "import sys; from pathlib import Path; from headrace.storage.log_dirs import LogDirs\n"
+            "import sys; from pathlib import Path; from headrace.storage.dirs.log_dirs import LogDirs\n"
             "LogDirs.open([Path(sys.argv[1])], broker_id=0)"
         )
         other = subprocess.run(
@@ -268,7 +268,7 @@ def test_a_log_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
 def test_the_restart_of_the_machine_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     boot = tmp_path / "boot_id"
     boot.write_text("first")
-    monkeypatch.setattr("headrace.storage.log_dir._BOOT_ID", boot)
+    monkeypatch.setattr("headrace.storage.dirs.log_dir._BOOT_ID", boot)
     seen = []
     for life in ("first", "first", "second"):
         boot.write_text(life)

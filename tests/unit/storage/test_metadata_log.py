@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.adoption.metadata_log import DIRECTORY, read_metadata_log
 from headrace.errors import KafkaError
-from headrace.storage.metadata_log import DIRECTORY, read_metadata_log
 from headrace.wire.batch import CONTROL_FLAG
 from headrace.wire.records import RecordData, build_batch
 

@@ -7,12 +7,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from headrace.storage import offset_map as offset_map_module
-from headrace.storage.fates import BYTES_PER_OFFSET, LIVE, SUPERSEDED, TOMBSTONE
-from headrace.storage.key_digests import Digests, KeyDigests
-from headrace.storage.offset_map import BYTES_PER_KEY, OffsetMap
+from headrace.storage.cleaner import offset_map as offset_map_module
+from headrace.storage.cleaner.columns import Bytes, Integers
+from headrace.storage.cleaner.fates import BYTES_PER_OFFSET, LIVE, SUPERSEDED, TOMBSTONE
+from headrace.storage.cleaner.key_digests import Digests, KeyDigests
+from headrace.storage.cleaner.offset_map import BYTES_PER_KEY, OffsetMap
 from headrace.wire.batch import BatchHeader, parse_header
-from headrace.wire.record_columns import Bytes, Integers
 from headrace.wire.records import RecordData, build_batch, uncompressed_body
 
 COUNT = 500

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.log_file import LogFile
-from headrace.storage.open_files import OpenFiles
+from headrace.storage.files.log_file import LogFile
+from headrace.storage.files.open_files import OpenFiles
 
 
 class Owner:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.fates import BYTES_PER_OFFSET
-from headrace.storage.offset_map import OffsetMap
-from headrace.storage.plain_offset_map import BYTES_PER_KEY, PlainOffsetMap
+from headrace.storage.cleaner.fates import BYTES_PER_OFFSET
+from headrace.storage.cleaner.offset_map import OffsetMap
+from headrace.storage.cleaner.plain_offset_map import BYTES_PER_KEY, PlainOffsetMap
+from headrace.storage.cleaner.spans import batch_of, survivors
 from headrace.wire.batch import BatchHeader, parse_header
-from headrace.wire.record_spans import batch_of, survivors
 from headrace.wire.records import RecordData, build_batch, uncompressed_body
 from tests.unit.storage.compaction import Table
 
@@ -116,7 +116,7 @@ def test_a_log_is_compacted_to_the_same_bytes(tmp_path: Path, monkeypatch: pytes
     logs = []
     for name in ("with", "without"):
         if name == "without":
-            monkeypatch.setitem(sys.modules, "headrace.storage.offset_map", None)
+            monkeypatch.setitem(sys.modules, "headrace.storage.cleaner.offset_map", None)
         (tmp_path / name).mkdir()
         table, chance = Table(tmp_path / name), random.Random(3)
         for _ in range(60):

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from headrace.storage.log import Log
-from headrace.storage.log_dirs import LogDirs
-from headrace.storage.open_transactions import OpenTransactions
-from headrace.storage.producer_snapshot import ProducerEntry, write_snapshot
-from headrace.storage.txn_index import AbortedTransaction
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.log import Log
+from headrace.storage.log.open_transactions import OpenTransactions
+from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.types import TopicPartition
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.records import RecordData, build_batch

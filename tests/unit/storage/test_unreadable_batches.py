@@ -43,7 +43,7 @@ BAD: dict[str, Callable[[int], bytes]] = {
 def test_the_rest_of_the_log_is_cleaned(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headrace.storage.cleaner._MOST_UNPACKED", 1_000_000)
+    monkeypatch.setattr("headrace.storage.cleaner.compaction._MOST_UNPACKED", 1_000_000)
     caplog.set_level(logging.WARNING)
     table = Table(tmp_path)
     for number in range(30):

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from headrace.cli.main import app
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log import Log
-from headrace.storage.verification import Finding, verify_partition
+from headrace.storage.dirs.verification import Finding, verify_partition
+from headrace.storage.log.log import Log
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
 from tests.support.wire_client import WireClient

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.cleaner.columns import columns_of
 from headrace.wire.batch import BatchHeader, parse_header
-from headrace.wire.record_columns import columns_of
 from headrace.wire.records import RecordData, build_batch, records_of, uncompressed_body
 
 TIME = 1_700_000_000_000

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.storage.cleaner.columns import columns_of
+from headrace.storage.cleaner.spans import batch_of, only_record, survivors
 from headrace.wire.batch import BatchHeader, parse_header
-from headrace.wire.record_columns import columns_of
-from headrace.wire.record_spans import batch_of, only_record, survivors
 from headrace.wire.records import RecordData, build_batch, records_of, uncompressed_body
 
 TIME = 1_700_000_000_000

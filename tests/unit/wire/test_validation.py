@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.cleaner.record_sizes import RECORD_SIZES
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
 from headrace.wire.record_checks import MIN_RECORD
-from headrace.wire.record_sizes import RECORD_SIZES
 from headrace.wire.records import RecordData, build_batch, put_varint
 from headrace.wire.validation import validate_produced
 

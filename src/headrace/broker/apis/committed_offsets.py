@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import Any, Protocol
 from uuid import UUID
 
-from headrace.broker.context import Handler, RawReply, RequestContext
-from headrace.coordinator.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
-from headrace.coordinator.runtime import GroupCoordinator
-from headrace.coordinator.shard import OffsetToCommit
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.groups.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
+from headrace.coordinator.groups.shard import OffsetToCommit
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler, RawReply, RequestContext
 from headrace.slices import Steps, chunks, in_slices
 from headrace.types import Request, new_tuple
 from headrace.wire.apis import ApiKey

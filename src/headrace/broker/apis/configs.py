@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from headrace.broker.answer_cache import AnswerCache
 from headrace.broker.apis import loggers
+from headrace.broker.apis.answer_cache import AnswerCache
 from headrace.broker.apis.config_changes import alter_config, check_names, replace_config
 from headrace.broker.apis.config_entries import (
     Entry,
@@ -16,7 +16,6 @@ from headrace.broker.apis.config_entries import (
     group_entries,
     topic_entries,
 )
-from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.cluster import topic_names
 from headrace.cluster.controller import Alteration, Controller
 from headrace.cluster.image import (
@@ -29,6 +28,7 @@ from headrace.cluster.image import (
 from headrace.cluster.topic_changes import check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Pace, Steps, counted
 from headrace.types import Request
 from headrace.wire.apis import ApiKey, item_encoder

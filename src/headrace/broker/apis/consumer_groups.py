@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, Final
 
-from headrace.broker.context import Handler, RequestContext
-from headrace.coordinator.consumer_group import ConsumerGroup
-from headrace.coordinator.consumer_member import ConsumerMember, Partitions, TopicIdPartition
-from headrace.coordinator.consumer_requests import ConsumerHeartbeat
-from headrace.coordinator.runtime import GroupCoordinator
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.groups.consumer.group import ConsumerGroup
+from headrace.coordinator.groups.consumer.member import ConsumerMember, Partitions, TopicIdPartition
+from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler, RequestContext
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields

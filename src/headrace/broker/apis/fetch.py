@@ -12,14 +12,14 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.broker.context import ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions, PartitionKey
-from headrace.broker.turns import Turns
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.growth import UNKNOWN_SIZE
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.storage.log_file import FileSlice
+from headrace.server.context import ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.server.turns import Turns
+from headrace.storage.files.log_file import FileSlice
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import put_count, put_string, put_unsigned_varint
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from headrace.broker.context import Handler, RequestContext
-from headrace.coordinator.classic_group import ClassicGroup
-from headrace.coordinator.membership import ClassicMember
-from headrace.coordinator.runtime import GroupCoordinator
-from headrace.coordinator.shard import Group
-from headrace.coordinator.states import GroupState
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.groups.classic.group import ClassicGroup
+from headrace.coordinator.groups.classic.membership import ClassicMember
+from headrace.coordinator.groups.classic.states import GroupState
+from headrace.coordinator.groups.shard import Group
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler, RequestContext
 from headrace.slices import Steps, in_slices
 from headrace.types import Request
 from headrace.wire.apis import ApiKey

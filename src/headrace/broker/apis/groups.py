@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from headrace.broker.context import Handler, RequestContext
-from headrace.coordinator.effects import JoinResult, SyncResult
-from headrace.coordinator.requests import Join, Leaver, Sync
-from headrace.coordinator.runtime import GroupCoordinator
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
+from headrace.coordinator.groups.effects import JoinResult, SyncResult
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler, RequestContext
 from headrace.slices import Steps, chunks, in_slices
 from headrace.types import Request
 from headrace.wire.apis import ApiKey

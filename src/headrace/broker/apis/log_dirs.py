@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.broker.log_mover import LogMover
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Steps, chunks, in_slices
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Hashable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
-from headrace.broker.answer_cache import AnswerCache
+from headrace.broker.apis.answer_cache import AnswerCache
 from headrace.broker.apis.partition_fragments import DESCRIBED, BrokersSeen, encode_partitions, metadata_layout
-from headrace.broker.context import Answer, Handler, RawReply, Reply, RequestContext
 from headrace.cluster import topic_names
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import NO_LEADER, BrokerImage, MetadataImage, TopicImage
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Answer, Handler, RawReply, Reply, RequestContext
 from headrace.slices import Steps, finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey, item_encoder, schema

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Pace
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.cluster.image import MetadataImage, PartitionImage
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler, Reply, RequestContext
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields

@@ -11,9 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from headrace.broker.context import NO_REPLY, RawReply, Reply, RequestContext
-from headrace.broker.dispatch import Replies
-from headrace.broker.frames import InvalidRequestError
 from headrace.broker.large_batches import Large, LargeBatches, Prepared
 from headrace.broker.slow_disk import STALL_NS, SlowDisk
 from headrace.cluster.topic_names import is_internal
@@ -22,7 +19,10 @@ from headrace.replication.batch_rules import PreparedBatch, RecordsRefusedError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import ALL_REPLICAS, AppendResult, NoRoomError, Partition
 from headrace.replication.replica_manager import OfflineError, ReplicaManager
-from headrace.storage.log_config import LogConfig
+from headrace.server.context import NO_REPLY, RawReply, Reply, RequestContext
+from headrace.server.dispatch import Replies
+from headrace.server.frames import InvalidRequestError
+from headrace.storage.log.config import LogConfig
 from headrace.types import new_tuple
 from headrace.wire.compression import Codec
 from headrace.wire.encoder import put_count, put_string

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.broker.apis.config_entries import Entry, topic_entries
-from headrace.broker.context import Handler, Reply, RequestContext
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import TopicImage
 from headrace.cluster.topic_changes import NewPartitions, NewTopic, check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Pace, counted
 from headrace.types import Request
 from headrace.wire.apis import ApiKey

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.group_history.progress import GroupProgress, TopicProgress, from_bytes
-from headrace.broker.group_history.standing import Standing, Trend, combined, total_of
+from headrace.monitoring.groups.progress import GroupProgress, TopicProgress, from_bytes
+from headrace.monitoring.groups.standing import Standing, Trend, combined, total_of
 
 NOW = 1_700_000_000_000
 

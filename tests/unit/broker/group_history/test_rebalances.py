@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.broker.group_history.events import Event
-from headrace.broker.group_history.rebalances import event_json, timeline_of
-from headrace.coordinator.effects import Happening, Note
+from headrace.coordinator.groups.effects import Happening, Note
+from headrace.monitoring.groups.events import Event
+from headrace.monitoring.groups.rebalances import event_json, timeline_of
 from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver
 from tests.unit.coordinator.test_consumer_runtime import beat
 from tests.unit.coordinator.test_runtime import SETTINGS, World

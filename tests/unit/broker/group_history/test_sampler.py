@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.group_history.members import reads_of
-from headrace.broker.group_history.recorder import GroupHistory
-from headrace.broker.group_history.sampler import GroupSampler, Reset, Wanted, look_up
-from headrace.broker.group_history.standing import Trend
-from headrace.coordinator.classic_group import ClassicGroup
-from headrace.coordinator.consumer_group import ConsumerGroup
-from headrace.coordinator.consumer_protocol import encode_assignment
-from headrace.coordinator.consumer_requests import ConsumerHeartbeat
-from headrace.coordinator.effects import Happening, Note
-from headrace.coordinator.membership import ClassicMember
-from headrace.coordinator.records import CommittedOffset
-from headrace.coordinator.requests import Leaver
-from headrace.coordinator.runtime import GroupCoordinator
-from headrace.coordinator.settings import GroupSettings
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.groups.classic.group import ClassicGroup
+from headrace.coordinator.groups.classic.membership import ClassicMember
+from headrace.coordinator.groups.classic.requests import Leaver
+from headrace.coordinator.groups.consumer.group import ConsumerGroup
+from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat
+from headrace.coordinator.groups.consumer_protocol import encode_assignment
+from headrace.coordinator.groups.effects import Happening, Note
+from headrace.coordinator.groups.records import CommittedOffset
+from headrace.coordinator.groups.settings import GroupSettings
+from headrace.monitoring.groups.members import reads_of
+from headrace.monitoring.groups.recorder import GroupHistory
+from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up
+from headrace.monitoring.groups.standing import Trend
 from headrace.replication.partition import Partition
 from headrace.types import TopicPartition
 from tests.unit.coordinator.fake_topics import FakeTopics

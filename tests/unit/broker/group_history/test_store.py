@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.group_history.events import Event
-from headrace.broker.group_history.store import HistoryStore, Samples
+from headrace.monitoring.groups.events import Event
+from headrace.monitoring.groups.store import HistoryStore, Samples
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000

@@ -1,0 +1,90 @@
+"""Directories that a broker finds: where the metadata is, and how to serve what Kafka, or a loss, left there."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.wording import count
+
+if TYPE_CHECKING:
+    from headrace.adoption.kafka_cluster import KafkaCluster
+    from headrace.adoption.plan import Adoption
+
+log = logging.getLogger(__name__)
+
+METADATA_FILE: Final = "metadata.db"
+
+
+def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
+    """What a new metadata store is to know of partitions that lie in the log directories.
+
+    Raises KafkaError where they cannot be served as a whole; nothing has been changed by then.
+    """
+    elsewhere = config.metadata_log_dir
+    metadata_log = log_dirs.owned.metadata_log(Path(elsewhere) if elsewhere else None)
+    if metadata_log is None and not log_dirs.partitions():
+        return None
+    cluster = None
+    if metadata_log is not None:
+        from headrace.adoption.kraft_records import replay
+
+        cluster = replay(metadata_log.records)
+        if metadata_log.torn_bytes:
+            log.warning(
+                "%s ends with %d bytes of a batch that was never finished, and so never came into force",
+                metadata_log.path,
+                metadata_log.torn_bytes,
+            )
+    adoption = plan_adoption(log_dirs, cluster, config)
+    log.warning("Adopting %s", adoption.summary())
+    for topic in adoption.topics:
+        log.info("Adopting topic %s, id %s, %s", topic.name, topic.topic_id, count(len(topic.partitions), "partition"))
+    for line in adoption.left_out:
+        log.warning("Not adopted: %s", line)
+    return adoption
+
+
+def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: BrokerConfig) -> "Adoption":
+    """How to serve what lies in directories that no metadata of Headrace knows; `cluster` is what Kafka knew.
+
+    Raises KafkaError where that cannot be served as a whole.
+    """
+    from headrace.adoption.plan import FoundPartition, adopt
+
+    log_dirs.found.check_readable()
+    found = (
+        FoundPartition(
+            *each,
+            log_dirs.found.stated_topic_id(each),
+            log_dirs.found.leader_epoch(each),
+            log_dirs.cleaned_upto(each) is not None,
+        )
+        for each in log_dirs.partitions()
+    )
+    return adopt(found, cluster, config, log_dirs.owned.identities)
+
+
+def metadata_file(directories: Sequence[Path]) -> Path:
+    """Where the metadata is, or else has to be: in the directory that has it, in whatever order they are named.
+
+    Raises KafkaError(kafka_storage_error) where two have it, one from before the other was lost and came back.
+    """
+    found = [each / METADATA_FILE for each in directories if _is_there(each / METADATA_FILE)]
+    if len(found) > 1:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error,
+            f"there is metadata in {' and in '.join(map(str, found))}: move away what is older or not this broker's",
+        )
+    return found[0] if found else directories[0] / METADATA_FILE
+
+
+def _is_there(path: Path) -> bool:
+    """Whether the file exists; a directory that cannot be looked into is told of when it is locked."""
+    try:
+        return path.exists()
+    except OSError:
+        return False

@@ -1,0 +1,104 @@
+"""Directories that change hands between Headrace and Kafka 3.x with ZooKeeper, while neither runs: what each keeps
+outside of the log directories is carried from the one to the other.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from headrace.adoption.found_directories import METADATA_FILE, metadata_file, plan_adoption
+from headrace.adoption.plan import Adoption
+from headrace.adoption.zookeeper_tree import ZooKeeperTree, check_idle, read_cluster, write_tree
+from headrace.cluster.controller import Controller
+from headrace.cluster.store import StoreError
+from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster, read_tree
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.replica_manager import now_ms
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.dirs.meta_properties import noted_broker_id
+
+HANDED_OVER: Final = f"{METADATA_FILE}.handed-over"
+_ZOOKEEPER_VERSION: Final = 0
+"""Of `meta.properties`, which Kafka with ZooKeeper refuses in any other."""
+
+
+def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, int]:
+    """Let Kafka with ZooKeeper have the directories: broker id, cluster id and how many topics go with them.
+
+    What Headrace knows of topics, settings and producer ids is in ZooKeeper then. Can be repeated after a failure.
+    Raises KafkaError.
+    """
+    broker_id = noted_broker_id(directories)
+    metadata = metadata_file(directories)
+    cluster_id = _founded(metadata)
+    if broker_id is None or cluster_id is None:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error,
+            f"{', '.join(map(str, directories))} has no data of Headrace ({METADATA_FILE}): nothing to hand over",
+        )
+    log_dirs = LogDirs.survey(directories, broker_id=broker_id, cluster_id=cluster_id)
+    try:
+        nodes = read_tree(metadata)
+        with ZooKeeperTree(zookeeper) as tree:
+            check_idle(tree)
+            write_tree(tree, nodes, broker_id)
+        log_dirs.owned.identify_as(_ZOOKEEPER_VERSION)
+        metadata.replace(metadata.with_name(HANDED_OVER))
+    except (OSError, StoreError) as error:
+        raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+    finally:
+        log_dirs.close({})
+    topics = sum(1 for path in nodes if path.startswith("/brokers/topics/") and path.count("/") == 3)
+    return broker_id, cluster_id, topics
+
+
+def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig) -> Adoption:
+    """Take directories from Kafka with ZooKeeper, with what it knows of topics, settings and producer ids.
+
+    The directories' own files stay as they are until a broker starts on them. Raises KafkaError.
+    """
+    broker_id = noted_broker_id(directories)
+    if broker_id is None:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error,
+            f"{', '.join(map(str, directories))} has no meta.properties: it is no log directory of a broker",
+        )
+    metadata = metadata_file(directories)
+    if _founded(metadata) is not None:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error,
+            f"{metadata} is there: Headrace has the directory already. To take what Kafka did with it since, move that "
+            "file away",
+        )
+    config.take_node_id(broker_id)
+    with ZooKeeperTree(zookeeper) as tree:
+        cluster_id = tree.cluster_id()
+        if cluster_id is None:
+            raise KafkaError(ErrorCode.inconsistent_cluster_id, f"ZooKeeper {zookeeper} has no Kafka cluster")
+        check_idle(tree)
+        cluster = read_cluster(tree)
+    log_dirs = LogDirs.survey(directories, broker_id=config.node_id, cluster_id=cluster_id)
+    try:
+        adoption = plan_adoption(log_dirs, cluster, config)
+        asyncio.run(_found(metadata_file(log_dirs.directories), cluster_id, adoption, config))
+    finally:
+        log_dirs.close({})
+    return adoption
+
+
+async def _found(metadata: Path, cluster_id: str, adoption: Adoption, config: BrokerConfig) -> None:
+    try:
+        controller = Controller(EmbeddedStore(metadata), config, now_ms=now_ms)
+        await controller.start(cluster_id, adoption)
+        await controller.close()
+    except StoreError as error:
+        raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+
+def _founded(metadata: Path) -> str | None:
+    try:
+        return founded_cluster(metadata)
+    except StoreError as error:
+        raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error

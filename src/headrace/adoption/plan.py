@@ -1,0 +1,309 @@
+"""Decides which topics a broker makes of directories that no metadata store knows, such as Kafka's. Pure.
+
+Whatever does not add up is an error that says what to do: nothing has been changed by then.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from headrace.adoption.kafka_cluster import KafkaCluster, KafkaPartition
+from headrace.cluster import topic_names, znodes
+from headrace.cluster.drafts import Change
+from headrace.cluster.image import (
+    BROKER_CONFIG,
+    GROUP_CONFIG,
+    TOPIC_CONFIG,
+    ConfigResource,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from headrace.cluster.store import Create, Operation, Set
+from headrace.cluster.topic_changes import internal_topic, new_topic_id, topic_nodes
+from headrace.config import BrokerConfig, ConfigError, check_dynamic, parse_topic_overrides
+from headrace.config.group import parse_client_metrics, parse_group_overrides
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wording import count
+
+PARTIAL: Final = "headrace.adopt.partial"
+_UNASSIGNED_DIRECTORIES: Final = 100
+"""Ids of log directories below this number are Kafka's words for 'not assigned', 'lost' and 'being moved'."""
+_SHOWN: Final = 5
+_KEEP_EVERYTHING: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""For a topic whose settings are lost: a default that deletes what its owner meant to keep cannot be undone."""
+_COMPACT: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
+
+
+class FoundPartition(NamedTuple):
+    """A partition found in a log directory: `topic_id` None where its files do not say, `leader_epoch` -1 likewise.
+
+    `is_compacted` where a cleaner has noted that it worked on it.
+    """
+
+    topic: str
+    partition: int
+    topic_id: uuid.UUID | None
+    leader_epoch: int
+    is_compacted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What a new metadata store begins with. `left_out` has a line for each thing that was found and not adopted."""
+
+    source: str
+    topics: tuple[TopicImage, ...] = ()
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    next_producer_id: int | None = None
+    left_out: tuple[str, ...] = ()
+
+    def summary(self) -> str:
+        """One line for the operator."""
+        partitions = sum(len(topic.partitions) for topic in self.topics)
+        settings = sum(map(len, self.configs.values()))
+        return (
+            f"{count(len(self.topics), 'topic')}, {count(partitions, 'partition')} and {count(settings, 'setting')}"
+            f" from {self.source}"
+        )
+
+
+def adopt(
+    found: Iterable[FoundPartition],
+    cluster: KafkaCluster | None,
+    config: BrokerConfig,
+    directory_ids: Collection[uuid.UUID],
+) -> Adoption:
+    """Topics, on this broker alone, of what lies in its log directories, whose ids are `directory_ids`.
+
+    `cluster` is what the cluster knew of them, where that is there: without it topics keep everything until they get
+    settings. Raises KafkaError for what cannot be adopted as a whole.
+    """
+    partitions: dict[str, dict[int, FoundPartition]] = {}
+    for each in found:
+        if topic_names.is_valid(each.topic) and each.topic != topic_names.RESERVED:
+            partitions.setdefault(each.topic, {})[each.partition] = each
+    if cluster is None:
+        return _adopt_directories(partitions, config)
+    return _adopt_cluster(partitions, cluster, config, directory_ids)
+
+
+def adopted(image: MetadataImage, adoption: Adoption, broker_id: int) -> Change:
+    """What writes the adoption into a tree that has nothing but its fixed nodes."""
+    operations: list[Operation] = []
+    for resource, values in adoption.configs.items():
+        if resource.kind != TOPIC_CONFIG:
+            operations.append(Create(znodes.config_path(resource), znodes.encode_config(values)))
+    for topic in adoption.topics:
+        overrides = adoption.configs.get(ConfigResource(TOPIC_CONFIG, topic.name), {})
+        operations.extend(topic_nodes(image, topic, overrides))
+    if adoption.next_producer_id:
+        block = znodes.encode_producer_ids(broker_id, 0, adoption.next_producer_id - 1)
+        operations.append(Set(znodes.PRODUCER_ID_BLOCK, block))
+    return Change(operations, image.with_topics(adoption.topics).with_configs(adoption.configs))
+
+
+# -- without metadata --------------------------------------------------------------------------------------------------
+
+
+def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], config: BrokerConfig) -> Adoption:
+    topics: list[TopicImage] = []
+    configs: dict[ConfigResource, Mapping[str, str]] = {}
+    gaps: list[str] = []
+    taken: dict[uuid.UUID, str] = {}
+    for name, present in partitions.items():
+        ids = {each.topic_id for each in present.values() if each.topic_id is not None}
+        if len(ids) > 1:
+            raise _refused(
+                f"the directories of topic {name} have different topic ids ({', '.join(sorted(map(str, ids)))}): some "
+                "are left from a deleted topic of that name. Move those away"
+            )
+        topic_id = ids.pop() if ids else new_topic_id(taken)
+        if topic_id in taken:
+            raise _refused(f"topics {taken[topic_id]} and {name} have the same topic id {topic_id}: move one away")
+        taken[topic_id] = name
+        gaps += [f"{name}-{index}" for index in range(max(present)) if index not in present]
+        epochs = [present[index].leader_epoch if index in present else -1 for index in range(max(present) + 1)]
+        topics.append(_on_this_broker(name, topic_id, epochs, config))
+        overrides = _KEEP_EVERYTHING
+        if name in (topic_names.GROUP_OFFSETS, topic_names.TRANSACTION_STATE):
+            known = internal_topic(name, config, 1).configs
+            overrides = {key: value for key, value in known.items() if value}
+        elif any(each.is_compacted for each in present.values()):
+            overrides = _COMPACT
+        configs[ConfigResource(TOPIC_CONFIG, name)] = overrides
+    if gaps and not config.headrace_adopt_partial:
+        raise _refused(
+            f"there is no directory of {_listed(gaps)}, though there is one of a later partition: name all log.dirs "
+            f"that the broker had, or start with {PARTIAL}=true to make those partitions anew, empty"
+        )
+    left_out = (
+        "the settings of topics, which are not in the directories: nothing expires until you set retention.ms. "
+        "`headrace takeover` brings them from ZooKeeper; where Kafka's metadata log is in a directory of its own, name "
+        "that with metadata.log.dir"
+    )
+    return Adoption(
+        source="the log directories", topics=tuple(topics), configs=configs, left_out=(left_out,) if topics else ()
+    )
+
+
+# -- from what the cluster knew ----------------------------------------------------------------------------------------
+
+
+def _adopt_cluster(
+    partitions: Mapping[str, Mapping[int, FoundPartition]],
+    cluster: KafkaCluster,
+    config: BrokerConfig,
+    directory_ids: Collection[uuid.UUID],
+) -> Adoption:
+    left_out = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in cluster.left_behind.items() if count > 0]
+    configs = _usable_configs(cluster, config, left_out)
+    _check_tiers(cluster)
+    _check_known(partitions, cluster)
+    _check_replicas(partitions, cluster, config, directory_ids)
+    topics = []
+    for name, topic_id in cluster.topics.items():
+        members = cluster.partitions[topic_id]
+        if sorted(members) != list(range(len(members))):
+            raise _refused(f"the cluster's metadata has partitions {sorted(members)} of topic {name}, with a gap")
+        present = partitions.get(name, {})
+        epochs = [
+            max(members[index].leader_epoch, present[index].leader_epoch if index in present else -1)
+            for index in range(len(members))
+        ]
+        topics.append(_on_this_broker(name, topic_id, epochs, config))
+    return Adoption(
+        source=cluster.source,
+        topics=tuple(topics),
+        configs=configs,
+        next_producer_id=cluster.next_producer_id,
+        left_out=tuple(left_out),
+    )
+
+
+def _check_tiers(cluster: KafkaCluster) -> None:
+    tiered = [
+        resource.name
+        for resource, values in cluster.configs.items()
+        if resource.kind == TOPIC_CONFIG and values.get("remote.storage.enable", "").strip().lower() == "true"
+    ]
+    if tiered:
+        raise _refused(
+            f"{_listed(tiered)} keep older records in tiered storage (remote.storage.enable=true), which Headrace "
+            "cannot read. Bring the records back under Kafka: copy them into a topic without tiered storage, then "
+            "delete the tiered one"
+        )
+
+
+def _check_known(partitions: Mapping[str, Mapping[int, FoundPartition]], cluster: KafkaCluster) -> None:
+    """What a deletion left behind is known; anything else that the metadata does not have is not understood."""
+    unknown = []
+    for name, present in partitions.items():
+        topic_id = cluster.topics.get(name)
+        members = cluster.partitions[topic_id] if topic_id is not None else {}
+        for index, each in present.items():
+            is_left_over = each.topic_id is not None and each.topic_id in cluster.removed
+            is_member = index in members and each.topic_id in (None, topic_id)
+            if not is_left_over and not is_member:
+                unknown.append(f"{name}-{index}")
+    if unknown:
+        raise _refused(
+            f"the cluster's metadata does not know {_listed(unknown)}, whose directories are here. Move away what "
+            "is from elsewhere; where it belongs to the cluster, the metadata lacks its end: restore it from a copy"
+        )
+
+
+def _check_replicas(
+    partitions: Mapping[str, Mapping[int, FoundPartition]],
+    cluster: KafkaCluster,
+    config: BrokerConfig,
+    directory_ids: Collection[uuid.UUID],
+) -> None:
+    shared, elsewhere, missing = [], [], []
+    for name, topic_id in cluster.topics.items():
+        for index, partition in cluster.partitions[topic_id].items():
+            if config.node_id not in partition.replicas:
+                elsewhere.append(f"{name}-{index}")
+                continue
+            if len(partition.replicas) > 1:
+                shared.append(f"{name}-{index}")
+            if index not in partitions.get(name, {}):
+                missing.append((f"{name}-{index}", _directory_of(partition, config.node_id)))
+    if (shared or elsewhere) and not config.headrace_adopt_partial:
+        what = [f"{_listed(elsewhere)} are only on other brokers"] if elsewhere else []
+        what += [f"{_listed(shared)} have replicas on other brokers too"] if shared else []
+        raise _refused(
+            f"the directory is one broker's of a cluster of several: {', and '.join(what)}. Move every partition to "
+            f"broker {config.node_id} alone first (kafka-reassign-partitions.sh) and stop it cleanly, or start with "
+            f"{PARTIAL}=true to go on with the replicas that are here; partitions without one begin empty"
+        )
+    for name, directory in missing:
+        if directory is not None and directory not in directory_ids:
+            raise _refused(
+                f"{name} is in the log directory with id {znodes.encode_id(directory)} (see directory.id in "
+                "meta.properties), which is not among log.dirs. Name all directories that the broker had"
+            )
+    if missing and not config.headrace_adopt_partial:
+        names = [name for name, _ in missing]
+        raise _refused(
+            f"the cluster's metadata has {_listed(names)} on this broker, but there is no directory of it. Restore "
+            f"it, name all log.dirs that the broker had, or start with {PARTIAL}=true to begin it empty"
+        )
+
+
+def _directory_of(partition: KafkaPartition, broker_id: int) -> uuid.UUID | None:
+    if len(partition.directories) != len(partition.replicas):
+        return None
+    directory = partition.directories[partition.replicas.index(broker_id)]
+    return directory if directory.int >= _UNASSIGNED_DIRECTORIES else None
+
+
+def _usable_configs(
+    cluster: KafkaCluster, config: BrokerConfig, left_out: list[str]
+) -> dict[ConfigResource, Mapping[str, str]]:
+    """The settings that this broker knows; a line in `left_out` for each other one."""
+    configs: dict[ConfigResource, Mapping[str, str]] = {}
+    for resource, values in cluster.configs.items():
+        if resource.kind == TOPIC_CONFIG and resource.name not in cluster.topics:
+            continue
+        if resource.kind == BROKER_CONFIG and resource.name not in ("", str(config.node_id)):
+            continue
+        check = _CHECKS.get(resource.kind, parse_client_metrics)
+        usable = {}
+        for key, value in values.items():
+            try:
+                if resource.kind == BROKER_CONFIG:
+                    check_dynamic(key, value, per_broker=bool(resource.name))
+                elif key != "remote.storage.enable":
+                    check({key: value})
+            except ConfigError as error:
+                left_out.append(f"{key}={value} of {resource.kind} {resource.name or '(default)'}: {error}")
+            else:
+                usable[key] = value
+        if usable:
+            configs[resource] = usable
+    return configs
+
+
+_CHECKS: Final[Mapping[str, Callable[[Mapping[str, str]], object]]] = {
+    TOPIC_CONFIG: parse_topic_overrides,
+    GROUP_CONFIG: parse_group_overrides,
+}
+
+
+def _on_this_broker(name: str, topic_id: uuid.UUID, epochs: Iterable[int], config: BrokerConfig) -> TopicImage:
+    replicas = (config.node_id,)
+    partitions = tuple(PartitionImage(config.node_id, max(epoch, 0), replicas, replicas) for epoch in epochs)
+    return TopicImage(name, topic_id, partitions)
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _refused(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.kafka_storage_error, f"The directory cannot be adopted, and was not changed: {why}.")

@@ -1,0 +1,1 @@
+"""Implementations of the metadata store port (`cluster/store.py`)."""

@@ -1,0 +1,1 @@
+"""Consumer groups in both protocols, and their committed offsets."""

@@ -1,0 +1,301 @@
+"""What the log says of one group of the consumer protocol: `replay` alone changes it, live and on recovery alike."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from headrace.coordinator.groups.consumer.member import (
+    LEAVE_EPOCH,
+    ConsumerMember,
+    MemberState,
+    Partitions,
+    TopicIdPartition,
+)
+from headrace.coordinator.groups.consumer.records import (
+    AssignmentEpoch,
+    ConsumerGroupKey,
+    ConsumerKey,
+    ConsumerValue,
+    CurrentAssignment,
+    CurrentAssignmentKey,
+    GroupEpoch,
+    MemberKey,
+    MemberSubscription,
+    PartitionMetadataKey,
+    RegexKey,
+    ResolvedRegex,
+    TargetAssignment,
+    TargetAssignmentKey,
+    TargetMemberKey,
+)
+from headrace.coordinator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from headrace.coordinator.groups.settings import GroupSettings
+from headrace.errors import ErrorCode, KafkaError
+
+FIRST_EPOCH: Final = 1
+NO_PARTITIONS: Final[Partitions] = frozenset()
+
+ConsumerDecision: TypeAlias = list[tuple[ConsumerKey, ConsumerValue | None]]
+
+
+class ConsumerGroupState(StrEnum):
+    """By the names that ConsumerGroupDescribe and ListGroups show."""
+
+    EMPTY = "Empty"
+    """No members; the group may hold offsets."""
+    ASSIGNING = "Assigning"
+    """A new target assignment is to be computed."""
+    RECONCILING = "Reconciling"
+    """Members are on their way to the target assignment."""
+    STABLE = "Stable"
+    """Every member has what the target assignment gives it."""
+
+
+class ConsumerState:
+    """Epochs, members and assignments of a group."""
+
+    def __init__(self, group_id: str, settings: GroupSettings) -> None:
+        self.group_id = group_id
+        self._settings = settings
+        self.epoch = FIRST_EPOCH
+        self.assignment_epoch = FIRST_EPOCH
+        self.members: dict[str, ConsumerMember] = {}
+        self.target: dict[str, Partitions] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.assigned_at = 0
+        self.metadata_hash = 0
+        self.instances: dict[str, str] = {}
+        self.owners: dict[TopicIdPartition, str] = {}
+        self._has_partition_metadata = False
+        self._subscribed: Counter[str] = Counter()
+
+    # Queries
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self._settings.of(self.group_id)
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def is_consumer(self) -> bool:
+        return True
+
+    @property
+    def protocol_type(self) -> str:
+        return CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def assignor(self) -> str:
+        """The one that most members would like."""
+        return self.preferred_assignor(self.members.values())
+
+    def preferred_assignor(self, members: Iterable[ConsumerMember]) -> str:
+        """The one that most of them would like; the first of `group.consumer.assignors` where nobody says."""
+        offered = self.settings.group_consumer_assignors
+        wishes = Counter(member.assignor for member in members if member.assignor in offered)
+        return max(offered, key=lambda name: wishes[name])
+
+    @property
+    def subscribed_topics(self) -> set[str]:
+        """Topics that members read, by name or by an expression."""
+        return {*self._subscribed, *(topic for resolved in self.regexes.values() for topic in resolved.topics)}
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member reads `topic`, by name or by an expression."""
+        return self._subscribed[topic] > 0 or any(topic in resolved.topics for resolved in self.regexes.values())
+
+    def offset_kept_from(self, commit_timestamp: int) -> int:
+        """From when (ms) the retention of an offset counts."""
+        return commit_timestamp
+
+    def check_offset_commit(
+        self, member_id: str, epoch: int, partitions: Partitions, *, knows_epochs: bool = True
+    ) -> ConsumerMember | None:
+        """The member that commits offsets of `partitions`, or None for an administrator while the group is empty.
+
+        A member that has not heard of its new epoch yet may commit what it had in the old one (KIP-1251). One that
+        asks in a version of OffsetCommit which does not know of epochs may not commit, whatever its epoch.
+
+        Raises KafkaError: unknown_member_id, unsupported_version, stale_member_epoch, illegal_generation (a classic
+        member).
+        """
+        if epoch < 0 and not self.members:
+            return None
+        member = self.member(member_id)
+        if member.classic is None and not knows_epochs:
+            raise KafkaError(ErrorCode.unsupported_version, "members of the group commit with version 9 or newer")
+        if epoch == member.epoch:
+            return member
+        since = [member.assigned.get(one, member.revoking.get(one)) for one in partitions]
+        if epoch > member.epoch or any(each is None or epoch < each for each in since):
+            raise _stale(epoch, member)
+        return member
+
+    def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Raises KafkaError: unknown_member_id, stale_member_epoch, illegal_generation (a classic member)."""
+        if not member_id and epoch < 0:
+            return
+        member = self.member(member_id or "")
+        if epoch != member.epoch:
+            raise _stale(epoch, member)
+
+    def tombstones(self) -> ConsumerDecision:
+        """Removes all of the group, offsets excepted."""
+        group_id = self.group_id
+        decision: ConsumerDecision = [(CurrentAssignmentKey(group_id, each), None) for each in self.members]
+        decision += ((TargetMemberKey(group_id, each), None) for each in self.members)
+        decision.append((TargetAssignmentKey(group_id), None))
+        decision += ((MemberKey(group_id, each), None) for each in self.members)
+        decision += ((RegexKey(group_id, regex), None) for regex in self.regexes)
+        if self._has_partition_metadata:
+            decision.append((PartitionMetadataKey(group_id), None))
+        decision.append((ConsumerGroupKey(group_id), None))
+        return decision
+
+    def check(self) -> None:
+        """Assert every invariant; for tests."""
+        owners: dict[TopicIdPartition, str] = {}
+        for member in self.members.values():
+            assert not member.assigned.keys() & member.revoking.keys(), "a partition is given or taken, not both"
+            for one in (*member.assigned, *member.revoking):
+                assert one not in owners, f"{one} belongs to {owners[one]} and {member.member_id}"
+                owners[one] = member.member_id
+            assert member.epoch <= self.assignment_epoch, "no member is ahead of the assignment"
+            if member.instance_id is not None:
+                assert self.instances[member.instance_id] == member.member_id
+            if member.is_reconciled_to(self.assignment_epoch):
+                # Topics that it does not subscribe to any more are not in the next target yet.
+                assert member.assigned.keys() <= self.target.get(member.member_id, NO_PARTITIONS)
+        assert owners == self.owners
+        assert self.assignment_epoch <= self.epoch
+        assert self.target.keys() <= self.members.keys()
+        targeted = [one for partitions in self.target.values() for one in partitions]
+        assert len(targeted) == len(set(targeted)), "the target gives each partition to one member"
+        assert self.regexes.keys() <= {member.regex for member in self.members.values()}
+
+    # Replay
+
+    def replay(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
+        """Apply one record of the log, which is of this group."""
+        if isinstance(key, MemberKey):
+            assert value is None or isinstance(value, MemberSubscription)
+            self._replay_subscription(key.member_id, value)
+        elif isinstance(key, CurrentAssignmentKey):
+            assert value is None or isinstance(value, CurrentAssignment)
+            self._replay_current(key.member_id, value)
+        elif isinstance(key, TargetMemberKey):
+            self.target.pop(key.member_id, None)
+            if isinstance(value, TargetAssignment) and value.partitions:
+                self.target[key.member_id] = value.partitions
+        elif isinstance(key, RegexKey):
+            self.regexes.pop(key.regex, None)
+            if isinstance(value, ResolvedRegex):
+                self.regexes[key.regex] = value
+        elif isinstance(value, AssignmentEpoch):
+            self.assignment_epoch, self.assigned_at = value
+        elif isinstance(value, GroupEpoch):
+            self.epoch, self.metadata_hash = value
+        elif isinstance(key, PartitionMetadataKey):
+            self._has_partition_metadata = value is not None
+
+    def replay_partition_metadata(self) -> None:
+        """There is a record of an older Kafka, to be removed with the group."""
+        self._has_partition_metadata = True
+
+    def _replay_subscription(self, member_id: str, value: MemberSubscription | None) -> None:
+        old = self.members.get(member_id)
+        if old is not None:
+            self._subscribed.subtract(old.topics)
+            self._subscribed = +self._subscribed
+            if old.instance_id is not None and self.instances.get(old.instance_id) == member_id:
+                del self.instances[old.instance_id]
+        if value is None:
+            self._replay_current(member_id, None)
+            self.members.pop(member_id, None)
+            return
+        self.members[member_id] = replace(
+            old or ConsumerMember(member_id=member_id),
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            topics=value.topics,
+            regex=value.regex,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            assignor=value.assignor,
+            classic=value.classic,
+        )
+        self._subscribed.update(value.topics)
+        if value.instance_id is not None:
+            self.instances[value.instance_id] = member_id
+
+    def _replay_current(self, member_id: str, value: CurrentAssignment | None) -> None:
+        old = self.members.get(member_id)
+        if old is not None:
+            for one in (*old.assigned, *old.revoking):
+                # A compacted log may tell of the next owner first.
+                if self.owners.get(one) == member_id:
+                    del self.owners[one]
+        elif value is None:
+            return
+        if value is None:
+            value = CurrentAssignment(LEAVE_EPOCH, LEAVE_EPOCH, MemberState.STABLE, {}, {})
+        self.members[member_id] = replace(
+            old or ConsumerMember(member_id=member_id),
+            epoch=value.epoch,
+            previous_epoch=value.previous_epoch,
+            state=value.state,
+            assigned=value.assigned,
+            revoking=value.revoking,
+        )
+        self.owners.update(dict.fromkeys((*value.assigned, *value.revoking), member_id))
+
+    # Members
+
+    def member(self, member_id: str) -> ConsumerMember:
+        """Raises KafkaError(unknown_member_id)."""
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(
+                ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    def static_member(self, member_id: str, instance_id: str) -> ConsumerMember:
+        """The member of that instance, if it has that id. Raises KafkaError: unknown_member_id, fenced_instance_id."""
+        current = self.instances.get(instance_id)
+        if current is None:
+            raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+        if current != member_id:
+            raise KafkaError(
+                ErrorCode.fenced_instance_id,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {current}.",
+            )
+        return self.members[current]
+
+
+def _stale(epoch: int, member: ConsumerMember) -> KafkaError:
+    if member.classic is not None:
+        return KafkaError(
+            ErrorCode.illegal_generation,
+            f"The received generation id {epoch} does not match the expected member epoch {member.epoch}.",
+        )
+    return KafkaError(
+        ErrorCode.stale_member_epoch,
+        f"The received member epoch {epoch} does not match the expected member epoch {member.epoch}.",
+    )

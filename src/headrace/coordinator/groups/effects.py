@@ -1,0 +1,164 @@
+"""What a group machine asks of the shell around it: replies, timers, appends, and notes for the operator.
+
+Machines return lists of these; only the runtime acts on them.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from headrace.coordinator.groups.records import GroupMetadata
+from headrace.errors import ErrorCode
+
+UNKNOWN_MEMBER_ID = ""
+NO_GENERATION = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinResult:
+    """The answer to one JoinGroup; `members` (id, instance id, metadata) is filled for the leader only."""
+
+    error: ErrorCode = ErrorCode.none
+    member_id: str = UNKNOWN_MEMBER_ID
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResult:
+    """The answer to one SyncGroup."""
+
+    error: ErrorCode = ErrorCode.none
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class TimerKind(StrEnum):
+    HEARTBEAT = "heartbeat"
+    """A member, or a pending member, has not been heard of for its session timeout."""
+    JOIN = "join"
+    """The time that members have to rejoin is over."""
+    SYNC = "sync"
+    """The time that members have to ask for their assignment is over."""
+    REVOCATION = "revocation"
+    """The time that a member of the consumer protocol has to give up partitions is over."""
+    ASSIGNMENT = "assignment"
+    """A group of the consumer protocol may compute its next assignment."""
+
+
+class Timer(NamedTuple):
+    """Names one timer of a group; `member_id` for those of one member. In a group of the consumer protocol members of
+    the classic one have their own joins and syncs.
+    """
+
+    kind: TimerKind
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteJoin:
+    reply_to: object
+    result: JoinResult
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSync:
+    reply_to: object
+    result: SyncResult
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTimer:
+    """(Re)start a timer; an earlier schedule of the same timer is forgotten, unless it `may_run_already`."""
+
+    timer: Timer
+    delay_ms: int
+    may_run_already: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderAssigned:
+    """The leader has sent assignments; they count once they are in the log."""
+
+    generation: int
+    leader_id: str
+    assignments: dict[str, bytes] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticMemberReplaced:
+    """A static member came back under a new member id; what is needed to answer it, or to undo it."""
+
+    old_member_id: str
+    new_member_id: str
+    old_protocols: tuple[tuple[str, bytes], ...]
+    old_rebalance_timeout_ms: int
+    old_session_timeout_ms: int
+    old_leader_id: str
+    supports_skipping_assignment: bool
+
+
+AppendCause: TypeAlias = LeaderAssigned | StaticMemberReplaced | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendMetadata:
+    """Write the group's record, then tell the machine `append_finished(cause, error)`."""
+
+    metadata: GroupMetadata
+    cause: AppendCause = None
+
+
+class Happening(StrEnum):
+    """What can happen in the life of a group; each is one line of its rebalance timeline."""
+
+    MEMBER_ID_ASSIGNED = "was given its member id and asked to rejoin with it"
+    JOINED = "joined"
+    REJOINED = "rejoined"
+    REPLACED = "replaced the static member's earlier id"
+    FENCED = "was fenced"
+    LEFT = "left"
+    TIMED_OUT = "timed out and was removed"
+    BECAME_LEADER = "became the leader"
+    ASSIGNED = "sent the assignment"
+    REBALANCING = "is preparing to rebalance"
+    COMPLETING = "completed the join phase"
+    STABLE = "is stable"
+    EMPTY = "is empty"
+    SUBSCRIBED = "changed its subscription"
+    UPGRADED = "is of the consumer protocol from now on"
+    DOWNGRADED = "is of the classic protocol from now on"
+    BUMPED = "rebalances towards a new assignment"
+    TARGETED = "computed a new assignment"
+    REVOKING = "was asked to give up partitions"
+    RECONCILED = "has its new assignment"
+    AWAY = "left and keeps its place until its session times out"
+    STALLED = "cannot complete the rebalance"
+    LOADED = "was read by its coordinator"
+    DELETED = "was deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """One thing that happened to the group (no member) or to one of its members, and why."""
+
+    what: Happening
+    generation: int
+    member_id: str = ""
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    reason: str = ""
+
+
+Effect: TypeAlias = CompleteJoin | CompleteSync | ScheduleTimer | CancelTimer | AppendMetadata | Note

@@ -1,0 +1,1 @@
+"""Transactions: the records of `__transaction_state`, and ending what Kafka left open."""

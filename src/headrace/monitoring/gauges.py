@@ -1,0 +1,123 @@
+"""What a broker tells Prometheus about itself: collectors over the state of its rooms."""
+
+import time
+from collections.abc import Iterable
+
+from headrace.broker.compaction import Compaction
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.metrics import Family, gauge
+from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.server.loop_watch import LoopWatch
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.files.open_files import OPEN_FILES
+
+
+def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
+    """Which log directories work, and how much room they have."""
+    log_dirs = replicas.log_dirs
+    offline = {str(path): 1 for path in log_dirs.owned.offline}
+    yield gauge(
+        "kafka_log_logmanager_offlinelogdirectorycount",
+        "Log directories that cannot be used.",
+        len(log_dirs.owned.offline),
+    )
+    yield Family(
+        "kafka_log_logmanager_logdirectoryoffline",
+        "Whether the log directory cannot be used.",
+        [({"logDirectory": each}, offline.get(each, 0)) for each in [*map(str, log_dirs.directories), *offline]],
+    )
+    spaces = [({"logDirectory": str(each)}, space) for each, space in log_dirs.owned.disk_space.items()]
+    yield Family(
+        "headrace_log_directory_size_bytes",
+        "Bytes of the file system that the log directory is on.",
+        [(labels, space.total) for labels, space in spaces],
+    )
+    yield Family(
+        "headrace_log_directory_free_bytes",
+        "Bytes that can still be written to the log directory.",
+        [(labels, space.free) for labels, space in spaces],
+    )
+    yield Family(
+        "headrace_log_directory_fullness",
+        "0 where there is room, 1 under the soft mark, 2 under the hard mark, where clients' records are refused.",
+        [(labels, space.room) for labels, space in spaces],
+    )
+
+
+def compaction(compaction: Compaction, log_dirs: LogDirs) -> Iterable[Family]:
+    """Whether logs are compacted, and which cannot be."""
+    cleaner = compaction.cleaner
+    failing = {} if cleaner is None else dict(cleaner.failing)
+    count: dict[str, int] = {str(each): 0 for each in log_dirs.directories}
+    size = dict(count)
+    for topic_partition in failing:
+        failed = log_dirs.logs.get(topic_partition)
+        if failed is not None:
+            count[str(failed.directory.parent)] += 1
+            size[str(failed.directory.parent)] += failed.size
+    yield Family(
+        "kafka_log_logcleanermanager_uncleanable_partitions_count",
+        "Partitions whose compaction failed the last time; it is tried again every minute.",
+        [({"logDirectory": each}, number) for each, number in count.items()],
+    )
+    yield Family(
+        "kafka_log_logcleanermanager_uncleanable_bytes",
+        "Bytes in partitions whose compaction failed the last time.",
+        [({"logDirectory": each}, number) for each, number in size.items()],
+    )
+    yield Family(
+        "headrace_log_cleaner_failing",
+        "1 for each partition whose compaction failed the last time.",
+        [({"topic": topic, "partition": str(partition)}, 1) for topic, partition in failing],
+    )
+    yield gauge(
+        "kafka_log_logcleanermanager_max_dirty_percent",
+        "Largest share of a compacted log that has not been compacted, in percent.",
+        0 if cleaner is None else round(cleaner.max_dirty_ratio * 100),
+    )
+    yield gauge(
+        "kafka_log_logcleanermanager_time_since_last_run_ms",
+        "Milliseconds since logs to compact were last looked for; 0 while there is none.",
+        0 if cleaner is None else max(0, now_ms() - cleaner.looked_at_ms),
+    )
+    yield gauge("kafka_log_logcleaner_deadthreadcount", "Cleaner threads that have died.", compaction.dead_threads)
+
+
+def open_files() -> Iterable[Family]:
+    """How many segment files are open."""
+    yield gauge("headrace_log_open_segment_files", "Segment files that are open.", len(OPEN_FILES))
+
+
+def loop(watch: LoopWatch) -> Iterable[Family]:
+    """How late the event loop is, which is what every client waits at least."""
+    shares = (0.5, 0.99, 1.0)
+    yield Family(
+        "headrace_loop_delay_seconds",
+        "Seconds by which the event loop was late in the last minute.",
+        [({"quantile": f"{share:g}"}, late) for share, late in zip(shares, watch.quantiles(*shares), strict=True)],
+    )
+    yield Family(
+        "headrace_loop_holds",
+        "How often one request of an API, or other work, held the event loop for 200 ms or more.",
+        [({"api": api}, count) for api, count in sorted(watch.holds.items())],
+        "counter",
+    )
+
+
+def expiring_offsets(coordinator: GroupCoordinator) -> Iterable[Family]:
+    """Groups that are about to lose their committed offsets, and in how many seconds the first one goes."""
+    expiring = coordinator.expiring_offsets()
+    yield gauge("headrace_groups_with_expiring_offsets", "Groups that lose committed offsets soon.", len(expiring))
+    now_ms = time.time_ns() // 1_000_000
+    yield Family(
+        "headrace_group_offsets_expire_seconds",
+        "Seconds until the group loses the first of its committed offsets, unless somebody uses it.",
+        [({"group": group_id}, max(at - now_ms, 0) / 1000) for group_id, at in sorted(expiring.items())],
+    )
+
+
+def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
+    """How many partitions there are."""
+    count = len(replicas.partitions())
+    yield gauge("kafka_server_replicamanager_partitioncount", "Partitions on this broker.", count)
+    yield gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.", count)

@@ -1,0 +1,254 @@
+"""A group's timeline read as rebalances: what began each, who came and went, how long it took, who was waited for.
+
+Pure: events in, in the order in which they happened; rebalances out. Classic groups join and sync; groups of the
+consumer protocol assign and reconcile.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.coordinator.groups.effects import Happening
+from headrace.monitoring.groups.events import Event
+
+JOIN: Final = "join"
+"""Members are asked to come (back), from the first that did something to the last that came."""
+SYNC: Final = "sync"
+"""Members wait for their leader's assignment."""
+ASSIGN: Final = "assign"
+"""A new target assignment is to be computed."""
+RECONCILE: Final = "reconcile"
+"""Members give up and take over partitions."""
+
+_ARRIVALS: Final = frozenset({"JOINED", "REJOINED", "REPLACED"})
+_DEPARTURES: Final = frozenset({"LEFT", "TIMED_OUT", "AWAY"})
+_OF_MEMBERS: Final = {
+    "JOINED": "joined",
+    "LEFT": "left",
+    "AWAY": "left",
+    "TIMED_OUT": "timed_out",
+    "FENCED": "fenced",
+    "SUBSCRIBED": "changed_subscription",
+}
+
+
+@dataclass(slots=True)
+class _Phase:
+    name: str
+    started_ms: int
+    ended_ms: int | None = None
+    ended_by: str = ""
+    waited_for: dict[str, int] = field(default_factory=dict)
+    """Member id to how long it was waited for, in ms; only those that the phase had to wait for."""
+
+    def as_json(self, clients: dict[str, Event]) -> dict[str, Any]:
+        return {
+            "phase": self.name,
+            "ms": None if self.ended_ms is None else self.ended_ms - self.started_ms,
+            "ended_by": self.ended_by or None,
+            "waited_for": [
+                {**_who(member_id, clients), "ms": ms}
+                for member_id, ms in sorted(self.waited_for.items(), key=lambda item: -item[1])
+            ],
+        }
+
+
+@dataclass(slots=True)
+class Rebalance:
+    """One rebalance; times in ms. `outcome` is 'stable', 'empty', 'superseded', 'interrupted' or 'in progress'."""
+
+    generation: int
+    started_ms: int
+    reason: str
+    phases: list[_Phase]
+    outcome: str = "in progress"
+    ended_ms: int | None = None
+    members: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in set(_OF_MEMBERS.values())})
+
+    def as_json(self, clients: dict[str, Event]) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "started_ms": self.started_ms,
+            "ended_ms": self.ended_ms,
+            "ms": None if self.ended_ms is None else self.ended_ms - self.started_ms,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "phases": [phase.as_json(clients) for phase in self.phases],
+            **{
+                name: [_who(each, clients) for each in self.members[name]]
+                for name in dict.fromkeys(_OF_MEMBERS.values())
+            },
+        }
+
+
+class Timeline:
+    """Reads events one by one; `rebalances` are those so far, oldest first, and `clients` tells who members are."""
+
+    def __init__(self) -> None:
+        self.rebalances: list[Rebalance] = []
+        self.clients: dict[str, Event] = {}
+        """Member id to an event that has its client id and host."""
+        self._open: Rebalance | None = None
+        self._just_now: list[Event] = []
+        """What happened in the same moment: the cause of a rebalance comes before it."""
+        self._arrived_ms: dict[str, int] = {}
+        self._revoking: dict[str, int] = {}
+
+    def read(self, event: Event) -> None:
+        known = self.clients.get(event.member_id)
+        if event.member_id and (known is None or not known.client_id or event.what == "REPLACED"):
+            self.clients[event.member_id] = event
+        if self._just_now and self._just_now[-1].at_ms != event.at_ms:
+            self._just_now.clear()
+        self._note_member(event)
+        handler = getattr(self, f"_on_{event.what.lower()}", None)
+        if handler is not None:
+            handler(event)
+        self._just_now.append(event)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [rebalance.as_json(self.clients) for rebalance in self.rebalances]
+
+    # What members do
+
+    def _note_member(self, event: Event) -> None:
+        rebalance = self._open
+        kind = _OF_MEMBERS.get(event.what)
+        if rebalance is None or kind is None:
+            return
+        if event.member_id not in rebalance.members[kind]:
+            rebalance.members[kind].append(event.member_id)
+
+    def _on_joined(self, event: Event) -> None:
+        self._arrived_ms[event.member_id] = event.at_ms
+
+    _on_rejoined = _on_replaced = _on_joined
+
+    def _on_timed_out(self, event: Event) -> None:
+        phase = self._phase(JOIN) or self._phase(SYNC) or self._phase(RECONCILE)
+        if phase is not None:
+            phase.waited_for[event.member_id] = event.at_ms - phase.started_ms
+
+    def _on_revoking(self, event: Event) -> None:
+        self._revoking.setdefault(event.member_id, event.at_ms)
+
+    def _on_reconciled(self, event: Event) -> None:
+        phase = self._phase(RECONCILE)
+        asked = self._revoking.pop(event.member_id, None)
+        if phase is not None and event.at_ms > phase.started_ms:
+            phase.waited_for[event.member_id] = event.at_ms - (phase.started_ms if asked is None else asked)
+
+    # Classic groups
+
+    def _on_rebalancing(self, event: Event) -> None:
+        self._begin(event, JOIN)
+        self._arrived_ms = {each.member_id: each.at_ms for each in self._just_now if each.what in _ARRIVALS}
+
+    def _on_completing(self, event: Event) -> None:
+        phase = self._phase(JOIN)
+        if self._open is None or phase is None:
+            return
+        self._open.generation = event.generation
+        last = max(self._arrived_ms.values(), default=0)
+        gone = any(each.what in _DEPARTURES for each in self._just_now)
+        if any(each.what == "TIMED_OUT" and "rebalance timeout" in each.reason for each in self._just_now):
+            phase.ended_by = "rebalance timeout"
+        elif last == event.at_ms or gone or not self._arrived_ms:
+            phase.ended_by = "the last member"
+            for member_id, at_ms in self._arrived_ms.items():
+                if at_ms == last and at_ms > phase.started_ms:
+                    phase.waited_for[member_id] = at_ms - phase.started_ms
+        else:
+            phase.ended_by = "group.initial.rebalance.delay.ms"
+        phase.ended_ms = event.at_ms
+        self._open.phases.append(_Phase(SYNC, event.at_ms))
+
+    def _on_assigned(self, event: Event) -> None:
+        phase = self._phase(SYNC)
+        if phase is not None:
+            phase.ended_by = "the leader's assignment"
+            phase.waited_for[event.member_id] = event.at_ms - phase.started_ms
+
+    # Groups of the consumer protocol
+
+    def _on_bumped(self, event: Event) -> None:
+        self._begin(event, ASSIGN)
+        if self._open is not None:
+            self._open.generation = event.generation
+        self._revoking.clear()
+
+    def _on_targeted(self, event: Event) -> None:
+        phase = self._phase(ASSIGN)
+        if self._open is not None and phase is not None:
+            phase.ended_ms = event.at_ms
+            phase.ended_by = event.reason
+            self._open.phases.append(_Phase(RECONCILE, event.at_ms))
+
+    # How it ends
+
+    def _on_stable(self, event: Event) -> None:
+        self._end(event.at_ms, "stable")
+
+    def _on_empty(self, event: Event) -> None:
+        if self._open is not None:
+            self._open.generation = event.generation
+        self._end(event.at_ms, "empty")
+
+    def _on_deleted(self, event: Event) -> None:
+        self._end(event.at_ms, "interrupted")
+
+    def _on_loaded(self, event: Event) -> None:
+        # Whatever was under way is not known to the coordinator that read the group.
+        self._end(event.at_ms, "interrupted")
+
+    def _begin(self, event: Event, phase: str) -> None:
+        self._end(event.at_ms, "superseded")
+        self._open = Rebalance(event.generation, event.at_ms, event.reason, [_Phase(phase, event.at_ms)])
+        self.rebalances.append(self._open)
+        for each in self._just_now:
+            self._note_member(each)
+
+    def _end(self, at_ms: int, outcome: str) -> None:
+        if self._open is None:
+            return
+        last = self._open.phases[-1]
+        if last.ended_ms is None:
+            last.ended_ms = at_ms
+        self._open.ended_ms, self._open.outcome = at_ms, outcome
+        self._open = None
+
+    def _phase(self, name: str) -> _Phase | None:
+        """The phase that is under way, if it is that one."""
+        if self._open is None or self._open.phases[-1].name != name:
+            return None
+        return self._open.phases[-1]
+
+
+def timeline_of(events: Iterable[Event]) -> Timeline:
+    timeline = Timeline()
+    for event in events:
+        timeline.read(event)
+    return timeline
+
+
+def event_json(event: Event, clients: dict[str, Event]) -> dict[str, Any]:
+    """One line of a timeline."""
+    member = _who(event.member_id, clients) if event.member_id else None
+    return {
+        "time_ms": event.at_ms,
+        "event": event.what.lower(),
+        "text": Happening[event.what].value if event.what in Happening.__members__ else event.what.lower(),
+        "generation": event.generation,
+        "member": member,
+        "reason": event.reason,
+    }
+
+
+def _who(member_id: str, clients: dict[str, Event]) -> dict[str, Any]:
+    known = clients.get(member_id)
+    return {
+        "member_id": member_id,
+        "client_id": known.client_id if known else "",
+        "host": known.client_host.removeprefix("/") if known else "",
+        "instance_id": known.instance_id if known else None,
+    }

@@ -1,0 +1,252 @@
+"""Groups over HTTP, as JSON: a list, one group, its samples, its timeline (docs/watching-groups.md)."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from http import HTTPStatus
+from itertools import pairwise
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.coordinator.groups.shard import Group
+from headrace.errors import ErrorCode, KafkaError
+from headrace.monitoring.groups.members import member_count, members_of, type_of
+from headrace.monitoring.groups.progress import from_bytes
+from headrace.monitoring.groups.rebalances import event_json, timeline_of
+from headrace.monitoring.groups.recorder import GroupHistory
+from headrace.monitoring.groups.standing import Standing, Total, combined, total_of
+from headrace.monitoring.groups.store import Samples
+from headrace.monitoring.http import HttpError, HttpServer, Query
+from headrace.replication.replica_manager import now_ms
+
+HOUR_MS: Final = 3_600_000
+MAX_POINTS: Final = 10_000
+"""Of one answer, over all partitions: there are as many fewer of each as there are more partitions."""
+MAX_EVENTS: Final = 5000
+_DEFAULT_EVENTS: Final = 500
+_GROUPS_PER_TURN: Final = 50
+"""Groups that are summed up before the broker's other clients have their turn."""
+
+
+class GroupRoutes:
+    """What can be asked; `topic_name` tells the name of a topic by its id."""
+
+    def __init__(self, history: GroupHistory, topic_name: Callable[[UUID | None], str | None]) -> None:
+        self._history = history
+        self._topic_name = topic_name
+
+    def add_to(self, http: HttpServer) -> None:
+        http.add_json("/groups", self.groups)
+        http.add_json("/groups/describe", self.describe)
+        http.add_json("/groups/history", self.history)
+        http.add_json("/groups/timeline", self.timeline)
+
+    async def groups(self, query: Query) -> object:
+        """Every group in a line, as of the latest sample."""
+        _check(query, {"state", "type"})
+        states, types = (
+            {each.lower() for each in query.get(name, "").split(",") if each} for name in ("state", "type")
+        )
+        now = now_ms()
+        found = []
+        for place, (group, _) in enumerate(self._history.coordinator.groups_with_offsets()):
+            if place % _GROUPS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if (not states or group.state.lower() in states) and (not types or type_of(group) in types):
+                found.append(self._summary(group, self._history.sampler.totals(group.group_id), now))
+        return {"time_ms": now, "assumed_reset": self._history.sampler.assumed_reset, "groups": found}
+
+    async def describe(self, query: Query) -> object:
+        """One group as it is now: members, and where it stands in every partition."""
+        _check(query, {"group"})
+        group = self._group(query)
+        await self._history.look_at(group)
+        now = now_ms()
+        standings = self._history.sampler.standings(group.group_id, now)
+        members = members_of(group, self._topic_name)
+        owners = {
+            (topic, partition): member.member_id
+            for member in members
+            for topic, partitions in member.partitions.items()
+            for partition in partitions
+        }
+        return {
+            "time_ms": now,
+            "assumed_reset": self._history.sampler.assumed_reset,
+            **self._summary(group, {topic: total_of(found) for topic, found in standings.items()}, now),
+            "member_list": [asdict(member) for member in members],
+            "partitions": [
+                {"topic": topic, **_standing(standing, now), "member_id": owners.get((topic, standing.partition))}
+                for topic, found in sorted(standings.items())
+                for standing in found
+            ],
+        }
+
+    async def history(self, query: Query) -> object:
+        """What was sampled of a group between two moments."""
+        _check(query, {"group", "topic", "partition", "from", "to"})
+        group_id = _needed(query, "group")
+        start, end = _span(query)
+        only = _number(query, "partition", -1)
+        store = self._history.store
+        topics = (
+            [query["topic"]] if "topic" in query else await self._history.in_thread(lambda: store.topics_of(group_id))
+        )
+        samples = await self._history.in_thread(
+            lambda: {topic: store.samples(group_id, topic, start, end) for topic in topics}
+        )
+        series = [each for topic, found in samples.items() for each in _series(topic, found, start, only)]
+        most = max(MAX_POINTS // max(len(series), 1), 2)
+        return {
+            "group": group_id,
+            "from_ms": start,
+            "to_ms": end,
+            "assumed_reset": self._history.sampler.assumed_reset,
+            "columns": ["time_ms", "committed", "end", "lag", "lag_seconds", "pace", "counted_from"],
+            "series": [{**each, "points": _thinned(each["points"], most)} for each in series],
+        }
+
+    async def timeline(self, query: Query) -> object:
+        """What happened to a group between two moments: the latest events, and the rebalances they make."""
+        _check(query, {"group", "from", "to", "limit"})
+        group_id = _needed(query, "group")
+        start, end = _span(query)
+        limit = _number(query, "limit", _DEFAULT_EVENTS)
+        if not 1 <= limit <= MAX_EVENTS:
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"limit is from 1 to {MAX_EVENTS}")
+        await self._history.flush()
+        events = await self._history.in_thread(lambda: self._history.store.events(group_id, start, end, limit))
+        timeline = timeline_of(events)
+        return {
+            "group": group_id,
+            "from_ms": start,
+            "to_ms": end,
+            "events": [event_json(event, timeline.clients) for event in events],
+            "rebalances": timeline.as_json(),
+        }
+
+    def _group(self, query: Query) -> Group:
+        group_id = _needed(query, "group")
+        try:
+            return self._history.coordinator.group(group_id)
+        except KafkaError as error:
+            if error.code is not ErrorCode.group_id_not_found:
+                raise
+            raise HttpError(HTTPStatus.NOT_FOUND, f"there is no group {group_id}; /groups lists them") from None
+
+    def _summary(self, group: Group, totals: Mapping[str, Total], now: int) -> dict[str, Any]:
+        return {
+            "group": group.group_id,
+            "type": type_of(group),
+            "state": str(group.state),
+            "protocol_type": group.protocol_type or "",
+            "members": member_count(group),
+            "topics": sorted(totals),
+            "rebalances": self._history.rebalances.get(group.group_id, 0),
+            **_totals(combined(list(totals.values())), now),
+        }
+
+
+def _totals(total: Total, now: int) -> dict[str, Any]:
+    return {
+        "lag": total.lag,
+        "lag_seconds": total.lag_seconds(now),
+        "pace": _rounded(total.pace),
+        "arrival": _rounded(total.arrival),
+        "trend": str(total.trend),
+        "catches_up_in_seconds": _rounded(total.catches_up_in),
+        "partitions_not_committed": total.not_committed,
+    }
+
+
+def _standing(each: Standing, now: int) -> dict[str, Any]:
+    known = each.end >= 0
+    return {
+        "partition": each.partition,
+        "committed": each.committed if each.is_committed else None,
+        "counted_from": each.position,
+        "start": each.start if known else None,
+        "end": each.end if known else None,
+        "lag": each.lag,
+        "lag_seconds": each.lag_seconds(now),
+        "lost": max(each.start - each.position, 0) if known else None,
+        "pace": _rounded(each.pace),
+        "arrival": _rounded(each.arrival),
+        "trend": str(each.trend),
+        "catches_up_in_seconds": _rounded(each.catches_up_in),
+    }
+
+
+def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dict[str, Any]]:
+    """A list of points for each partition: one for each sample that was taken, whether something had changed or not."""
+    states: list[Standing] = []
+    points: dict[int, list[list[Any]]] = {}
+    changes = iter(samples.changes)
+    change = next(changes, None)
+    for tick in sorted({*samples.ticks, *(at for at, _ in samples.changes if at >= start)}):
+        while change is not None and change[0] <= tick:
+            states = from_bytes(change[1])
+            change = next(changes, None)
+        for each in states:
+            if only in (-1, each.partition):
+                points.setdefault(each.partition, []).append(
+                    [
+                        tick,
+                        each.committed if each.is_committed else None,
+                        each.end if each.end >= 0 else None,
+                        each.lag,
+                        each.lag_seconds(tick),
+                        None,
+                        each.position,
+                    ]
+                )
+    for partition in sorted(points):
+        yield {"topic": topic, "partition": partition, "points": points[partition]}
+
+
+def _thinned(points: list[list[Any]], most: int) -> list[list[Any]]:
+    """At most so many of the points, the last one always, each with the pace since the one before it."""
+    step = -(-len(points) // most)
+    kept = points[::-1][::step][::-1]
+    for before, point in pairwise(kept):
+        passed_ms = point[0] - before[0]
+        if passed_ms > 0 and None not in (before[1], point[1]) and point[1] >= before[1]:
+            point[5] = _rounded((point[1] - before[1]) * 1000 / passed_ms)
+    return kept
+
+
+def _span(query: Query) -> tuple[int, int]:
+    """From when to when, in ms; the last hour where nothing is said."""
+    end = _number(query, "to", now_ms())
+    start = _number(query, "from", end - HOUR_MS)
+    if start > end:
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"from ({start}) is after to ({end})")
+    return start, end
+
+
+def _needed(query: Query, name: str) -> str:
+    value = query.get(name)
+    if not value:
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"which {name}? for example ?{name}=my-{name}")
+    return value
+
+
+def _number(query: Query, name: str, otherwise: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return otherwise
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is '{text}', which is no whole number; times are in ms")
+    return int(text)
+
+
+def _check(query: Query, known: set[str]) -> None:
+    for name in query:
+        if name not in known:
+            raise HttpError(
+                HTTPStatus.BAD_REQUEST, f"there is no '{name}' to ask with; there are {', '.join(sorted(known))}"
+            )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

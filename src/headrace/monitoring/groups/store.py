@@ -1,0 +1,332 @@
+"""The file that group histories are kept in: SQLite, bounded in time and size, and never worth a broker's life.
+
+Every method waits for the disk: they are called in the history's own thread. A file that is damaged is set aside and a
+new one begun. Of one sample there is one row a group and topic, and only where something changed since the last.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from headrace.monitoring.groups.events import Event
+
+if TYPE_CHECKING:
+    import sqlite3
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_VERSION: Final = 1
+_PAGE_BYTES: Final = 4096
+_EVENT_BYTES: Final = 400
+"""What one event takes, generously."""
+_EVENT_SHARE: Final = 4
+"""Events may take one part in so many of the space."""
+_NO_ID: Final = 2**62
+_MERGES_PER_STEP: Final = 200
+_VACUUM_PAGES: Final = 2000
+_PASSING: Final = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14})
+"""SQLite's codes for what is not the file's fault: rights, locks, memory, read-only, I/O, disk full, no directory."""
+_RAW, _DEFLATED = b"\x00", b"\x01"
+_SCHEMA: Final = """
+CREATE TABLE series (
+    id INTEGER PRIMARY KEY, group_id TEXT NOT NULL, topic TEXT NOT NULL, seen_ms INTEGER NOT NULL,
+    UNIQUE (group_id, topic)
+);
+CREATE TABLE tick (at_ms INTEGER PRIMARY KEY);
+CREATE TABLE sample (
+    at_ms INTEGER NOT NULL, series INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (at_ms, series)
+) WITHOUT ROWID;
+CREATE TABLE event (
+    id INTEGER PRIMARY KEY, group_id TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL,
+    generation INTEGER NOT NULL, member_id TEXT NOT NULL, instance_id TEXT, client_id TEXT NOT NULL,
+    client_host TEXT NOT NULL, reason TEXT NOT NULL
+);
+CREATE INDEX event_of_group ON event (group_id, id);
+"""
+
+
+class Samples(NamedTuple):
+    """What was kept of one group and topic: when samples were taken, and the changes among them."""
+
+    ticks: list[int]
+    changes: list[tuple[int, bytes]]
+
+
+class HistoryStore:
+    """The history in the file `path`, of at most `max_bytes`, for `retention_ms`."""
+
+    def __init__(self, path: Path, *, max_bytes: int, retention_ms: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._retention_ms = retention_ms
+        self._connection: sqlite3.Connection | None = None
+        self._ids: dict[tuple[str, str], int] = {}
+        self._complained_at = 0.0
+        self.events_lost = 0
+        """Events that could not be written."""
+        self.resets = 0
+        """How often a new file was begun in the place of a damaged one."""
+
+    # Writing
+
+    def write_events(self, events: Iterable[Event]) -> bool:
+        """Add to the timelines; false where they could not be kept, which has been logged."""
+        rows = list(events)
+
+        def insert(database: sqlite3.Connection) -> None:
+            columns = "group_id, at_ms, what, generation, member_id, instance_id, client_id, client_host, reason"
+            database.executemany(f"INSERT INTO event ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+        if self._change(insert):
+            return True
+        self.events_lost += len(rows)
+        return False
+
+    def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> bool:
+        """Add one sample, of which `changes` has group, topic and data of what is not as in the last one."""
+        rows = list(changes)
+
+        def insert(database: sqlite3.Connection) -> None:
+            database.execute("INSERT OR IGNORE INTO tick VALUES (?)", (at_ms,))
+            database.executemany(
+                "INSERT OR REPLACE INTO sample VALUES (?, ?, ?)",
+                [
+                    (at_ms, self._series(database, group_id, topic, at_ms), _packed(data))
+                    for group_id, topic, data in rows
+                ],
+            )
+
+        return self._change(insert)
+
+    def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> None:
+        """These groups and topics are still watched: their names are not forgotten."""
+        ids = [(now_ms, self._ids[key]) for key in live if key in self._ids]
+        self._change(lambda database: database.executemany("UPDATE series SET seen_ms = ? WHERE id = ?", ids))
+
+    def prune(self, now_ms: int) -> None:
+        """Drop what is past its time, and thin out old samples where the file is too large."""
+        oldest = now_ms - self._retention_ms
+
+        def expire(database: sqlite3.Connection) -> None:
+            for table in ("sample", "tick"):
+                database.execute(f"DELETE FROM {table} WHERE at_ms < ?", (oldest,))
+            first = database.execute("SELECT id FROM event WHERE at_ms >= ? ORDER BY id LIMIT 1", (oldest,)).fetchone()
+            database.execute("DELETE FROM event WHERE id < ?", (_NO_ID if first is None else first[0],))
+            kept_events = self._max_bytes // _EVENT_SHARE // _EVENT_BYTES
+            database.execute("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", (kept_events,))
+            if database.execute("DELETE FROM series WHERE seen_ms < ?", (oldest,)).rowcount:
+                self._ids.clear()
+
+        self._change(expire)
+        while self._used() > self._max_bytes * 8 // 10 and self._change(self._thin):
+            pass
+        self._change(lambda database: database.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall())
+
+    # Reading
+
+    def events(self, group_id: str, from_ms: int, to_ms: int, limit: int) -> list[Event]:
+        """The latest events of the group in that time, oldest first."""
+
+        def select(database: sqlite3.Connection) -> list[Event]:
+            columns = ", ".join(Event._fields)
+            rows = database.execute(
+                f"SELECT {columns} FROM event WHERE group_id = ? AND at_ms BETWEEN ? AND ? ORDER BY id DESC LIMIT ?",
+                (group_id, from_ms, to_ms, limit),
+            ).fetchall()
+            return [Event(*row) for row in reversed(rows)]
+
+        return self._ask(select, [])
+
+    def series(self) -> list[tuple[str, str]]:
+        """Group and topic of everything that was ever watched and is not forgotten yet."""
+        return self._ask(lambda database: database.execute("SELECT group_id, topic FROM series").fetchall(), [])
+
+    def topics_of(self, group_id: str) -> list[str]:
+        """Every topic that samples of the group may be there of."""
+
+        def select(database: sqlite3.Connection) -> list[str]:
+            rows = database.execute("SELECT topic FROM series WHERE group_id = ? ORDER BY topic", (group_id,))
+            return [row[0] for row in rows]
+
+        return self._ask(select, [])
+
+    def samples(self, group_id: str, topic: str, from_ms: int, to_ms: int) -> Samples:
+        """What is there of that time, and of the last change before it."""
+
+        def select(database: sqlite3.Connection) -> Samples:
+            ticks = [
+                row[0]
+                for row in database.execute(
+                    "SELECT at_ms FROM tick WHERE at_ms BETWEEN ? AND ? ORDER BY at_ms", (from_ms, to_ms)
+                )
+            ]
+            series = database.execute(
+                "SELECT id FROM series WHERE group_id = ? AND topic = ?", (group_id, topic)
+            ).fetchone()
+            if series is None:
+                return Samples(ticks, [])
+            # Samples stand in the order of time, so that writing and expiring touch few pages: each tick is one probe.
+            probe = (
+                "SELECT sample.at_ms, sample.data FROM tick CROSS JOIN sample"
+                " ON sample.at_ms = tick.at_ms AND sample.series = ? WHERE tick.at_ms"
+            )
+            before = database.execute(f"{probe} < ? ORDER BY tick.at_ms DESC LIMIT 1", (series[0], from_ms)).fetchall()
+            within = database.execute(
+                f"{probe} BETWEEN ? AND ? ORDER BY tick.at_ms", (series[0], from_ms, to_ms)
+            ).fetchall()
+            return Samples(ticks, [(at_ms, _unpacked(data)) for at_ms, data in (*before, *within)])
+
+        return self._ask(select, Samples([], []))
+
+    def size(self) -> int:
+        """Bytes that are in use in the file."""
+        return self._used()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # The file
+
+    def _database(self) -> sqlite3.Connection:
+        if self._connection is None:
+            import sqlite3
+
+            self._ids.clear()
+            connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _prepare(self, database: sqlite3.Connection) -> None:
+        import sqlite3
+
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"its format is {version}, and this broker writes {_VERSION}")
+        database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        database.execute("PRAGMA journal_mode = WAL")
+        # A power failure may take the last seconds; the file stays whole.
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute(f"PRAGMA journal_size_limit = {1024 * _PAGE_BYTES}")
+        database.execute("PRAGMA cache_size = -1024")
+        if version == 0:
+            database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        database.execute(f"PRAGMA max_page_count = {self._max_bytes // _PAGE_BYTES}")
+
+    def _series(self, database: sqlite3.Connection, group_id: str, topic: str, now_ms: int) -> int:
+        found = self._ids.get((group_id, topic))
+        if found is None:
+            key = (group_id, topic)
+            database.execute(
+                "INSERT INTO series (group_id, topic, seen_ms) VALUES (?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms",
+                (*key, now_ms),
+            )
+            (found,) = database.execute("SELECT id FROM series WHERE group_id = ? AND topic = ?", key).fetchone()
+            self._ids[key] = found
+        return int(found)
+
+    def _used(self) -> int:
+        def count(database: sqlite3.Connection) -> int:
+            (pages,) = database.execute("PRAGMA page_count").fetchone()
+            (free,) = database.execute("PRAGMA freelist_count").fetchone()
+            return int(pages - free) * _PAGE_BYTES
+
+        return self._ask(count, 0)
+
+    def _thin(self, database: sqlite3.Connection) -> None:
+        """Of the older half of the samples, let every second one go; what only it has moves to the next."""
+        ticks = [row[0] for row in database.execute("SELECT at_ms FROM tick ORDER BY at_ms")]
+        older = ticks[: len(ticks) // 2 & ~1]
+        if not older:
+            database.execute("DELETE FROM sample WHERE at_ms <= ?", (ticks[0] if ticks else 0,))
+            database.execute("DELETE FROM event WHERE id <= (SELECT (min(id) + max(id)) / 2 FROM event)")
+            return
+        for earlier, later in _closest(older):
+            database.execute("UPDATE OR IGNORE sample SET at_ms = ? WHERE at_ms = ?", (later, earlier))
+            database.execute("DELETE FROM sample WHERE at_ms = ?", (earlier,))
+            database.execute("DELETE FROM tick WHERE at_ms = ?", (earlier,))
+
+    # Failures
+
+    def _change(self, work: Callable[[sqlite3.Connection], object]) -> bool:
+        """Do `work` in one transaction; false where it failed, which has been logged."""
+
+        def transact(database: sqlite3.Connection) -> bool:
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                work(database)
+                database.execute("COMMIT")
+            except BaseException:
+                self._ids.clear()
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+                raise
+            return True
+
+        resets = self.resets
+        # Where the file was damaged, the new one takes what the old one did not.
+        return self._ask(transact, False) or (self.resets > resets and self._ask(transact, False))
+
+    def _ask(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
+        import sqlite3
+
+        try:
+            return work(self._database())
+        except sqlite3.Error as error:
+            # The low byte is the kind of error, what is above it says more.
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+                self._complain("The history of groups cannot be kept or read in %s: %s", self._path, error)
+            else:
+                self._set_aside(error)
+        except (zlib.error, UnicodeDecodeError) as error:
+            self._set_aside(error)
+        return otherwise
+
+    def _set_aside(self, error: Exception) -> None:
+        self.close()
+        aside = self._path.with_name(f"{self._path.name}.damaged-{time.time_ns() // 1_000_000_000}")
+        log.error(
+            "The history of groups in %s is damaged (%s): it is in %s now, a new one begins", self._path, error, aside
+        )
+        self.resets += 1
+        try:
+            self._path.rename(aside)
+            for suffix in ("-wal", "-shm"):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        except OSError as failure:
+            self._complain("%s cannot be moved away: %s", self._path, failure)
+
+    def _complain(self, message: str, *details: object) -> None:
+        """At most once a minute."""
+        if time.monotonic() - self._complained_at > 60 or not self._complained_at:
+            self._complained_at = time.monotonic()
+            log.warning(message, *details)
+
+
+def _closest(ticks: list[int]) -> list[tuple[int, int]]:
+    """Those pairs of neighbours that are closest together: one step's work."""
+    pairs = sorted(zip(ticks[::2], ticks[1::2], strict=True), key=lambda pair: pair[1] - pair[0])
+    return pairs[: min(_MERGES_PER_STEP, len(pairs) // 4 + 1)]
+
+
+def _packed(data: bytes) -> bytes:
+    deflated = zlib.compress(data, 1)
+    return _DEFLATED + deflated if len(deflated) < len(data) else _RAW + data
+
+
+def _unpacked(data: bytes) -> bytes:
+    return zlib.decompress(data[1:]) if data[:1] == _DEFLATED else data[1:]

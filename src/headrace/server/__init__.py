@@ -1,0 +1,1 @@
+"""Sockets, frames and dispatch: from a client's bytes to a handler and back."""

@@ -1,0 +1,194 @@
+"""Listening sockets and the connections accepted on them; limits and clocks that concern all connections together."""
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+from collections import Counter
+from typing import Final
+
+from headrace.config import BrokerConfig, ConfigError, Listener
+from headrace.config.listeners import AddressInUseError
+from headrace.server.busy_poll import BusyPoll
+from headrace.server.connection import Connection
+from headrace.server.context import ClientInfo, Dispatch
+from headrace.server.hang_ups import HangUps
+from headrace.server.loop_watch import LoopWatch
+from headrace.server.request_memory import RequestMemory
+from headrace.server.turns import Turns
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS: Final = 5.0
+DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
+"""Bytes for requests in progress where `queued.max.request.bytes` sets no limit."""
+HUNG_UP_SECONDS: Final = 5.0
+"""How long a request goes on whose client has hung up, and perhaps reads the answer: a script may end its input."""
+_ACCEPTS_PER_TURN: Final = 64
+_BACKLOG: Final = "socket.listen.backlog.size"
+_RECEIVE_BUFFER: Final = "socket.receive.buffer.bytes"
+_ACCEPT_PAUSE_SECONDS: Final = 0.5
+_SPARE_DESCRIPTORS: Final = 64
+"""Files that clients leave to logs, metadata and modules that load late, so that those never lack one."""
+_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Server:
+    """Accepts clients on every listener and keeps their connections."""
+
+    def __init__(self, config: BrokerConfig, dispatch: Dispatch, loop: asyncio.AbstractEventLoop) -> None:
+        self._config = config
+        self._dispatch = dispatch
+        self._loop = loop
+        limit = config.queued_max_request_bytes
+        self._memory = RequestMemory(limit if limit > 0 else DEFAULT_REQUEST_MEMORY)
+        self._busy_poll = BusyPoll(loop.call_soon, config.headrace_busy_poll_us)
+        self.turns = Turns(loop.call_soon)
+        self.watch = LoopWatch(loop)
+        self._hang_ups = HangUps(loop)
+        self._sockets: list[tuple[socket.socket, str]] = []
+        self._connections: set[Connection] = set()
+        self._per_host: Counter[str] = Counter()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._turned_away = 0
+
+    def bind(self) -> list[Listener]:
+        """Take the addresses of `listeners`; what was taken, with real port numbers.
+
+        Raises ConfigError when an address is in use or not this machine's.
+        """
+        for listener in self._config.parsed_listeners:
+            self._sockets.append((_bind(listener, self._backlog()), listener.name))
+        return [
+            Listener(name, listener.host or "0.0.0.0", sock.getsockname()[1])
+            for (sock, name), listener in zip(self._sockets, self._config.parsed_listeners, strict=True)
+        ]
+
+    def start(self) -> None:
+        """Accept from now on."""
+        for sock, listener in self._sockets:
+            self._loop.add_reader(sock.fileno(), self._accept, sock, listener)
+        self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)
+        self.watch.start()
+
+    def _backlog(self) -> int:
+        # Kafka's 50 overflow under a rush of clients, each of which then waits a second for its next attempt.
+        return self._config.socket_listen_backlog_size if self._config.is_set(_BACKLOG) else socket.SOMAXCONN
+
+    def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for sock, _ in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+        self._sockets.clear()
+        for connection in tuple(self._connections):
+            connection.close(None)
+        self._hang_ups.close()
+        self.watch.stop()
+
+    def _accept(self, listening: socket.socket, listener: str) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _OUT_OF_DESCRIPTORS:
+                    raise
+                log.error(
+                    "No new connections on %s for now: %s (%d are open; raise `ulimit -n`)",
+                    listener,
+                    error.strerror,
+                    len(self._connections),
+                )
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(_ACCEPT_PAUSE_SECONDS, self._accept_again, listening, listener)
+                return
+            self._open(sock, address[0], address[1], listener)
+
+    def _accept_again(self, listening: socket.socket, listener: str) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening.fileno(), self._accept, listening, listener)
+
+    def _open(self, sock: socket.socket, host: str, port: int, listener: str) -> None:
+        if len(self._connections) >= self._config.max_connections:
+            self._turn_away(sock, host, f"max.connections={self._config.max_connections} are open")
+            return
+        if self._per_host[host] >= self._config.max_connections_per_ip:
+            self._turn_away(sock, host, f"max.connections.per.ip={self._config.max_connections_per_ip} are open")
+            return
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if sock.fileno() >= allowed - min(_SPARE_DESCRIPTORS, allowed // 8) and allowed != resource.RLIM_INFINITY:
+            self._turn_away(sock, host, f"`ulimit -n` allows {allowed} open files, and the last are for logs")
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._size_buffers(sock)
+        local = sock.getsockname()
+        client = ClientInfo(listener=listener, host=host, port=port, local_address=(local[0], local[1]))
+        connection = Connection(
+            sock,
+            client,
+            loop=self._loop,
+            dispatch=self._dispatch,
+            memory=self._memory,
+            busy_poll=self._busy_poll,
+            turns=self.turns,
+            watch=self.watch,
+            hang_ups=self._hang_ups,
+            max_frame=self._config.socket_request_max_bytes,
+            on_closed=self._closed,
+        )
+        self._connections.add(connection)
+        self._per_host[host] += 1
+        connection.start()
+
+    def _size_buffers(self, sock: socket.socket) -> None:
+        send, receive = self._config.socket_send_buffer_bytes, self._config.socket_receive_buffer_bytes
+        if send > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send)
+        # The system's own sizing is better than Kafka's 100 KiB unless somebody asked for a size.
+        if receive > 0 and self._config.is_set(_RECEIVE_BUFFER):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+
+    def _turn_away(self, sock: socket.socket, host: str, why: str) -> None:
+        sock.close()
+        self._turned_away += 1
+        if self._turned_away & (self._turned_away - 1) == 0:  # the 1st, 2nd, 4th, 8th, …: a flood is no flood of lines
+            log.warning("Refused a connection from %s: %s (%d refused so far)", host, why, self._turned_away)
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        host = connection.client.host
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
+
+    def _check_connections(self) -> None:
+        now = self._loop.time()
+        max_idle = self._config.connections_max_idle_ms / 1000
+        for connection in tuple(self._connections):
+            # As in Kafka, a request that waits for longer than this does not keep its connection open.
+            is_idle = 0 <= max_idle < now - connection.last_active_at
+            left_at = connection.left_at
+            if is_idle or (left_at is not None and connection.is_waiting and now - left_at > HUNG_UP_SECONDS):
+                connection.leave()
+            else:
+                connection.check_patience(now)
+        self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)
+
+
+def _bind(listener: Listener, backlog: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+        sock = socket.create_server((listener.host, listener.port), family=family, backlog=backlog)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            option = "--listen or listeners"
+            raise AddressInUseError("listeners", listener.host, listener.port, option) from error
+        raise ConfigError("listeners", str(listener), f"cannot listen there: {error.strerror or error}") from error
+    sock.setblocking(False)
+    return sock

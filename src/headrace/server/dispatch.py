@@ -1,0 +1,359 @@
+"""From a frame to the parts of its answer: header, version, body, handler, encoding.
+
+The one place through which every answer passes on its way out, so that here it is authorized, measured and throttled.
+The APIs offered are exactly those in the table of handlers; ApiVersions is read off the same table.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from types import GeneratorType
+from typing import Any, Final, TypeAlias
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.server.error_replies import error_reply
+from headrace.server.frames import InvalidRequestError, Parts, check_size
+from headrace.server.large_answers import encode_in_steps, is_large
+from headrace.server.large_requests import MANY_ENTRIES, LargeRequests, is_large_frame
+from headrace.slices import finish, run_slice
+from headrace.storage.files.log_file import FileSlice
+from headrace.wire.apis import ApiKey, Schema, VersionRange, max_entries, schema, versions
+from headrace.wire.bounds import TooManyEntriesError, unsigned_varint
+from headrace.wire.encoder import Fields
+
+log = logging.getLogger(__name__)
+
+_HEADER = struct.Struct(">hhih")
+_SIZE_CORRELATION = struct.Struct(">ii")
+_SIZE_FIELD: Final = 4
+_CORRELATION_ID_FIELD: Final = 4
+_API_VERSIONS: Final = ApiKey.API_VERSIONS.value
+_PRODUCE: Final = ApiKey.PRODUCE.value
+_ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
+"""Lowest versions named to clients that are not served, as Kafka does: older librdkafka sends everything
+uncompressed where it does not see Produce 0 (KAFKA-18659)."""
+
+
+Replies: TypeAlias = list[RawReply | InvalidRequestError]
+RunHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Replies | Awaitable[Replies]]
+"""Of several requests together: their replies, in order; an error instead of one ends the connection."""
+
+
+class Dispatcher:
+    """The dispatch table and the way through it."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
+        self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
+        self._produce_run: RunHandler | None = None
+        self._large_requests = LargeRequests()
+        self._long_work = asyncio.Lock()
+        """Of those whose work takes more than a slice, one goes on at a time: others would wait for a slice of each."""
+
+    def add_routes(self, routes: Mapping[Any, Handler]) -> None:
+        """Offer the APIs of `routes`, each in every version that its schemas have."""
+        for api_key, handler in routes.items():
+            self._handlers[int(api_key)] = handler
+            self._ranges[int(api_key)] = _range(int(api_key))
+
+    def add_produce(self, handler: Handler, run_handler: RunHandler) -> None:
+        """Offer Produce: one request at a time, and several that a client has sent one behind the other."""
+        self.add_routes({ApiKey.PRODUCE: handler})
+        self._produce_run = run_handler
+
+    @property
+    def offered(self) -> Mapping[int, VersionRange]:
+        """The versions offered of each API."""
+        return self._ranges
+
+    def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]:
+        """The answer to one request frame (without its length).
+
+        Raises InvalidRequestError for bytes that are no answerable request: the connection has to end.
+        """
+        context, version_known, position = self._read_header(client, frame)
+        if not version_known:
+            return self._unsupported_api_versions(context)
+        api_schema = schema(context.api_key, context.api_version)
+        if is_large_frame(context.api_key, len(frame)):
+            # A copy, as others read into the memory that the frame came in.
+            return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
+        if _count_entries(context, api_schema, frame, position) > MANY_ENTRIES and context.api_key != _PRODUCE:
+            return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
+        return self._answer(context, api_schema, _decode(context, api_schema, frame, position))
+
+    def _answer(self, context: RequestContext, api_schema: Schema, request: Any) -> Parts | Awaitable[Parts]:
+        try:
+            reply: Any = self._handlers[context.api_key](context, request)
+            if isinstance(reply, GeneratorType):
+                done = run_slice(reply)
+                if done is None:
+                    return self._answer_later(context, api_schema, request, self._in_turn(reply))
+                reply = done.result
+        except KafkaError as error:
+            reply = error_reply(context, request, error)
+        except InvalidRequestError:
+            raise
+        except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
+            reply = self._unexpected(context, request, error)
+        if type(reply) is dict or type(reply) is RawReply:
+            return self._encode(context, api_schema, reply)
+        if isinstance(reply, Awaitable):
+            return self._answer_later(context, api_schema, request, reply)
+        return self._encode(context, api_schema, reply)
+
+    async def _handle_large(
+        self, context: RequestContext, api_schema: Schema, frame: memoryview, position: int
+    ) -> Parts:
+        """One large request at a time is decoded, and most kinds of request are then handled one at a time as well."""
+        with self._large_requests.admitted(context, len(frame)):
+            async with self._large_requests.turn(context):
+                async with self._long_work:
+                    _count_entries(context, api_schema, frame, position)
+                    await asyncio.sleep(0)
+                    request = _decode(context, api_schema, frame, position)
+                await asyncio.sleep(0)
+                answer = self._answer(context, api_schema, request)
+                return answer if isinstance(answer, list) else await answer
+
+    async def _in_turn(self, steps: Generator[None, None, Any]) -> Any:
+        async with self._long_work:
+            result = await finish(steps)
+        return await result if not isinstance(result, RawReply) and isinstance(result, Awaitable) else result
+
+    def _encode(self, context: RequestContext, api_schema: Schema, reply: Reply) -> Parts | Awaitable[Parts]:
+        if isinstance(reply, RawReply) or not is_large(reply):
+            return _encode(context, api_schema, reply)
+        steps = encode_in_steps(context, api_schema, reply)
+        done = run_slice(steps)
+        return self._in_turn(steps) if done is None else done.result
+
+    def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
+        """The answers to Produce frames that a client has sent one behind the other, in order.
+
+        Raises InvalidRequestError, with the answers to the requests before the one that cannot be answered.
+        """
+        requests: list[tuple[RequestContext, Any]] = []
+        schemas: list[Schema] = []
+        invalid: InvalidRequestError | None = None
+        for frame in frames:
+            try:
+                context, api_schema, request = self._read(client, frame)
+            except InvalidRequestError as error:
+                invalid = error
+                break
+            requests.append((context, request))
+            schemas.append(api_schema)
+        try:
+            replies: Any = self._produce_run(requests) if self._produce_run is not None and requests else []
+        except Exception as error:  # noqa: BLE001  a bug in the handler must not end the broker
+            replies = [self._unexpected(context, request, error) for context, request in requests]
+        if isinstance(replies, list):
+            return _encode_run(requests, schemas, replies, invalid)
+        return self._run_later(requests, schemas, replies, invalid)
+
+    async def _run_later(
+        self,
+        requests: list[tuple[RequestContext, Any]],
+        schemas: list[Schema],
+        replies: Awaitable[list[Reply | InvalidRequestError]],
+        invalid: InvalidRequestError | None,
+    ) -> Parts:
+        try:
+            ready = await replies
+        except Exception as error:  # noqa: BLE001  a bug in the handler must not end the broker
+            ready = [self._unexpected(context, request, error) for context, request in requests]
+        return _encode_run(requests, schemas, ready, invalid)
+
+    def _read(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, Schema, Any]:
+        """The header and body of a request of a version that is offered. Raises InvalidRequestError."""
+        context, _, position = self._read_header(client, frame)
+        api_schema = schema(context.api_key, context.api_version)
+        _count_entries(context, api_schema, frame, position)
+        return context, api_schema, _decode(context, api_schema, frame, position)
+
+    async def _answer_later(
+        self, context: RequestContext, api_schema: Schema, request: Any, answer: Awaitable[Reply]
+    ) -> Parts:
+        try:
+            reply = await answer
+        except KafkaError as error:
+            reply = error_reply(context, request, error)
+        except InvalidRequestError:
+            raise
+        except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
+            reply = self._unexpected(context, request, error)
+        encoded = self._encode(context, api_schema, reply)
+        return encoded if isinstance(encoded, list) else await encoded
+
+    def _unexpected(self, context: RequestContext, request: Any, error: Exception) -> Reply:
+        log.error(
+            "%s from client %s (%s) failed", _name(context), context.client_id, context.client_host, exc_info=error
+        )
+        return error_reply(context, request, KafkaError(ErrorCode.unknown_server_error, str(error)))
+
+    def _read_header(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, bool, int]:
+        try:
+            api_key, api_version, correlation_id, client_id_size = _HEADER.unpack_from(frame)
+        except struct.error:
+            raise InvalidRequestError(f"a request of {len(frame)} bytes is shorter than its header") from None
+        position = _HEADER.size
+        check_size(frame, len(frame))
+        client_id = None
+        if client_id_size >= 0:
+            client_id = str(frame[position : position + client_id_size], "utf-8", "replace")
+            position += client_id_size
+            if position > len(frame):
+                raise InvalidRequestError("the client id is longer than the request")
+        client.client_id = client_id
+        context = RequestContext(api_key, api_version, correlation_id, client_id, client)
+        offered = self._ranges.get(api_key)
+        if offered is None:
+            raise InvalidRequestError(f"API {api_key} was asked for, which is not offered here")
+        if not offered.lowest <= api_version <= offered.highest:
+            if api_key == _API_VERSIONS:
+                return context, False, position
+            raise InvalidRequestError(
+                f"version {api_version} of {ApiKey(api_key).name} was asked for;"
+                f" offered are {offered.lowest} to {offered.highest}"
+            )
+        if schema(api_key, api_version).has_flexible_request_header:
+            position = _skip_tags(frame, position)
+        return context, True, position
+
+    # ApiVersions is here because it is the table itself.
+
+    def _api_versions(self, context: RequestContext, request: Any) -> Fields:
+        name = getattr(request, "client_software_name", None)
+        if name is not None:
+            software_version = request.client_software_version
+            if not _is_software_name(name) or not _is_software_name(software_version):
+                return self._versions_answer(ErrorCode.invalid_request)
+            context.client.software_name = name
+            context.client.software_version = software_version
+        return self._versions_answer(ErrorCode.none)
+
+    def _versions_answer(self, error: ErrorCode) -> Fields:
+        return {
+            "error_code": error,
+            "api_keys": [
+                {
+                    "api_key": key,
+                    "min_version": _ADVERTISED_FROM.get(key, offered.lowest),
+                    "max_version": offered.highest,
+                }
+                for key, offered in sorted(self._ranges.items())
+            ]
+            if error is ErrorCode.none
+            else [],
+        }
+
+    def _unsupported_api_versions(self, context: RequestContext) -> Parts:
+        # KIP-511: the answer is one that every client reads, version 0, and names the versions there are.
+        offered = self._ranges[_API_VERSIONS]
+        fields = {
+            "error_code": ErrorCode.unsupported_version,
+            "api_keys": [{"api_key": _API_VERSIONS, "min_version": offered.lowest, "max_version": offered.highest}],
+        }
+        return _encode(context, schema(_API_VERSIONS, 0), fields)
+
+
+def _encode_run(
+    requests: Sequence[tuple[RequestContext, Any]],
+    schemas: Sequence[Schema],
+    replies: Sequence[Reply | InvalidRequestError],
+    invalid: InvalidRequestError | None,
+) -> Parts:
+    """All answers behind each other. Raises InvalidRequestError with those before the first that is none."""
+    parts: Parts = []
+    for (context, _), api_schema, reply in zip(requests, schemas, replies, strict=True):
+        if isinstance(reply, InvalidRequestError):
+            raise InvalidRequestError(str(reply), parts)
+        parts += _encode(context, api_schema, reply)
+    if invalid is not None:
+        raise InvalidRequestError(str(invalid), parts) from invalid
+    return parts
+
+
+def _count_entries(context: RequestContext, api_schema: Schema, frame: memoryview, position: int) -> int:
+    """The items of all arrays in the request. Raises InvalidRequestError for arrays that cannot be, or are too long."""
+    try:
+        return api_schema.check_request(frame, position)
+    except TooManyEntriesError:
+        raise InvalidRequestError(
+            f"{_name(context)} names more than {max_entries(context.api_key)} things in {len(frame)} bytes;"
+            " that is the limit for one request: send several"
+        ) from None
+    except ValueError as error:
+        raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
+
+
+def _decode(context: RequestContext, api_schema: Schema, frame: memoryview, position: int) -> Any:
+    """Raises InvalidRequestError."""
+    try:
+        return api_schema.decode_request(frame, position)[0]
+    except Exception as error:
+        raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
+
+
+def _encode(context: RequestContext, api_schema: Schema, reply: Reply) -> Parts:
+    if isinstance(reply, RawReply):
+        return _frame(context, api_schema, reply.parts)
+    out = bytearray(8)
+    if api_schema.has_flexible_response_header:
+        out.append(0)
+    api_schema.encode_response(out, reply)
+    _SIZE_CORRELATION.pack_into(out, 0, len(out) - _SIZE_FIELD, context.correlation_id)
+    return [out]
+
+
+def _frame(context: RequestContext, api_schema: Schema, parts: Sequence[bytes | bytearray | FileSlice]) -> Parts:
+    """The parts of a body that is encoded already, behind their header; nothing where there is no answer."""
+    if not parts:
+        return []
+    tags = b"\x00" if api_schema.has_flexible_response_header else b""
+    size = _CORRELATION_ID_FIELD + len(tags) + sum(map(_part_size, parts))
+    head = _SIZE_CORRELATION.pack(size, context.correlation_id) + tags
+    first = parts[0]
+    if isinstance(first, FileSlice):
+        return [head, *parts]
+    return [head + first, *parts[1:]]
+
+
+def _part_size(part: bytes | bytearray | FileSlice) -> int:
+    return part.size if type(part) is FileSlice else len(part)
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    """Position behind the tagged fields of a request header (KIP-482); none is defined yet."""
+    try:
+        count, position = unsigned_varint(frame, position)
+        for _ in range(min(count, len(frame))):
+            _, position = unsigned_varint(frame, position)
+            size, position = unsigned_varint(frame, position)
+            position += size
+    except IndexError:
+        raise InvalidRequestError("the request ends inside its header") from None
+    except ValueError as error:
+        raise InvalidRequestError(f"the request's header cannot be read: {error}") from None
+    if position > len(frame):
+        raise InvalidRequestError("the request ends inside its header")
+    return position
+
+
+def _is_software_name(name: str) -> bool:
+    """Letters, digits, '-' and '.', the first and the last a letter or a digit (KIP-511)."""
+    stripped = name.replace("-", "a").replace(".", "a")
+    return name.isascii() and stripped.isalnum() and name[0].isalnum() and name[-1].isalnum()
+
+
+def _range(api_key: int) -> VersionRange:
+    known = versions(api_key)
+    assert known is not None, f"no schema for API {api_key}"
+    return known
+
+
+def _name(context: RequestContext) -> str:
+    return f"{ApiKey(context.api_key).name} v{context.api_version}"

@@ -1,0 +1,67 @@
+"""Answers that take long to encode: they are encoded in slices, and end the connection if they get too large."""
+
+import struct
+from typing import Final
+
+from headrace.server.context import RequestContext
+from headrace.server.frames import InvalidRequestError, Parts
+from headrace.slices import Steps
+from headrace.wire.apis import ApiKey, Schema
+from headrace.wire.encoder import Fields
+from headrace.wire.items import Items
+
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+"""A request of 100 KB can ask for gigabytes, by naming the same thing again and again. All topics of a cluster with
+10,000 partitions fit more than ten times."""
+_PART_BYTES: Final = 256 * 1024
+_FEW: Final = 64
+"""Items that are encoded at once, if they are plain."""
+_SIZE_CORRELATION: Final = struct.Struct(">ii")
+
+
+def is_large(reply: Fields) -> bool:
+    """Whether encoding the answer may take longer than a slice."""
+    items = 0
+    for value in reply.values():
+        kind = type(value)
+        if kind is list or kind is tuple:
+            items += len(value)
+            if items > _FEW:
+                return True
+            for item in value:
+                if type(item) is dict:
+                    for inner in item.values():
+                        kind = type(inner)
+                        if kind is list or kind is tuple:
+                            items += len(inner)
+                        elif kind is Items:
+                            return True
+        elif kind is Items:
+            return True
+    return items > _FEW
+
+
+def encode_in_steps(context: RequestContext, api_schema: Schema, reply: Fields) -> Steps[Parts]:
+    """The whole answer. Raises InvalidRequestError for one of more than `MAX_ANSWER_BYTES`."""
+    out = bytearray(8)
+    if api_schema.has_flexible_response_header:
+        out.append(0)
+    parts: list[bytes] = []
+    size = 0
+    for _ in api_schema.encode_in_steps(out, reply):
+        if len(out) > _PART_BYTES:
+            # Grown further, it would be copied again and again.
+            parts.append(bytes(out))
+            size += len(out)
+            out.clear()
+            if size > MAX_ANSWER_BYTES:
+                raise InvalidRequestError(
+                    f"the answer to {ApiKey(context.api_key).name} v{context.api_version} would have more than"
+                    f" {MAX_ANSWER_BYTES >> 20} MiB: ask for less at a time"
+                )
+        yield
+    parts.append(bytes(out))
+    size += len(out)
+    head = bytearray(parts[0])
+    _SIZE_CORRELATION.pack_into(head, 0, size - 4, context.correlation_id)
+    return [head, *parts[1:]]

@@ -1,0 +1,64 @@
+"""Requests with thousands of entries: they wait for each other, so that together they take no more than one does."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from typing import Final
+
+from headrace.server.context import RequestContext
+from headrace.server.frames import InvalidRequestError
+from headrace.wire.apis import ApiKey
+
+MANY_ENTRIES: Final = 2000
+"""Items of a request's arrays that are decoded and handled at once: a few milliseconds."""
+LARGE_FRAME: Final = 64 * 1024
+"""Bytes of a request that are looked through at once: at worst, an entry a byte, it takes some milliseconds."""
+MAX_WAITING: Final = 64 * 1024 * 1024
+"""Bytes of large requests that may wait. The connections of more are ended: their clients try again."""
+_MAY_WAIT: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+"""APIs whose answer may wait for something to happen."""
+_CHANGES: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.DELETE_RECORDS,
+    }
+)
+"""APIs that wait for the disk. Other large requests need not wait for them."""
+
+
+def is_large_frame(api_key: int, size: int) -> bool:
+    """Whether so many bytes are too many to be looked through at once. Those of Produce are records, mostly."""
+    return size > LARGE_FRAME and api_key != ApiKey.PRODUCE
+
+
+class LargeRequests:
+    """Those that are in hand or wait for their turn."""
+
+    def __init__(self) -> None:
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._waiting = 0
+
+    @contextmanager
+    def admitted(self, context: RequestContext, size: int) -> Iterator[None]:
+        """Raises InvalidRequestError where too much waits already for `size` bytes more."""
+        if self._waiting and self._waiting + size > MAX_WAITING:
+            raise InvalidRequestError(
+                f"{ApiKey(context.api_key).name} of {size} bytes:"
+                f" {self._waiting >> 20} MiB of large requests wait already"
+            )
+        self._waiting += size
+        try:
+            yield
+        finally:
+            self._waiting -= size
+
+    def turn(self, context: RequestContext) -> AbstractAsyncContextManager[object]:
+        """Held while the request is decoded, handled and its answer encoded."""
+        if context.api_key in _MAY_WAIT:
+            return nullcontext()
+        return self._turns["changes" if context.api_key in _CHANGES else "reads"]

@@ -1,0 +1,91 @@
+"""Watches over the event loop: names requests that hold it for long, and measures how late it is.
+
+Requests are timed by the connections. A heartbeat measures the delay that anybody sees who waits for the loop, and
+notices when something other than a request has held it.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from time import thread_time_ns
+from typing import Final
+
+from headrace.server.context import ClientInfo
+from headrace.wire.apis import ApiKey
+
+log = logging.getLogger(__name__)
+
+HOLD_NS: Final = 200_000_000
+"""A request, or one step of it, that holds the loop for this long is logged."""
+BEAT_SECONDS: Final = 0.1
+KEPT_BEATS: Final = 600
+"""Delays that the figures are about: those of the last minute."""
+_LOG_SECONDS: Final = 1.0
+"""At most one line in this time."""
+OTHER: Final = "other"
+"""In place of an API, where no request held the loop."""
+_UNKNOWN_API: Final = "unknown API"
+
+
+class LoopWatch:
+    """Delays and holds of one loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._beat: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._delays: deque[float] = deque(maxlen=KEPT_BEATS)
+        self._held_ns_since_beat = 0
+        self._cpu_ns_at_beat = 0
+        self._logged_at = float("-inf")
+        self._not_logged = 0
+        self.holds: Counter[str] = Counter()
+        """How often something held the loop for 200 ms or more, by API."""
+
+    def start(self) -> None:
+        self._cpu_ns_at_beat = thread_time_ns()
+        self._due = self._loop.time() + BEAT_SECONDS
+        self._beat = self._loop.call_at(self._due, self._look)
+
+    def stop(self) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+
+    def held_by(self, client: ClientInfo, request: tuple[int, int, int], count: int, ns: int) -> None:
+        """Note that `count` requests held the loop: API key, version and bytes are those of the first."""
+        self._held_ns_since_beat += ns
+        key, version, size = request
+        name = ApiKey(key).name if key in ApiKey.__members__.values() else _UNKNOWN_API
+        self.holds[name] += 1
+        more = f" and {count - 1} more" if count > 1 else ""
+        self._log(f"{name} v{version} of {size} bytes{more} from {client}", ns)
+
+    def quantiles(self, *shares: float) -> list[float]:
+        """Seconds by which the loop was late in the last minute, at each of `shares` of the distribution."""
+        delays = sorted(self._delays) or [0.0]
+        return [delays[min(int(len(delays) * share), len(delays) - 1)] for share in shares]
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        delay = max(now - self._due, 0.0)
+        self._delays.append(delay)
+        rest = delay - self._held_ns_since_beat / 1e9
+        self._held_ns_since_beat = 0
+        if rest * 1e9 >= HOLD_NS:
+            self.holds[OTHER] += 1
+            self._log("Work other than a single long request", int(rest * 1e9))
+        self._cpu_ns_at_beat = thread_time_ns()
+        self._due = now + BEAT_SECONDS
+        self._beat = self._loop.call_at(self._due, self._look)
+
+    def _log(self, what: str, held_ns: int) -> None:
+        now = self._loop.time()
+        if now - self._logged_at < _LOG_SECONDS:
+            self._not_logged += 1
+            return
+        more = f" ({self._not_logged} more such events since the last line)" if self._not_logged else ""
+        self._logged_at, self._not_logged = now, 0
+        # Since the last beat: an upper bound.
+        cpu_ns = thread_time_ns() - self._cpu_ns_at_beat
+        busy = f", {cpu_ns / 1e6:.0f} ms of it on the processor: the machine is busy" if cpu_ns < held_ns / 2 else ""
+        log.warning("%s held the event loop for %.0f ms%s%s", what, held_ns / 1e6, busy, more)

@@ -1,0 +1,67 @@
+"""Which transactions a compaction has come across, to tell which of their batches and markers may go.
+
+Records of an aborted transaction go. Its marker goes when no batch of it is left, and not before the delete horizon.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from headrace.storage.log.txn_index import AbortedTransaction
+from headrace.wire.batch import BatchHeader
+
+_CONTROL_KEY: Final = Struct(">hh")
+_ABORT: Final = 0
+_COMMIT: Final = 1
+
+
+class CleanedTransactions:
+    """Told of every batch from `from_offset` on in order; `aborted` is what the log's transaction indexes have."""
+
+    __slots__ = ("_aborted", "_ongoing_aborted", "_ongoing_committed", "_seen")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction], from_offset: int) -> None:
+        reaching = {each for each in aborted if each.last_offset >= from_offset}
+        self._aborted = sorted(reaching, key=lambda each: each.first_offset, reverse=True)
+        self._ongoing_aborted: dict[int, AbortedTransaction] = {}
+        self._ongoing_committed: set[int] = set()
+        self._seen: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether the batch, one of data, belongs to an aborted transaction."""
+        if not header.is_transactional:
+            return False
+        self._begin_up_to(header.last_offset)
+        if header.producer_id in self._ongoing_aborted:
+            self._seen.add(header.producer_id)
+            return True
+        self._ongoing_committed.add(header.producer_id)
+        return False
+
+    def marker(self, header: BatchHeader, key: bytes | None) -> tuple[bool, AbortedTransaction | None]:
+        """Whether the control batch is of no more use, and the transaction to note in the new transaction index.
+
+        `key` is that of its record, None where the record has gone already.
+        """
+        self._begin_up_to(header.last_offset)
+        if key is None:
+            return True, None
+        kind = _CONTROL_KEY.unpack_from(key)[1]
+        producer_id = header.producer_id
+        if kind == _ABORT:
+            transaction = self._ongoing_aborted.pop(producer_id, None)
+            if producer_id in self._seen:
+                self._seen.discard(producer_id)
+                return False, transaction
+            return True, None
+        if kind == _COMMIT:
+            if producer_id in self._ongoing_committed:
+                self._ongoing_committed.discard(producer_id)
+                return False, None
+            return True, None
+        return False, None
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._aborted and self._aborted[-1].first_offset <= offset:
+            transaction = self._aborted.pop()
+            self._ongoing_aborted.setdefault(transaction.producer_id, transaction)

@@ -1,0 +1,85 @@
+"""Digests of many keys at once, short enough to keep one of every key in a log.
+
+A digest is 128 bits from four sums of the key's 32-bit words, each times a random number of 64 bits, of which the upper
+half counts: multiply-shift hashing (Dietzfelbinger 1996; Thorup, "High Speed Hashing for Integers and Strings", 2015).
+Whatever two keys are compared, one choice of numbers in 2^128 takes them for one; nobody knows the numbers, which are
+drawn anew for every map. Long keys, with more words than there are numbers, get a keyed BLAKE2b digest.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.storage.cleaner.columns import Bytes, Integers
+
+Words = NDArray[np.uint64]
+
+LONGEST_SUMMED: Final = 64
+"""Bytes of a key up to which sums are cheaper than a call of BLAKE2b."""
+_ROWS: Final = 65_536
+"""Keys that are worked on at once: they take five times the memory of their digests."""
+_SUMS: Final = 4
+_WORD: Final = 8
+_LOWER: Final = np.uint64(0xFFFF_FFFF)
+_UPPER: Final = np.uint64(0xFFFF_FFFF_0000_0000)
+_HALF: Final = np.uint64(32)
+
+
+class Digests(NamedTuple):
+    """Two columns of 64 bits, a row a key."""
+
+    high: Words
+    low: Words
+
+
+class KeyDigests:
+    """Makes digests; those of two instances have nothing to do with each other.
+
+    `random_bytes` gives as many as it is asked for, e.g. `os.urandom`.
+    """
+
+    def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
+        # one row for each half of a word, and one for the length, which sets a key apart from one with zeros behind it
+        rows = LONGEST_SUMMED // 4 + 2
+        self._numbers: Words = np.frombuffer(random_bytes(rows * _SUMS * 8), np.uint64).reshape(rows, _SUMS)
+        self._secret = random_bytes(32)
+
+    def of(self, content: Bytes, starts: Integers, sizes: Integers) -> Digests:
+        """Of the keys in `content`; at least `_WORD` bytes follow the last one."""
+        digests = Digests(np.empty(len(starts), np.uint64), np.empty(len(starts), np.uint64))
+        words: Words = np.ndarray((len(content) - _WORD + 1,), "<u8", content, strides=(1,))
+        for first in range(0, len(starts), _ROWS):
+            some = sizes[first : first + _ROWS]
+            for size in np.unique(some[some <= LONGEST_SUMMED]).tolist():
+                rows = first + np.flatnonzero(some == size)
+                digests.high[rows], digests.low[rows] = self._summed(words, starts[rows], size)
+            rows = first + np.flatnonzero(some > LONGEST_SUMMED)
+            digests.high[rows], digests.low[rows] = self._hashed(content, starts[rows], sizes[rows])
+        return digests
+
+    def _summed(self, words: Words, starts: Integers, size: int) -> Digests:
+        """Of keys that are all of one size."""
+        numbers = self._numbers
+        length = np.uint64(size) * numbers[-2] + numbers[-1]
+        sums = [np.full(len(starts), each) for each in length]
+        for place in range(0, size, _WORD):
+            word = words[starts + place]
+            if size - place < _WORD:
+                word &= np.uint64((1 << 8 * (size - place)) - 1)
+            lower, upper = word & _LOWER, word >> _HALF
+            row = place // 4
+            for column in range(_SUMS):
+                sums[column] += lower * numbers[row, column]
+                sums[column] += upper * numbers[row + 1, column]
+        return Digests(sums[0] & _UPPER | sums[1] >> _HALF, sums[2] & _UPPER | sums[3] >> _HALF)
+
+    def _hashed(self, content: Bytes, starts: Integers, sizes: Integers) -> Digests:
+        found = [
+            blake2b(content[start : start + size].tobytes(), digest_size=16, key=self._secret).digest()
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        ]
+        halves = np.frombuffer(b"".join(found), np.uint64)
+        return Digests(halves[::2], halves[1::2])

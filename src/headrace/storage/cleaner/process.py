@@ -1,0 +1,113 @@
+"""Compaction in a process of its own: the broker's side, which gives it jobs. The other is `cleaner_worker`.
+
+A cleaner would take the interpreter's lock from the event loop for milliseconds at a time: see
+docs/decisions/012-compaction-in-a-process.md. The two talk in lines of JSON: a job; `cleaned` for a group of segments,
+answered by `swapped`; `end_offset` or `error`. The process ends with its standard input, so none is left behind by a
+broker that dies.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from threading import Lock
+from typing import IO, Any, Final
+
+from headrace.storage.cleaner.job import CleanedGroup, CleanedLog, CleaningJob
+from headrace.storage.log.log import CleaningAbortedError
+
+SWAPPED: Final = b"swapped\n"
+_WORKER: Final = "headrace.storage.cleaner.worker"
+
+
+class CleaningFailedError(Exception):
+    """A log could not be compacted; the message says why and what to do."""
+
+
+class CleanerProcess:
+    """Started by the first job, used again for the next ones, ended by `close` or a failure."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = Lock()
+        self._closed = False
+
+    def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> CleanedLog:
+        """Do the job, calling `swap` for each group as soon as it is written.
+
+        Blocks. Raises CleaningFailedError, CleaningAbortedError after `close`, OSError, and what `swap` raises.
+        """
+        process = self._start()
+        try:
+            _write_line(process.stdin, json.dumps(_job_fields(job)).encode() + b"\n")
+            while True:
+                line = process.stdout.readline() if process.stdout else b""
+                if not line:
+                    status = process.wait()
+                    if self._closed:
+                        raise CleaningAbortedError("the broker is stopping")
+                    raise CleaningFailedError(f"the cleaner process ended with status {status}")
+                answer: dict[str, Any] = json.loads(line)
+                if "error" in answer:
+                    raise CleaningFailedError(answer["error"])
+                if "end_offset" in answer:
+                    return CleanedLog(int(answer["end_offset"]), dict(answer["unreadable"]))
+                base_offsets, *numbers = answer["cleaned"]
+                swap(CleanedGroup(tuple(base_offsets), *numbers))
+                _write_line(process.stdin, SWAPPED)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with self._lock:
+            if self._closed:
+                raise CleaningAbortedError("the broker is stopping")
+            if self._process is None or self._process.poll() is not None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", _WORKER],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,  # an interrupt from the keyboard is for the broker
+                    # numpy's algebra, which is not used, would start a thread for each processor
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                )
+            return self._process
+
+    def end(self) -> None:
+        """Let go of the process and its memory; the next job starts another."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is None:
+                return
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass
+
+    def close(self) -> None:
+        """End the process, and a job that it is at, for good."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+
+
+def _write_line(pipe: IO[bytes] | None, line: bytes) -> None:
+    if pipe is None:
+        raise CleaningFailedError("the cleaner process has no standard input")
+    try:
+        pipe.write(line)
+        pipe.flush()
+    except BrokenPipeError:
+        raise CleaningFailedError("the cleaner process has died") from None
+
+
+def _job_fields(job: CleaningJob) -> dict[str, Any]:
+    return {**asdict(job), "directory": str(job.directory)}

@@ -1,0 +1,1 @@
+"""Log directories: identity, locks, checkpoints, moves, failures, verification."""

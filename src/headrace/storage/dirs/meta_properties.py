@@ -1,0 +1,104 @@
+"""The file `meta.properties`: to which cluster and broker a log directory belongs.
+
+Version 0 is what a broker with ZooKeeper writes, version 1 (KIP-631) one without; either is read.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.files.atomic_file import replace_file
+
+FILE_NAME: Final = "meta.properties"
+_ID_KEY: Final = {0: "broker.id", 1: "node.id"}
+
+
+def id_to_text(identity: UUID) -> str:
+    """Kafka's form of an id: 22 characters of URL-safe base64."""
+    return urlsafe_b64encode(identity.bytes).rstrip(b"=").decode()
+
+
+def text_to_id(text: str) -> UUID:
+    """Raises ValueError."""
+    return UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+
+
+def new_id() -> UUID:
+    """A random id whose text does not begin with a dash, which command lines take for an option."""
+    while id_to_text(identity := uuid4()).startswith("-"):
+        pass
+    return identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """Content of the file; None for what it does not say."""
+
+    version: int
+    cluster_id: str | None
+    broker_id: int | None
+    directory_id: UUID | None
+
+
+def read_meta_properties(directory: Path) -> MetaProperties | None:
+    """None where there is no file.
+
+    Raises KafkaError(inconsistent_cluster_id) when the file makes no sense.
+    """
+    path = directory / FILE_NAME
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.strip() and not line.lstrip().startswith(("#", "!")):
+            key, _, value = line.partition("=")
+            fields[key.strip()] = value.strip().replace("\\", "")
+    try:
+        version = int(fields.get("version", "0"))
+        broker_id = fields.get(_ID_KEY[version])
+        directory_id = fields.get("directory.id")
+        return MetaProperties(
+            version=version,
+            cluster_id=fields.get("cluster.id"),
+            broker_id=None if broker_id is None else int(broker_id),
+            directory_id=None if directory_id is None else text_to_id(directory_id),
+        )
+    except (KeyError, ValueError) as error:
+        raise KafkaError(
+            ErrorCode.inconsistent_cluster_id,
+            f"{path} is malformed ({error}): it must have version=0 with broker.id or version=1 with node.id; "
+            "restore it from a copy",
+        ) from None
+
+
+def noted_broker_id(directories: Iterable[Path]) -> int | None:
+    """The id of the broker that the first of the directories with a note of it belongs to.
+
+    Raises KafkaError as `read_meta_properties` does.
+    """
+    for directory in directories:
+        try:
+            properties = read_meta_properties(directory)
+        except OSError:
+            continue  # opening the directory tells what is wrong
+        if properties is not None and properties.broker_id is not None:
+            return properties.broker_id
+    return None
+
+
+def write_meta_properties(directory: Path, properties: MetaProperties) -> None:
+    lines = ["#"]
+    if properties.broker_id is not None:
+        lines.append(f"{_ID_KEY[properties.version]}={properties.broker_id}")
+    if properties.directory_id is not None:
+        lines.append(f"directory.id={id_to_text(properties.directory_id)}")
+    lines.append(f"version={properties.version}")
+    if properties.cluster_id is not None:
+        lines.append(f"cluster.id={properties.cluster_id}")
+    replace_file(directory / FILE_NAME, "\n".join([*lines, ""]).encode())

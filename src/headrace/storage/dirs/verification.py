@@ -1,0 +1,233 @@
+"""Reads the logs in a directory from beginning to end and tells what is damaged; changes nothing.
+
+Every batch's checksum, the order of offsets, the indexes, the snapshots of producers and the checkpoints. A log that a
+broker writes meanwhile may show a batch that is half written at its end.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from headrace.errors import KafkaError
+from headrace.storage.dirs.meta_properties import FILE_NAME as META_PROPERTIES
+from headrace.storage.dirs.meta_properties import id_to_text
+from headrace.storage.dirs.partition_dir import STRAY_SUFFIX, parse_name, way_back
+from headrace.storage.dirs.partition_metadata import FILE_NAME as PARTITION_METADATA
+from headrace.storage.dirs.partition_metadata import read_topic_id
+from headrace.storage.files.checkpoint import (
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    CorruptCheckpointError,
+    OffsetCheckpoint,
+)
+from headrace.storage.log.index import CorruptIndexError, OffsetIndex, TimeIndex
+from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
+from headrace.storage.log.leader_epochs import read_entries
+from headrace.storage.log.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
+from headrace.storage.log.recovery import valid_batches
+from headrace.storage.log.segment import MIN_BATCH_LENGTH, Segment
+from headrace.storage.log.segment_files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_of, segment_file
+from headrace.wire.batch import HEADER_SIZE, MAGIC_V2, batch_crc_ok, parse_header
+
+_NO_LIMIT: Final = 2**63
+_REBUILT: Final = "remove the file while the broker is down; the next start makes it anew"
+_RESTORE: Final = "let a replica copy the partition, or restore the file from a backup"
+_TAIL: Final = "nothing: the next start after a crash cuts it off"
+_SEARCH_BYTES: Final = 1024 * 1024
+
+
+class Finding(NamedTuple):
+    """Something wrong: where (byte and offset where they are known), what, and what to do."""
+
+    file: Path
+    position: int | None
+    offset: int | None
+    what: str
+    remedy: str
+
+
+class Verified(NamedTuple):
+    """What was read of one partition."""
+
+    directory: Path
+    segments: int
+    bytes: int
+    findings: list[Finding]
+
+
+class NotALogDirectoryError(Exception):
+    """The directory is neither a log directory nor one of a partition; the message says what may have been meant."""
+
+
+def partition_directories(directory: Path) -> list[Path]:
+    """Those of partitions in a log directory, or `directory` itself where it is one of a partition.
+
+    Raises NotALogDirectoryError; OSError.
+    """
+    if _is_partition(directory):
+        return [directory]
+    within = sorted(path for path in directory.iterdir() if path.is_dir())
+    partitions = [path for path in within if parse_name(path.name) is not None]
+    if not (directory / META_PROPERTIES).exists() and not any(map(_is_partition, partitions)):
+        meant = [str(path) for path in within if (path / META_PROPERTIES).exists()]
+        raise NotALogDirectoryError(
+            f"{directory} is not a log directory: it has neither {META_PROPERTIES} nor partitions"
+            + (f". Did you mean {' '.join(meant)}?" if meant else "; name the directory of log.dirs")
+        )
+    return partitions
+
+
+def _is_partition(directory: Path) -> bool:
+    """Whether there is a log in `directory`, or was meant to be."""
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except PermissionError:
+        return False
+    return PARTITION_METADATA in names or any(offset_of(name) is not None for name in names)
+
+
+def verify_topic_ids(partitions: Sequence[Path], known: Mapping[str, UUID]) -> list[Finding]:
+    """See whose records the directories of `partitions` say that they hold; `known` are the ids of the topics.
+
+    Without them the directories of one topic must agree with each other, and differ from those of every other.
+    """
+    findings: list[Finding] = []
+    ids = dict(known)
+    names = {topic_id: name for name, topic_id in known.items()}
+    for directory in partitions:
+        topic_partition = parse_name(directory.name)
+        if topic_partition is None:
+            continue
+        path = directory / PARTITION_METADATA
+        try:
+            found = read_topic_id(directory)
+        except KafkaError as error:
+            remedy = "remove the file while the broker is down; the next start writes it"
+            findings.append(Finding(path, None, None, str(error), remedy))
+            continue
+        if found is None:
+            continue
+        topic = topic_partition.topic
+        wanted, owner = ids.setdefault(topic, found), names.setdefault(found, topic)
+        if found != wanted or owner != topic:
+            whose = f"that of topic {owner}" if owner != topic else "which no other file names"
+            what = f"topic {topic} has id {id_to_text(wanted)}, and the file names {id_to_text(found)}, {whose}"
+            remedy = f"if the records are those of {topic_partition}, remove the file while the broker is down"
+            findings.append(Finding(path, None, None, what, f"{remedy}; otherwise move the directory away"))
+    return findings
+
+
+def find_strays(directory: Path) -> list[Finding]:
+    """The directories in a log directory that were set aside with their records. Raises OSError."""
+    return [
+        Finding(path, None, None, "its records are not served", way_back(path))
+        for path in sorted(directory.glob(f"*{STRAY_SUFFIX}"))
+    ]
+
+
+def verify_checkpoints(directory: Path) -> list[Finding]:
+    """Of a log directory."""
+    findings = []
+    for name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, CLEANER_OFFSET_FILE):
+        try:
+            OffsetCheckpoint(directory / name).read()
+        except (CorruptCheckpointError, OSError) as error:
+            findings.append(Finding(directory / name, None, None, str(error), _REBUILT))
+    return findings
+
+
+def verify_partition(directory: Path) -> Verified:
+    """Read everything of one partition. Raises OSError where the directory cannot be listed."""
+    bases = sorted(
+        base for path in directory.iterdir() if path.suffix == LOG_SUFFIX and (base := offset_of(path.name)) is not None
+    )
+    findings: list[Finding] = []
+    size = 0
+    for place, base in enumerate(bases):
+        limit = bases[place + 1] if place + 1 < len(bases) else _NO_LIMIT
+        try:
+            size += _verify_segment(directory, base, limit, findings)
+        except (KafkaError, OSError) as error:
+            findings.append(Finding(segment_file(directory, base, LOG_SUFFIX), None, base, str(error), _RESTORE))
+    for path in snapshots(directory).values():
+        try:
+            read_snapshot(path)
+        except (CorruptSnapshotError, OSError) as error:
+            findings.append(Finding(path, None, offset_of(path.name), str(error), _REBUILT))
+    try:
+        read_entries(directory / LEADER_EPOCHS_FILE)
+    except (CorruptCheckpointError, OSError) as error:
+        findings.append(Finding(directory / LEADER_EPOCHS_FILE, None, None, str(error), _REBUILT))
+    return Verified(directory, len(bases), size, findings)
+
+
+def _verify_segment(directory: Path, base: int, limit: int, findings: list[Finding]) -> int:
+    """Bytes that were read."""
+    path = segment_file(directory, base, LOG_SUFFIX)
+    segment = Segment(directory, base, size=path.stat().st_size, index_size=0, time_index_size=0, now_ms=0)
+    segment.open_read_only()
+    batches: dict[int, int] = {}
+    position, offset = 0, base
+    while True:
+        for start, header in valid_batches(segment, limit, position):
+            batches[start] = header.last_offset
+            offset = header.next_offset
+            position = start + header.size
+        if position >= segment.size:
+            break
+        following = _next_batch(segment, position + 1, offset, limit)
+        if following is None and limit == _NO_LIMIT:
+            findings.append(
+                Finding(path, position, offset, f"{segment.size - position} bytes at the end are no whole batch", _TAIL)
+            )
+            break
+        end = segment.size if following is None else following
+        findings.append(Finding(path, position, offset, f"{end - position} bytes are damaged", _RESTORE))
+        if following is None:
+            break
+        position = following
+    if not any(finding.file == path for finding in findings):
+        _verify_indexes(segment, batches, findings)
+    return segment.size
+
+
+def _next_batch(segment: Segment, position: int, offset: int, limit: int) -> int | None:
+    """Where the next sound batch begins whose records come after `offset`."""
+    while position + HEADER_SIZE <= segment.size:
+        data = segment.file.pread(_SEARCH_BYTES, position)
+        # a batch has its format in the 17th byte
+        at = data.find(MAGIC_V2, 16)
+        while at >= 0:
+            start = position + at - 16
+            header = parse_header(segment.file.pread(HEADER_SIZE, start).ljust(HEADER_SIZE, b"\0"))
+            if (
+                offset <= header.base_offset < limit
+                and header.batch_length >= MIN_BATCH_LENGTH
+                and start + header.size <= segment.size
+                and batch_crc_ok(segment.file.pread(header.size, start), 0, header.size)
+            ):
+                return start
+            at = data.find(MAGIC_V2, at + 1)
+        position += max(1, len(data) - 16)
+    return None
+
+
+def _verify_indexes(segment: Segment, batches: dict[int, int], findings: list[Finding]) -> None:
+    last_offsets = set(batches.values())
+    for suffix, kind in ((INDEX_SUFFIX, OffsetIndex), (TIME_INDEX_SUFFIX, TimeIndex)):
+        path = segment_file(segment.directory, segment.base_offset, suffix)
+        try:
+            index = kind(path, segment.base_offset, size=path.stat().st_size)
+            for first, second in index.pairs():
+                offset = segment.base_offset + (first if kind is OffsetIndex else second)
+                if not (batches.get(second) == offset if kind is OffsetIndex else offset in last_offsets):
+                    what = f"the entry for offset {offset} leads to no batch"
+                    findings.append(Finding(path, None, offset, what, _REBUILT))
+                    break
+        except FileNotFoundError:
+            findings.append(Finding(path, None, None, "is missing", "nothing: the next start makes it"))
+        except (CorruptIndexError, OSError) as error:
+            findings.append(Finding(path, None, None, str(error), _REBUILT))

@@ -1,0 +1,1 @@
+"""Files as logs need them: atomic replacement, checkpoints, shared descriptors, failures of disks."""

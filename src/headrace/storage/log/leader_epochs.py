@@ -1,0 +1,146 @@
+"""Which leader epoch begins at which offset, kept in the file `leader-epoch-checkpoint` (KIP-101, KIP-279)."""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from headrace.storage.files.atomic_file import sync_directory, sync_file
+from headrace.storage.files.checkpoint import CorruptCheckpointError, read_lines, write_lines
+from headrace.wire.batch import BatchHeader
+
+FILE_NAME: Final = "leader-epoch-checkpoint"
+UNDEFINED: Final = -1
+"""Epoch and offset where there is no answer."""
+
+log = logging.getLogger(__name__)
+
+
+class EpochEntry(NamedTuple):
+    """The first offset written under an epoch."""
+
+    epoch: int
+    start_offset: int
+
+
+class HasLogEnd(Protocol):
+    """The log whose epochs these are."""
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+
+class LeaderEpochs:
+    """The epochs of one log, ascending in epoch and in start offset; `latest` is -1 without one.
+
+    A new epoch is written without an fsync, so that appending under a new leader does not wait for the disk; the log
+    calls `sync` before it moves its recovery point past the epoch's first record. What a power failure loses before
+    that, recovery reads from the batches again.
+    """
+
+    __slots__ = ("_dirty", "_entries", "_log", "latest", "path")
+
+    def __init__(self, path: Path, entries: list[EpochEntry], log_end: HasLogEnd) -> None:
+        self.path = path
+        self._entries = entries
+        self.latest = entries[-1].epoch if entries else UNDEFINED
+        self._log = log_end
+        self._dirty = False
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        return tuple(self._entries)
+
+    def epoch_for(self, offset: int) -> int:
+        """The epoch under which `offset` was written; -1 when unknown."""
+        place = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset) - 1
+        return self._entries[place].epoch if place >= 0 else UNDEFINED
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch` and the offset after its last record (OffsetForLeaderEpoch).
+
+        `(-1, -1)` for an epoch that is newer than every known one. For one older than every known one: itself and the
+        first known start offset.
+        """
+        if epoch == UNDEFINED:
+            return UNDEFINED, UNDEFINED
+        if epoch == self.latest:
+            return epoch, self._log.log_end_offset
+        place = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
+        if place == len(self._entries):
+            return UNDEFINED, UNDEFINED
+        end = self._entries[place].start_offset
+        return (self._entries[place - 1].epoch if place else epoch), end
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` begins at `start_offset`; entries that contradict it go. Raises OSError."""
+        kept = [entry for entry in self._entries if entry.epoch < epoch and entry.start_offset < start_offset]
+        if any(entry.epoch == epoch and entry.start_offset <= start_offset for entry in self._entries[-1:]):
+            return
+        if len(kept) < len(self._entries) - 1:
+            dropped = self._entries[len(kept) :]
+            log.warning("%s: epoch %d at offset %d replaces %s", self.path, epoch, start_offset, dropped)
+        self._replace([*kept, EpochEntry(epoch, start_offset)])
+
+    def complete(self, headers: Iterable[BatchHeader], log_start_offset: int) -> None:
+        """Find the epochs that are not in their file among `headers`, those of the log from its beginning.
+
+        The file is missing or damaged, or it is ahead: it was cut for a log start offset that a crash took back.
+        Raises OSError.
+        """
+        first = self._entries[0].start_offset if self._entries else self._log.log_end_offset
+        if first <= log_start_offset:
+            return
+        found: list[EpochEntry] = []
+        for header in headers:
+            if header.base_offset >= first:
+                break
+            if header.partition_leader_epoch > (found[-1].epoch if found else UNDEFINED):
+                found.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
+        if found:
+            self._replace([*found, *(entry for entry in self._entries if entry.epoch > found[-1].epoch)])
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or after `end_offset`."""
+        kept = [entry for entry in self._entries if entry.start_offset < end_offset]
+        if len(kept) < len(self._entries):
+            self._replace(kept)
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end before `start_offset`; the one it lies in begins there now."""
+        place = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
+        if place and self._entries[place - 1].start_offset < start_offset:
+            self._replace([EpochEntry(self._entries[place - 1].epoch, start_offset), *self._entries[place:]])
+
+    def clear(self) -> None:
+        if self._entries:
+            self._replace([])
+
+    def sync(self) -> None:
+        """Make what was assigned survive a power failure. Raises OSError."""
+        if self._dirty:
+            self._dirty = False
+            sync_file(self.path)
+            sync_directory(self.path.parent)
+
+    def _replace(self, entries: list[EpochEntry]) -> None:
+        write_lines(self.path, (f"{entry.epoch} {entry.start_offset}" for entry in entries), sync=False)
+        self._entries = entries
+        self.latest = entries[-1].epoch if entries else UNDEFINED
+        self._dirty = True
+
+
+def read_entries(path: Path) -> list[EpochEntry]:
+    """The entries of a checkpoint file. Raises CorruptCheckpointError."""
+    entries: list[EpochEntry] = []
+    for line in read_lines(path):
+        try:
+            epoch, start_offset = map(int, line.split(" "))
+        except ValueError:
+            raise CorruptCheckpointError(f"{path} has a malformed line: {line!r}") from None
+        entry = EpochEntry(epoch, start_offset)
+        if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset):
+            raise CorruptCheckpointError(f"{path} has {entry} after {entries[-1]}")
+        entries.append(entry)
+    return entries

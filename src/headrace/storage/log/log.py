@@ -1,0 +1,372 @@
+"""The log of one partition: an ordered run of segments, appended to at the end and dropped from at the start.
+
+Synchronous, and told the time by its caller. One thread appends, reads, truncates and deletes; `flush` and
+`remove_deleted_files`, which wait for the disk, may run in another beside it. Reading is in `readable_log`, flushing in
+`flushed_log`.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.files.atomic_file import sync_directory
+from headrace.storage.files.checkpoint import CorruptCheckpointError
+from headrace.storage.log.config import LogConfig
+from headrace.storage.log.flushed_log import FlushedLog
+from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
+from headrace.storage.log.leader_epochs import EpochEntry, read_entries
+from headrace.storage.log.producer_snapshot import remove_stray_snapshots
+from headrace.storage.log.recovery import Loading, load_segments, remove_segments, remove_unfinished_swaps
+from headrace.storage.log.retention import expired_segments
+from headrace.storage.log.segment import Segment
+from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
+from headrace.storage.log.txn_recovery import restore_transaction_indexes
+from headrace.types import Buffer, TopicPartition
+from headrace.wording import count
+
+log = logging.getLogger(__name__)
+
+
+class CleaningAbortedError(Exception):
+    """The log is no longer what was compacted: do it again."""
+
+
+class Log(FlushedLog):
+    """Appends and keeps the batches of one partition; what reads them is in `ReadableLog`."""
+
+    __slots__ = ("_deleted_files", "is_moving", "keep_bounds")
+
+    def __init__(
+        self, directory: Path, topic_partition: TopicPartition, config: LogConfig, epochs: list[EpochEntry], now_ms: int
+    ) -> None:
+        """Use `open`."""
+        super().__init__(directory, topic_partition, config, epochs, now_ms)
+        self._deleted_files: deque[tuple[int, list[Path]]] = deque()
+        self.is_moving = False
+        """Whether it is being copied to another log directory; it is not compacted meanwhile."""
+        self.keep_bounds: Callable[[Log], None] = _keep_nothing
+        """Writes the recovery point and the log start offset down before what lies behind them changes."""
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        recovery_point: int,
+        clean_shutdown: bool,
+        log_start_offset: int,
+        now_ms: int,
+        kernel_survived: bool = False,
+        gapless: bool = False,
+    ) -> "Log":
+        """Open the log in `directory`, an existing directory, and recover it after an unclean shutdown.
+
+        Recovery reads the segments from the one with `recovery_point` on and cuts off a torn tail. With
+        `kernel_survived`, which says that the machine has not restarted since the log was written, it reads only what
+        the indexes do not cover. With `gapless`, which says that nothing behind the recovery point was compacted, it
+        also notices the loss of a segment's whole end. Raises KafkaError(kafka_storage_error) when the disk fails.
+        """
+        try:
+            entries = read_entries(directory / LEADER_EPOCHS_FILE)
+        except (CorruptCheckpointError, OSError) as error:
+            log.warning("%s; reading the epochs from the log", error)
+            entries = []
+        self = cls(directory, topic_partition, config, entries, now_ms)
+        try:
+            ordered, self.log_end_offset = load_segments(
+                Loading(
+                    directory=directory,
+                    config=config,
+                    now_ms=now_ms,
+                    recovery_point=recovery_point,
+                    clean_shutdown=clean_shutdown,
+                    log_start_offset=log_start_offset,
+                    kernel_survived=kernel_survived,
+                    gapless=gapless,
+                ),
+                self.leader_epochs,
+            )
+            restore_transaction_indexes(directory, ordered)
+            self._segments.replace(ordered)
+            self.log_start_offset = max(log_start_offset, self._segments.first_offset)
+            self.recovery_point = self.log_end_offset if clean_shutdown else min(recovery_point, self.log_end_offset)
+            self._kept_recovery_point = max(recovery_point, self.recovery_point)
+            self.leader_epochs.complete(self.headers(self._segments.first_offset), self.log_start_offset)
+            self.leader_epochs.truncate_from_end(self.log_end_offset)
+            self.leader_epochs.truncate_from_start(self.log_start_offset)
+            remove_stray_snapshots(directory, [segment.base_offset for segment in ordered], self.log_end_offset)
+        except OSError as error:
+            raise self._storage_error("open", error) from error
+        return self
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        buffers: Sequence[Buffer],
+        size: int,
+        *,
+        base_offset: int,
+        first_last_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        offset_of_max_timestamp: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> bool:
+        """Write whole, validated batches, `size` bytes together, with the offsets and epochs already in them.
+
+        Returns whether a new segment begins with them.
+
+        `first_last_offset` is the last offset of the first batch, `offset_of_max_timestamp` that of the first one that
+        has `max_timestamp`: of a batch, not of the record inside it. All or nothing: raises
+        KafkaError(kafka_storage_error) with the log as it was.
+        """
+        segment = self._segments.ordered[-1]
+        config = self.config
+        try:
+            rolls = segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
+            if rolls:
+                segment = self._roll_to(base_offset, now_ms)
+            if leader_epoch > self.leader_epochs.latest:
+                self.leader_epochs.assign(leader_epoch, base_offset)
+            position = segment.size
+            segment.append(
+                buffers, size, first_last_offset, max_timestamp, offset_of_max_timestamp, config.index_interval_bytes
+            )
+        except OSError as error:
+            raise self._storage_error(f"append {size} bytes to", error) from error
+        self._segments.appended(base_offset, segment, position)
+        self.log_end_offset = last_offset + 1
+        return rolls
+
+    def stays_in_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether the active segment, which has a batch already, takes `size` bytes of batches up to `last_offset`."""
+        segment = self._segments.ordered[-1]
+        return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.config, now_ms)
+
+    def roll(self, now_ms: int) -> Segment:
+        """Begin a new segment at the log end offset; an empty active one serves as it is."""
+        if not self.active_segment.size:
+            return self.active_segment
+        try:
+            return self._roll_to(self.log_end_offset, now_ms)
+        except OSError as error:
+            raise self._storage_error("roll", error) from error
+
+    def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
+        *older, active = self._segments.ordered
+        active.seal()
+        self._note_rolled(active)
+        segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
+        self._new_names = True
+        if active.size:
+            self._segments.replace([*older, active, segment])
+        else:
+            # nothing of the empty segment is worth keeping, and its name says an offset it will never hold
+            _unlink(active.mark_deleted())
+            self._segments.replace([*older, segment])
+        return segment
+
+    # -- dropping ------------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop everything from `offset` on, the whole batch when it is in the middle of one.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        if offset >= self.log_end_offset:
+            return
+        if offset < self._segments.first_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        try:
+            self._begin_truncation(offset)
+            kept = self._segments.floor(offset) + 1
+            remove_segments(self.directory, self._segments.ordered[kept:])
+            self._segments.replace(self._segments.ordered[:kept])
+            end_offset = self.active_segment.truncate(offset)
+            # what was cut off must not come back with a power failure, behind what is written next
+            self.active_segment.file.sync()
+            self._end_at(end_offset)
+        except OSError as error:
+            raise self._storage_error("truncate", error) from error
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on at `offset`. Raises KafkaError(kafka_storage_error)."""
+        try:
+            self._begin_truncation(min(offset, self._segments.first_offset))
+            remove_segments(self.directory, self._segments.ordered)
+            now_ms = self.active_segment.created_ms
+            self._segments.replace([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
+            sync_directory(self.directory)
+            self.leader_epochs.clear()
+            self.log_start_offset = offset
+            self._end_at(offset)
+        except OSError as error:
+            raise self._storage_error("truncate", error) from error
+
+    def _begin_truncation(self, offset: int) -> None:
+        self._truncations += 1
+        remove_unfinished_swaps(self.directory)
+        if offset < self.recovery_point:
+            # a recovery that trusts what lies before the old one would trust what is written anew
+            self.recovery_point = offset
+            self.log_start_offset = min(self.log_start_offset, offset)
+            self.keep_bounds(self)
+
+    def _end_at(self, offset: int) -> None:
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.leader_epochs.truncate_from_end(offset)
+        remove_stray_snapshots(self.directory, [segment.base_offset for segment in self._segments.ordered], offset)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Hide what is before `offset` (DeleteRecords); retention removes segments that are hidden as a whole.
+
+        Raises KafkaError(offset_out_of_range) behind the log end offset.
+        """
+        if offset > self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self.topic_partition} ends at offset {self.log_end_offset}; it cannot start at {offset}",
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.leader_epochs.truncate_from_start(offset)
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> int:
+        """Drop segments past the retention time, size or the log start offset; how many.
+
+        Only what is below `high_watermark`. The files go after `file.delete.delay.ms`: see `remove_deleted_files`.
+        """
+        try:
+            doomed = expired_segments(
+                self._segments.ordered, self.config, now_ms, high_watermark, self.log_start_offset, self.log_end_offset
+            )
+            if not doomed:
+                return 0
+            if len(doomed) == len(self._segments.ordered):
+                self._roll_to(self.log_end_offset, now_ms)
+            self._segments.replace(self._segments.ordered[len(doomed) :])
+            self.advance_log_start(self._segments.first_offset)
+            files = [path for segment in doomed for path in segment.mark_deleted()]
+            self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
+            for segment in doomed:
+                segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._storage_error("delete old segments of", error) from error
+        log.info(
+            "%s: removed %s, the log starts at offset %d",
+            self.topic_partition,
+            count(len(doomed), "segment"),
+            self.log_start_offset,
+        )
+        return len(doomed)
+
+    # -- compaction ----------------------------------------------------------------------------------------------------
+
+    def stage_swap(self, old: Sequence[Segment], cleaned: Segment) -> None:
+        """Make `.swap` files of the `.cleaned` ones: from here on a crash puts them in the place of `old`.
+
+        To be followed by a sync of the directory, which may take its time elsewhere, and `finish_swap`. Raises
+        CleaningAbortedError when the log has changed since; KafkaError(kafka_storage_error).
+        """
+        try:
+            self._check_swap(old, cleaned)
+            cleaned.change_suffix(SWAP_SUFFIX)
+        except OSError as error:
+            raise self._storage_error("compact", error) from error
+
+    def finish_swap(self, old: Sequence[Segment], cleaned: Segment, now_ms: int) -> None:
+        """Put the `.swap` segment in the place of `old`; readers go on with what they have in hand.
+
+        Raises as `stage_swap` does.
+        """
+        try:
+            place = self._check_swap(old, cleaned)
+            files = [path for segment in old for path in segment.mark_deleted()]
+            cleaned.change_suffix("")
+        except OSError as error:
+            raise self._storage_error("compact", error) from error
+        self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
+        ordered = self._segments.ordered
+        self._segments.replace([*ordered[:place], cleaned, *ordered[place + len(old) :]])
+        for segment in old[1:]:
+            segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+
+    def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
+        """Where `old` is in the log."""
+        if self.is_moving:
+            _unlink(cleaned.files())
+            raise CleaningAbortedError(f"{self.topic_partition} is being moved to another log directory")
+        ordered = self._segments.ordered
+        place = next((place for place, each in enumerate(ordered) if each is old[0]), -1)
+        whole = place >= 0 and all(each is other for each, other in zip_longest(old, ordered[place : place + len(old)]))
+        if not whole or ordered[-1] is old[-1] or not cleaned.path.exists():
+            for path in cleaned.files():
+                path.unlink(missing_ok=True)
+            raise CleaningAbortedError(f"{self.topic_partition} was truncated, cut by retention or deleted meanwhile")
+        return place
+
+    @property
+    def has_deleted_files(self) -> bool:
+        """Whether files of dropped segments wait for their removal."""
+        return bool(self._deleted_files)
+
+    def remove_deleted_files(self, now_ms: int) -> None:
+        """Unlink the files of dropped segments whose delay is over."""
+        for _ in range(len(self._deleted_files)):
+            due, files = self._deleted_files.popleft()
+            if due > now_ms:
+                self._deleted_files.appendleft((due, files))
+                return
+            _unlink(files)
+
+    # -- where it is ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Finish the files and bring them to the disk. Raises KafkaError(kafka_storage_error)."""
+        try:
+            self.active_segment.seal()
+            self.flush()
+            self.active_segment.sync_indexes()
+        except OSError as error:
+            raise self._storage_error("close", error) from error
+        self._segments.replace([])
+
+    def switch_to(self, directory: Path, from_parent: Path) -> None:
+        """Go on in `directory`, which has the same content; the old one, in `from_parent`, has been given up."""
+        # a flush that is under way in another thread syncs the old files
+        self._truncations += 1
+        self._moved_from = from_parent
+        self._new_names = True
+        self._deleted_files.clear()
+        self.move(directory)
+        for segment in self._segments.ordered:
+            segment.close_file()
+
+    def move(self, directory: Path) -> None:
+        """The directory has been renamed to `directory`."""
+        self.directory = directory
+        self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
+        for segment in self._segments.ordered:
+            segment.move(directory)
+        self._deleted_files = deque(
+            (due, [directory / path.name for path in files]) for due, files in self._deleted_files
+        )
+
+
+def _keep_nothing(_: Log) -> None:
+    """For a log that belongs to no directory."""
+
+
+def _unlink(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

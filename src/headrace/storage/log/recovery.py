@@ -1,0 +1,371 @@
+"""From a directory's files to the segments of a log: leftovers of interrupted work, damaged indexes, torn tails."""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from headrace.errors import KafkaError
+from headrace.storage.files.atomic_file import sync_directory
+from headrace.storage.files.log_file import LogFile
+from headrace.storage.log.config import LogConfig
+from headrace.storage.log.index import CorruptIndexError
+from headrace.storage.log.leader_epochs import LeaderEpochs
+from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, old_format
+from headrace.storage.log.segment_files import (
+    CLEANED_SUFFIX,
+    DAMAGED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_of,
+    segment_file,
+    suffix_of,
+)
+from headrace.wire.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    batch_crc_ok,
+    parse_header,
+)
+
+_SCAN_BYTES: Final = 1024 * 1024
+"""Read at once: large enough to be few calls, small enough to stay in the processor's cache for the checksum."""
+
+_NO_LIMIT: Final = 2**63
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """What `load_segments` must know of the log it loads."""
+
+    directory: Path
+    config: LogConfig
+    now_ms: int
+    recovery_point: int
+    clean_shutdown: bool
+    kernel_survived: bool
+    log_start_offset: int
+    gapless: bool
+    """Whether each segment behind the recovery point began where the one before it ended."""
+
+
+class Rebuilt(NamedTuple):
+    """A segment that was read: bytes that were cut off, and the offset after its last batch."""
+
+    cut: int
+    end_offset: int
+
+
+def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment], int]:
+    """The segments in order, at least one, and the log end offset.
+
+    Raises OSError; KafkaError(unsupported_for_message_format) for data that is older than message format v2.
+    """
+    finish_interrupted_swaps(loading.directory)
+    segments, damaged = _open_segments(loading)
+    unflushed = [] if loading.clean_shutdown else _from_offset(segments, loading.recovery_point)
+    gapless = loading.gapless and not loading.kernel_survived
+    if unflushed and loading.kernel_survived:
+        # what was written is there, in the order it was written: only the end can be torn, and the last index entries
+        # may be missing
+        last = unflushed[-1]
+        resumed = last.base_offset in damaged or resume(last, loading.config, epochs)
+        unflushed = [] if resumed else [last]
+    for place, segment in enumerate(segments):
+        if segment not in unflushed and segment.base_offset not in damaged:
+            continue
+        limit = segments[place + 1].base_offset if place + 1 < len(segments) else _NO_LIMIT
+        log.info("%s: checking %d bytes and rebuilding the indexes", segment.path, segment.size)
+        following = segments[place + 1 :]
+        cut, end_offset = rebuild(segment, loading.config, epochs, limit, following=following)
+        lost = following and gapless and segment in unflushed and end_offset < limit
+        if lost:
+            log.warning("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
+            _remove(loading.directory, following, "follows a segment whose end was lost")
+        if segment not in unflushed:
+            # the next start will not look into it again
+            segment.sync_indexes()
+            sync_directory(loading.directory)
+        if cut or lost:
+            del segments[place + 1 :]
+            break
+    if segments:
+        end_offset = _end_of(segments[-1], loading, epochs)
+        if end_offset >= loading.log_start_offset:
+            return segments, end_offset
+        _remove(
+            loading.directory,
+            segments,
+            f"ends at offset {end_offset}, before log start offset {loading.log_start_offset}",
+        )
+        epochs.clear()
+    start = loading.log_start_offset
+    return [Segment.create(loading.directory, start, now_ms=loading.now_ms, config=loading.config)], start
+
+
+def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
+    try:
+        return segment.read_end()
+    except (KafkaError, CorruptIndexError) as error:
+        # no crash has torn it, so what lies behind the damage may be sound and is not to be lost with it
+        copy = _copy_aside(segment)
+        log.error("%s was damaged after a clean shutdown (%s); %s is a copy, as it was", segment.path, error, copy)
+        rebuild(segment, loading.config, epochs, _NO_LIMIT)
+        return segment.read_end()
+
+
+def _copy_aside(segment: Segment) -> Path:
+    from shutil import copyfile  # imported late, as it brings much with it
+
+    copy = segment.path.with_name(segment.path.name + DAMAGED_SUFFIX)
+    copyfile(segment.path, copy)
+    return copy
+
+
+def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:
+    """The segment that holds `offset` and those after it."""
+    before = [segment for segment in segments if segment.base_offset <= offset]
+    return segments[max(0, len(before) - 1) :]
+
+
+def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
+    """Every segment that has a log file, and the base offsets of those whose indexes cannot be used."""
+    sizes: dict[int, dict[str, int]] = {}
+    with os.scandir(loading.directory) as entries:
+        for entry in entries:
+            base_offset = offset_of(entry.name)
+            suffix = suffix_of(entry.name)
+            if base_offset is not None and suffix in SEGMENT_SUFFIXES:
+                sizes.setdefault(base_offset, {})[suffix] = entry.stat().st_size
+    segments, damaged = [], set()
+    for base_offset, found in sorted(sizes.items()):
+        if LOG_SUFFIX not in found:
+            for suffix in found:
+                path = segment_file(loading.directory, base_offset, suffix)
+                log.warning("%s has no log file beside it; removing it", path)
+                path.unlink()
+            continue
+        size = found[LOG_SUFFIX]
+        try:
+            if INDEX_SUFFIX not in found or TIME_INDEX_SUFFIX not in found:
+                raise CorruptIndexError(f"{segment_file(loading.directory, base_offset, LOG_SUFFIX)} lacks an index")
+            segment = Segment(
+                loading.directory,
+                base_offset,
+                size=size,
+                index_size=found[INDEX_SUFFIX],
+                time_index_size=found[TIME_INDEX_SUFFIX],
+                now_ms=loading.now_ms,
+            )
+            if segment.index.last and segment.index.last[1] >= size:
+                raise CorruptIndexError(f"{segment.index.path} points behind the end of its log file")
+        except CorruptIndexError as error:
+            log.log(logging.WARNING if loading.clean_shutdown else logging.INFO, "%s", error)
+            damaged.add(base_offset)
+            segment = Segment(
+                loading.directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=loading.now_ms
+            )
+        if TXN_INDEX_SUFFIX in found and not segment.txn_index.is_sound(found[TXN_INDEX_SUFFIX], base_offset):
+            segment.txn_index.is_suspect = True
+        segments.append(segment)
+    return segments, damaged
+
+
+def resume(segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
+    """Read the last segment from its last index entry on, and complete its indexes; False if the entry leads nowhere.
+
+    Good for a log whose process died and whose kernel did not. Raises OSError.
+    """
+    if not (segment.size or segment.index.count or segment.time_index.count or segment.txn_index.exists):
+        return True  # of thousands of partitions, most may be empty
+    start = segment.index.last[1] if segment.index.last else 0
+    if start and next(valid_batches(segment, _NO_LIMIT, start), None) is None:
+        return False
+    rebuild(segment, config, epochs, _NO_LIMIT, start)
+    return True
+
+
+def rebuild(
+    segment: Segment,
+    config: LogConfig,
+    epochs: LeaderEpochs,
+    limit: int,
+    start: int = 0,
+    *,
+    following: Sequence[Segment] = (),
+) -> Rebuilt:
+    """Read the segment from the batch at `start` on, cut it behind its last valid batch and write its indexes anew.
+
+    `limit` is the next segment's base offset; `following` are those that go if this one is torn. Raises OSError.
+    """
+    if not start:
+        segment.clear_indexes()
+    end = start
+    end_offset = segment.base_offset
+    for position, header in valid_batches(segment, limit, start):
+        segment.index_append(
+            header.size,
+            position,
+            header.last_offset,
+            header.max_timestamp,
+            header.last_offset,
+            config.index_interval_bytes,
+        )
+        if segment.index.tail_is_long:
+            segment.write_indexes()
+        if header.partition_leader_epoch > epochs.latest:
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if header.attributes & TRANSACTIONAL_FLAG:
+            segment.txn_index.is_suspect = True
+        end = position + header.size
+        end_offset = header.next_offset
+    torn = segment.size - end
+    if torn:
+        log.warning(
+            "%s: no valid batch at byte %d, offset %d; cutting off %d bytes", segment.path, end, end_offset, torn
+        )
+        # before the cut: a crash in between must find it torn again, and not take them for what comes next
+        _remove(segment.directory, following, "follows a torn segment")
+        segment.cut(end)
+        # what was cut off must not come back with a power failure, behind batches that are written now
+        segment.file.sync()
+    segment.txn_index.truncate(end_offset)
+    segment.seal()
+    return Rebuilt(torn, end_offset)
+
+
+def valid_batches(segment: Segment, limit: int, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch from `position` on, up to the first that is torn, damaged or out of order.
+
+    Raises KafkaError(unsupported_for_message_format) where a sound batch is of an older format.
+    """
+    descriptor = segment.file.fileno()
+    buffer = bytearray(min(_SCAN_BYTES, max(segment.size - position, HEADER_SIZE)))
+    start, filled = position, 0
+    next_offset = segment.base_offset
+    limit = min(limit, segment.base_offset + MAX_RELATIVE_OFFSET + 1)
+    while position + HEADER_SIZE <= segment.size:
+        at = position - start
+        if at + HEADER_SIZE > filled:
+            start, at = position, 0
+            filled = os.preadv(descriptor, [buffer], position)
+            if filled < HEADER_SIZE:
+                return
+        header = parse_header(buffer, at)
+        size = header.size
+        if header.batch_length < MIN_BATCH_LENGTH or position + size > segment.size:
+            return
+        if at + size > filled:
+            if size > len(buffer):
+                buffer = bytearray(size)
+            start, at = position, 0
+            filled = os.preadv(descriptor, [buffer], position)
+            if filled < size:
+                return
+        if header.magic in (0, 1):
+            _refuse_old_format(segment.path, position, buffer, at, size, header)
+        if header.magic != MAGIC_V2 or not batch_crc_ok(buffer, at, size):
+            return
+        if header.base_offset < next_offset or header.last_offset >= limit:
+            return
+        yield position, header
+        next_offset = header.next_offset
+        position += size
+
+
+def _refuse_old_format(path: Path, position: int, buffer: bytearray, at: int, size: int, header: BatchHeader) -> None:
+    """A message set of v0 or v1 has its CRC-32 behind the length; random bytes with such a magic do not match it."""
+    stored = int.from_bytes(buffer[at + LOG_OVERHEAD : at + LOG_OVERHEAD + 4], "big")
+    if stored == crc32(memoryview(buffer)[at + LOG_OVERHEAD + 4 : at + size]):
+        raise old_format(path, position, header.magic)
+
+
+def _remove(directory: Path, segments: Sequence[Segment], reason: str) -> None:
+    for segment in segments:
+        log.warning("%s %s; removing it", segment.path, reason)
+    remove_segments(directory, segments)
+
+
+def remove_segments(directory: Path, segments: Sequence[Segment]) -> None:
+    """Remove segments from the end of a log, for good when this returns. Raises OSError.
+
+    The last one goes first, so that a crash in between leaves no gap.
+    """
+    for segment in reversed(segments):
+        for path in segment.mark_deleted():
+            path.unlink()
+        segment_file(directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+    if segments:
+        sync_directory(directory)
+
+
+def finish_interrupted_swaps(directory: Path) -> None:
+    """Bring a directory into order after a crash: drop `.deleted` and `.cleaned` files, finish `.swap` files.
+
+    A `.swap` file at or after a `.cleaned` one is from a split that did not come to its end; it goes too.
+    """
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries]
+    cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    first_cleaned = min((offset for name in cleaned if (offset := offset_of(name)) is not None), default=None)
+    swaps = []
+    for name in names:
+        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)):
+            (directory / name).unlink()
+        elif name.endswith(SWAP_SUFFIX) and (offset := offset_of(name)) is not None:
+            if first_cleaned is not None and offset >= first_cleaned:
+                (directory / name).unlink()
+            else:
+                swaps.append(name)
+    if not swaps:
+        return
+    start, end = _swapped_range(directory, swaps)
+    for name in names:
+        offset = offset_of(name)
+        if offset is not None and start <= offset < end and suffix_of(name) in SEGMENT_SUFFIXES:
+            log.info("%s was compacted into a swap file; removing it", directory / name)
+            (directory / name).unlink(missing_ok=True)
+    # the log file first: once it has its name, another start does not take the other new files for old ones
+    for name in sorted(swaps, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+        (directory / name).rename(directory / name.removesuffix(SWAP_SUFFIX))
+
+
+def remove_unfinished_swaps(directory: Path) -> None:
+    """Drop what compaction has written and not yet put in place. Raises OSError."""
+    for path in directory.iterdir():
+        if path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
+            path.unlink(missing_ok=True)
+
+
+def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
+    """The offsets `[start, end)` that the swap files stand for."""
+    start, end = _NO_LIMIT, -1
+    for name in swaps:
+        base_offset = offset_of(name)
+        if base_offset is None or not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            continue
+        # the segment of that name is replaced even by an empty one
+        start, end = min(start, base_offset), max(end, base_offset + 1)
+        file = LogFile.open(directory / name)
+        position = 0
+        while len(data := file.pread(HEADER_SIZE, position)) == HEADER_SIZE:
+            header = parse_header(data)
+            if header.batch_length < MIN_BATCH_LENGTH:
+                break
+            end = max(end, header.next_offset)
+            position += header.size
+    return start, end

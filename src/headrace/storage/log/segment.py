@@ -1,0 +1,366 @@
+"""One segment of a log: a file of batches from its base offset on, and the indexes that find places in it."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.files.atomic_file import sync_file
+from headrace.storage.files.log_file import LogFile
+from headrace.storage.files.open_files import OPEN_FILES
+from headrace.storage.log.config import LogConfig
+from headrace.storage.log.index import NO_TIMESTAMP, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace.storage.log.segment_files import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_file,
+)
+from headrace.storage.log.txn_index import TransactionIndex
+from headrace.types import Buffer
+from headrace.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader, parse_header
+
+MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
+_WALK_BYTES: Final = 8192
+"""One read covers a default index interval, so a lookup mostly needs a single one."""
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+
+class Segment:
+    """Batches with offsets from `base_offset` on.
+
+    `size` in bytes; `max_timestamp` in ms with the last offset of the first batch that has it. The file is opened by
+    its first use, and again after `close_file`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_bytes_since_index",
+        "_file",
+        "_first_timestamp",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "index",
+        "max_timestamp",
+        "offset_of_max_timestamp",
+        "size",
+        "suffix",
+        "time_index",
+        "txn_index",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        size: int,
+        index_size: int,
+        time_index_size: int,
+        now_ms: int,
+        suffix: str = "",
+    ) -> None:
+        """A segment whose files have these sizes in bytes, and `suffix` behind their names.
+
+        Raises CorruptIndexError; OSError.
+        """
+        self.directory = directory
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.size = size
+        self.created_ms = now_ms
+        self.index = OffsetIndex(self._file_with(INDEX_SUFFIX), base_offset, size=index_size)
+        self.time_index = TimeIndex(self._file_with(TIME_INDEX_SUFFIX), base_offset, size=time_index_size)
+        self.txn_index = TransactionIndex(self._file_with(TXN_INDEX_SUFFIX))
+        self.max_timestamp, self.offset_of_max_timestamp = self.time_index.last
+        self._file: LogFile | None = None
+        self._first_timestamp: int | None = None
+        self._bytes_since_index = 0
+
+    @classmethod
+    def create(
+        cls, directory: Path, base_offset: int, *, now_ms: int, config: LogConfig, suffix: str = ""
+    ) -> "Segment":
+        """A new, empty segment with its files. Raises OSError."""
+        segment = cls(directory, base_offset, size=0, index_size=0, time_index_size=0, now_ms=now_ms, suffix=suffix)
+        segment._file = file = OPEN_FILES.open(segment.path, segment, create=True)
+        file.truncate(0)
+        segment.index.clear()
+        segment.time_index.clear()
+        segment.txn_index.clear()
+        if config.preallocate:
+            file.preallocate(config.segment_bytes)
+        return segment
+
+    @property
+    def path(self) -> Path:
+        return self._file_with(LOG_SUFFIX)
+
+    def _file_with(self, suffix: str) -> Path:
+        return segment_file(self.directory, self.base_offset, suffix + self.suffix)
+
+    @property
+    def file(self) -> LogFile:
+        file = self._file
+        if file is None:
+            self._file = file = OPEN_FILES.open(self.path, self)
+        return file
+
+    def open_read_only(self) -> None:
+        """Open the file for a tool that is not to write, perhaps where nobody can. Raises OSError."""
+        self._file = LogFile(os.open(self.path, os.O_RDONLY))
+
+    def close_file(self) -> None:
+        """Let go of the file, which stays open for whoever is at it, until it is needed again."""
+        self._file = None
+
+    @property
+    def last_modified_ms(self) -> int:
+        return self.path.stat().st_mtime_ns // 1_000_000
+
+    @property
+    def largest_timestamp(self) -> int:
+        """What retention by time counts from: the newest record's timestamp, else the file's own."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.last_modified_ms
+
+    def should_roll(self, size: int, last_offset: int, max_timestamp: int, config: LogConfig, now_ms: int) -> bool:
+        """Whether `size` bytes up to `last_offset` must go to a new segment."""
+        if self.size == 0:
+            return last_offset - self.base_offset > MAX_RELATIVE_OFFSET
+        if self.size + size > config.segment_bytes or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp
+        waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        if waited > config.segment_ms - (config.segment_jitter_ms and self._jitter_ms(config)):
+            return True
+        return (
+            self._bytes_since_index > config.index_interval_bytes
+            # far from full, mostly: the time index has the larger entries, and no more than the other and one
+            and (self.index.count + 3) * TIME_ENTRY_SIZE > config.segment_index_bytes
+            and (self.index.full(config.segment_index_bytes) or self.time_index.full(config.segment_index_bytes))
+        )
+
+    @property
+    def first_timestamp(self) -> int:
+        """The max timestamp of the first batch; -1 without one."""
+        if self._first_timestamp is None:
+            if not self.size:
+                return NO_TIMESTAMP
+            _, header = next(self.headers())
+            self._first_timestamp = header.max_timestamp
+        return self._first_timestamp
+
+    def _jitter_ms(self, config: LogConfig) -> int:
+        # spread by name, not by chance, so that a restart does not change when a segment is due
+        return crc32(os.fsencode(self.path)) % min(config.segment_jitter_ms, config.segment_ms)
+
+    def append(
+        self,
+        buffers: Sequence[Buffer],
+        size: int,
+        first_last_offset: int,
+        max_timestamp: int,
+        offset_of_max_timestamp: int,
+        index_interval: int,
+    ) -> None:
+        """Write `size` bytes of whole batches, the first up to `first_last_offset`; constant work.
+
+        Raises OSError, with the segment as it was.
+        """
+        position = self.size
+        if self._bytes_since_index > index_interval and self.index.tail_is_long:
+            self.write_indexes()
+        (self._file or self.file).append(buffers, size, position)
+        self.size = position + size
+        if position == 0:
+            self._first_timestamp = max_timestamp
+        self.index_append(size, position, first_last_offset, max_timestamp, offset_of_max_timestamp, index_interval)
+
+    def index_append(
+        self,
+        size: int,
+        position: int,
+        first_last_offset: int,
+        max_timestamp: int,
+        offset_of_max_timestamp: int,
+        index_interval: int,
+    ) -> None:
+        """Note what was written at `position`: an index entry, of its first batch, when the interval is over."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = offset_of_max_timestamp
+        if self._bytes_since_index > index_interval:
+            self.index.append(first_last_offset, position)
+            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
+            self._bytes_since_index = 0
+        self._bytes_since_index += size
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of every batch from the one that begins at `position` on.
+
+        Raises KafkaError: corrupt_message where no whole batch begins, unsupported_for_message_format for batches from
+        before Kafka 0.11.
+        """
+        data, start = b"", 0
+        read_bytes = _WALK_BYTES
+        while position + HEADER_SIZE <= self.size:
+            at = position - start
+            if at + HEADER_SIZE > len(data):
+                data, start, at = self.file.pread(read_bytes, position), position, 0
+                if len(data) < HEADER_SIZE:
+                    break
+            header = parse_header(data, at)
+            if header.magic != MAGIC_V2 or header.batch_length < MIN_BATCH_LENGTH:
+                raise self._no_batch(position, header)
+            yield position, header
+            size = header.size
+            # past large batches there is nothing to be gained by reading more than the header
+            read_bytes = HEADER_SIZE if size > _WALK_BYTES // 2 else _WALK_BYTES
+            position += size
+        if position != self.size:
+            raise KafkaError(ErrorCode.corrupt_message, f"{self.path} ends within a batch, at byte {self.size}")
+
+    def _no_batch(self, position: int, header: BatchHeader) -> KafkaError:
+        if header.magic in (0, 1):
+            return old_format(self.path, position, header.magic)
+        return damaged(self.path, position)
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the first batch that reaches `offset`; None when all end before it."""
+        for position, header in self.headers(self.index.lookup(offset)):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def end_offset_at(self, position: int) -> int:
+        """The offset after the batch that ends at or behind `position`."""
+        end_offset = self.base_offset
+        for start, header in self.headers(self.index.position_before(position)):
+            end_offset = header.next_offset
+            if start + header.size >= position:
+                break
+        return end_offset
+
+    def read_end(self) -> int:
+        """The offset after the last batch, by walking the headers behind the last index entry.
+
+        Brings `max_timestamp` up to date too. Raises KafkaError as `headers` does.
+        """
+        end_offset = self.base_offset
+        position = self.index.last[1] if self.index.last else 0
+        self._bytes_since_index = self.size - position
+        for _, header in self.headers(position):
+            end_offset = header.next_offset
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.offset_of_max_timestamp = header.max_timestamp, header.last_offset
+        return end_offset
+
+    def truncate(self, offset: int) -> int:
+        """Cut away the batch that reaches `offset` and all behind it; returns the offset after the last one left."""
+        found = self.find(offset)
+        if found is None:
+            return offset
+        position, header = found
+        # in this order a process may die between any two: its successor completes the indexes from the log
+        self.index.truncate(header.base_offset)
+        self.time_index.truncate(header.base_offset)
+        self.file.truncate(position)
+        self.size = position
+        self.txn_index.truncate(header.base_offset)
+        if not position:
+            self._first_timestamp = None
+        self.max_timestamp, self.offset_of_max_timestamp = self.time_index.last
+        self.read_end()
+        return min(offset, header.base_offset)
+
+    def clear_indexes(self) -> None:
+        """Make the two indexes empty, for a rebuild."""
+        self.index.clear()
+        self.time_index.clear()
+        self.max_timestamp, self.offset_of_max_timestamp = self.time_index.last
+        self._first_timestamp = None
+        self._bytes_since_index = 0
+
+    def cut(self, size: int) -> None:
+        """Keep only the first `size` bytes of the log file, which the indexes do not go beyond."""
+        self.file.truncate(size)
+        self.size = size
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to date. Raises OSError.
+
+        The time index goes first: a process that dies between the two must not leave an offset index that leads behind
+        timestamps which the time index does not know.
+        """
+        self.time_index.write_tail()
+        self.index.write_tail()
+
+    def seal(self) -> None:
+        """Finish the files, as the segment is rolled or closed. Raises OSError."""
+        self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
+        self.write_indexes()
+        if self.path.stat().st_size > self.size:
+            self.file.trim(self.size)
+
+    def sync_indexes(self) -> None:
+        """Make the indexes of a segment that is not appended to any more survive a power failure. Raises OSError."""
+        sync_file(self.index.path)
+        sync_file(self.time_index.path)
+
+    def move(self, directory: Path) -> None:
+        """The directory has been renamed."""
+        self.directory = directory
+        for part in (self.index, self.time_index, self.txn_index):
+            part.path = directory / part.path.name
+
+    def files(self) -> list[Path]:
+        """The paths of all files that it may have."""
+        return [self._file_with(kind) for kind in SEGMENT_SUFFIXES]
+
+    def mark_deleted(self) -> list[Path]:
+        """Rename the files so that no start of the broker takes them for data; returns the new names."""
+        return self.change_suffix(DELETED_SUFFIX)
+
+    def change_suffix(self, suffix: str) -> list[Path]:
+        """Rename the files, those that exist, to end with `suffix` instead; returns the new names. Raises OSError."""
+        renamed = []
+        for kind in SEGMENT_SUFFIXES:
+            target = segment_file(self.directory, self.base_offset, kind + suffix)
+            try:
+                self._file_with(kind).rename(target)
+            except FileNotFoundError:
+                continue
+            renamed.append(target)
+        self.suffix = suffix
+        for part, kind in (
+            (self.index, INDEX_SUFFIX),
+            (self.time_index, TIME_INDEX_SUFFIX),
+            (self.txn_index, TXN_INDEX_SUFFIX),
+        ):
+            part.path = self._file_with(kind)
+        return renamed
+
+
+def damaged(path: Path, position: int, offset: int | None = None) -> KafkaError:
+    where = f"byte {position}" if offset is None else f"byte {position}, offset {offset}"
+    return KafkaError(
+        ErrorCode.corrupt_message,
+        f"{path} has no sound record batch at {where}: it is damaged on the disk; `headrace verify {path.parent}` tells"
+        " how far, and a replica or a backup has what is lost",
+    )
+
+
+def old_format(path: Path, position: int, magic: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.unsupported_for_message_format,
+        f"{path} has a batch of message format v{magic} at byte {position}; only v2 (Kafka 0.11 and later) is read: "
+        "copy the topic with a client into a new one",
+    )

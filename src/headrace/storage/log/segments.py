@@ -1,0 +1,117 @@
+"""The segments of one log in order, and where in them an offset is."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.segment import Segment
+from headrace.storage.log.txn_index import AbortedTransaction
+from headrace.wire.batch import BatchHeader
+
+_CACHED_POSITIONS: Final = 64
+
+
+class Segments:
+    """At least one segment, ascending by base offset; the last one is appended to.
+
+    Remembers where sequential readers will go on, so that they are spared the index and the walk from its entry.
+    """
+
+    __slots__ = ("_bases", "_positions", "_tail", "ordered")
+
+    def __init__(self, ordered: list[Segment]) -> None:
+        self._positions: dict[int, tuple[Segment, int]] = {}
+        self._tail: tuple[int, Segment, int] | None = None
+        self.replace(ordered)
+
+    def replace(self, ordered: list[Segment]) -> None:
+        self.ordered = ordered
+        self._bases = [segment.base_offset for segment in ordered]
+        self.forget_positions()
+
+    @property
+    def first_offset(self) -> int:
+        return self._bases[0]
+
+    @property
+    def active_base_offset(self) -> int:
+        return self._bases[-1]
+
+    def floor(self, offset: int) -> int:
+        """Place of the segment that `offset` belongs to; the first one for an offset before it."""
+        return max(0, bisect_right(self._bases, offset) - 1)
+
+    def locate(self, offset: int) -> tuple[Segment, int] | None:
+        """Segment and position in it of the first batch that reaches `offset`; None behind the last batch."""
+        tail = self._tail
+        if tail is not None and tail[0] == offset:
+            return tail[1], tail[2]
+        known = self._positions.get(offset)
+        if known is not None:
+            return known
+        # the segments behind the right one matter where compaction left a gap at its end
+        for segment in self.ordered[self.floor(offset) :]:
+            found = segment.find(offset)
+            if found is not None:
+                self.remember(offset, segment, found[0])
+                return segment, found[0]
+        return None
+
+    def appended(self, offset: int, segment: Segment, position: int) -> None:
+        """The newest batches begin with `offset` at `position`, where readers who had caught up go on."""
+        self._tail = offset, segment, position
+
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
+        """The first batch that reaches `offset` begins at `position`."""
+        if len(self._positions) >= _CACHED_POSITIONS:
+            self._positions.clear()
+        self._positions[offset] = segment, position
+
+    def forget_positions(self) -> None:
+        self._positions.clear()
+        self._tail = None
+
+    def headers(self, from_offset: int) -> Iterator[BatchHeader]:
+        """Header of every batch from the first one that reaches `from_offset` on."""
+        for _, _, header in self.batches(from_offset):
+            yield header
+
+    def batches(self, from_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        """Every batch from the first one that reaches `from_offset` on: its segment, its position there, its header."""
+        for segment in self.ordered[self.floor(from_offset) :]:
+            found = segment.find(from_offset)
+            if found is not None:
+                for position, header in segment.headers(found[0]):
+                    yield segment, position, header
+
+    def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
+        """Headers of the batches before `offset`, at which one begins, as far back as so many index entries lead."""
+        parts = []
+        for segment in reversed(self.ordered[: self.floor(offset) + 1]):
+            found = segment.find(offset)
+            end = segment.size if found is None else found[0]
+            start, index_entries = segment.index.steps_back(end, index_entries)
+            parts.append((segment, start, end))
+            if not index_entries:
+                break
+        for segment, start, end in reversed(parts):
+            for position, header in segment.headers(start):
+                if position >= end:
+                    break
+                yield header
+
+    def aborted_transactions(self, offset: int, part: FileSlice, end_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions that have a batch in `part`, which begins with the one that holds `offset`."""
+        segments = self.ordered[self.floor(offset) :]
+        if not any(segment.txn_index.exists for segment in segments):
+            return []
+        holder = self.locate(offset)
+        upper_bound = end_offset if holder is None else holder[0].end_offset_at(part.position + part.size)
+        aborted: list[AbortedTransaction] = []
+        for segment in segments:
+            found, is_complete = segment.txn_index.aborted_between(offset, upper_bound)
+            aborted += found
+            if is_complete:
+                break
+        return aborted
