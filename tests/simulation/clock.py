@@ -1,11 +1,13 @@
-"""Virtual time: an event loop whose clock jumps from one event to the next, and a `time` module that shows it."""
+"""Virtual time: an event loop whose clock jumps from one event to the next, and the clocks that show it."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
+
+from headrace.clock import Clock
 
 _EPOCH_NS = 1_700_000_000_000_000_000
 
@@ -59,17 +61,6 @@ class VirtualLoop:
         self.now = end
 
 
-class VirtualTime:
-    """Stands for the `time` module."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-
-    def monotonic(self) -> float:
-        return self._loop.now
-
-    def time_ns(self) -> int:
-        return _EPOCH_NS + int(self._loop.now * 1e9)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the coordinator asks for time.{name}, which the simulation does not have")
+def virtual_clock(loop: VirtualLoop) -> Clock:
+    """The clocks of the virtual loop, for what would read the system's."""
+    return Clock(lambda: (_EPOCH_NS + int(loop.now * 1e9)) // 1_000_000, lambda: loop.now)

@@ -110,9 +110,9 @@ def _former_assignment_is_handed_out() -> AbstractContextManager[None]:
 
 def _failed_write_counts() -> AbstractContextManager[None]:
     def make(append: Any) -> Any:
-        def careless(self: Any, shard: Any, decision: Any) -> int:
+        def careless(self: Any, shard: Any, decision: Any, now_ms: int) -> int:
             try:
-                return int(append(self, shard, decision))
+                return int(append(self, shard, decision, now_ms))
             except KafkaError:
                 return 0
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from unittest.mock import patch
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.classic.group import ClassicGroup
@@ -27,11 +26,10 @@ from headrace.coordinator.groups.expressions import matching
 from headrace.coordinator.groups.offsets import GroupOffsets
 from headrace.coordinator.groups.records import CommittedOffset, OffsetKey
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.coordinator.runtime import shards
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.classic_client import ClassicClient
 from tests.simulation.clients import REBALANCE_S, SESSION_S, Client, TopicPartition
-from tests.simulation.clock import VirtualLoop, VirtualTime
+from tests.simulation.clock import VirtualLoop, virtual_clock
 from tests.simulation.consumer_client import ConsumerClient
 from tests.simulation.crashing_log import CrashingLog
 from tests.simulation.history import FAULTS_S, Act, History
@@ -122,16 +120,15 @@ class World:
     # Running
 
     def run(self) -> None:
-        with patch.object(shards, "time", VirtualTime(self.loop)):
-            self._start()
-            for act in self.history.acts:
-                self.loop.call_at(1000 + act.at, self._act, act)
-            self.loop.run_until(1000 + FAULTS_S)
-            self._calm()
-            self.loop.run_until(self.loop.now + SETTLE_S)
-            self._check_settled()
-            self._restart_and_compare()
-            self.coordinator.close()
+        self._start()
+        for act in self.history.acts:
+            self.loop.call_at(1000 + act.at, self._act, act)
+        self.loop.run_until(1000 + FAULTS_S)
+        self._calm()
+        self.loop.run_until(self.loop.now + SETTLE_S)
+        self._check_settled()
+        self._restart_and_compare()
+        self.coordinator.close()
 
     def note(self, text: str) -> None:
         if self._trace is not None:
@@ -324,7 +321,9 @@ class World:
         if self.is_up:
             return
         self.is_up = True
-        self.coordinator = GroupCoordinator(self.settings, self.loop.as_loop(), self.topics)
+        self.coordinator = GroupCoordinator(
+            self.settings, self.loop.as_loop(), self.topics, clock=virtual_clock(self.loop)
+        )
         self.coordinator.elected(0, self.log)
         self._checked_end = -1
 

@@ -24,8 +24,10 @@ def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
 
     Raises KafkaError where they cannot be served as a whole; nothing has been changed by then.
     """
+    from headrace.adoption.metadata_log import find_metadata_log
+
     elsewhere = config.metadata_log_dir
-    metadata_log = log_dirs.owned.metadata_log(Path(elsewhere) if elsewhere else None)
+    metadata_log = find_metadata_log(log_dirs.owned, Path(elsewhere) if elsewhere else None)
     if metadata_log is None and not log_dirs.partitions():
         return None
     cluster = None

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from headrace.adoption.found_directories import METADATA_FILE, metadata_file, plan_adoption
-from headrace.adoption.plan import Adoption
+from headrace.adoption.plan import Adoption, adopted
 from headrace.adoption.zookeeper_tree import ZooKeeperTree, check_idle, read_cluster, write_tree
+from headrace.clock import now_ms
 from headrace.cluster.controller import Controller
 from headrace.cluster.store import StoreError
 from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster, read_tree
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.replica_manager import now_ms
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.meta_properties import noted_broker_id
 
@@ -91,7 +91,7 @@ def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig)
 async def _found(metadata: Path, cluster_id: str, adoption: Adoption, config: BrokerConfig) -> None:
     try:
         controller = Controller(EmbeddedStore(metadata), config, now_ms=now_ms)
-        await controller.start(cluster_id, adoption)
+        await controller.start(cluster_id, adopted(adoption, config.node_id).operations)
         await controller.close()
     except StoreError as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error

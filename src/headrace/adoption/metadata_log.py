@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.dirs.owned_dirs import OwnedDirs
 from headrace.storage.dirs.partition_dir import KRAFT_METADATA
 from headrace.storage.log.producer_snapshot import snapshots
 from headrace.storage.log.segment_files import LOG_SUFFIX, offset_of
@@ -27,6 +28,25 @@ class MetadataLog(NamedTuple):
     records: list[bytes]
     end_offset: int
     torn_bytes: int
+
+
+def find_metadata_log(owned: OwnedDirs, elsewhere: Path | None = None) -> MetadataLog | None:
+    """The metadata log that Kafka left in one of the directories, or in `elsewhere`.
+
+    None where no directory has one, or it was adopted before. Raises KafkaError(kafka_storage_error) if it is damaged
+    or cannot be read.
+    """
+    if any(directory.was_adopted for directory in owned.working):
+        return None
+    is_clean = all(directory.clean_shutdown for directory in owned.working)
+    for path in (*owned.paths, *([elsewhere] if elsewhere else [])):
+        try:
+            found = read_metadata_log(path, clean_shutdown=is_clean)
+        except OSError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
+        if found is not None:
+            return found
+    return None
 
 
 def read_metadata_log(log_directory: Path, *, clean_shutdown: bool) -> MetadataLog | None:

@@ -91,8 +91,9 @@ def adopt(
     return _adopt_cluster(partitions, cluster, config, directory_ids)
 
 
-def adopted(image: MetadataImage, adoption: Adoption, broker_id: int) -> Change:
+def adopted(adoption: Adoption, broker_id: int) -> Change:
     """What writes the adoption into a tree that has nothing but its fixed nodes."""
+    image = MetadataImage()
     operations: list[Operation] = []
     for resource, values in adoption.configs.items():
         if resource.kind != TOPIC_CONFIG:

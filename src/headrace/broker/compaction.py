@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from headrace.clock import now_ms
 from headrace.config import BrokerConfig
 from headrace.extras import install
-from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.replication.replica_manager import ReplicaManager
 
 if TYPE_CHECKING:
     from headrace.storage.cleaner.log_cleaner import CleanerSettings, Compactable, LogCleaner

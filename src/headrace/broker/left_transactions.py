@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from headrace.broker import offsets_topic
+from headrace.clock import now_ms
 from headrace.coordinator.transactions.left import ending_of
 from headrace.coordinator.transactions.records import TransactionMetadata, decode_transaction
 from headrace.errors import KafkaError
 from headrace.replication.partition import Partition
-from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.wire.records import iter_records
 
 _TOPIC: Final = "__transaction_state"

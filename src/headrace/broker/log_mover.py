@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:

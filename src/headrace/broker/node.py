@@ -25,10 +25,11 @@ from headrace.broker.disk_watch import DiskWatch
 from headrace.broker.groups import HISTORY_FILE, Groups
 from headrace.broker.log_mover import LogMover
 from headrace.broker.producer_ids import ProducerIds
+from headrace.clock import now_ms
 from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
 from headrace.cluster.image import BROKER_CONFIG, GROUP_CONFIG, TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
 from headrace.cluster.image import Endpoint as BrokerEndpoint
-from headrace.cluster.store import StoreError
+from headrace.cluster.store import Operation, StoreError
 from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster
 from headrace.config import BrokerConfig, Listener, topic_values
 from headrace.errors import ErrorCode, KafkaError
@@ -36,7 +37,7 @@ from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.replication.producer_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from headrace.replication.producer_snapshots import ProducerSnapshots
-from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.accept import Server
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import Dispatcher
@@ -124,7 +125,7 @@ class Node:
                 self._refuse_to_found_anew()
             store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
             self.controller = Controller(store, config, now_ms=now_ms)
-            await self.controller.start(self.log_dirs.owned.cluster_id, self.adoption)
+            await self.controller.start(self.log_dirs.owned.cluster_id, self._founding_operations())
             self.replicas.set_strays_aside(self._topic_id_of, name_of=self.topic_name, is_new=self._is_new)
             self.cluster_id = self.log_dirs.owned.cluster_id
             await self.controller.register(self._broker_image())
@@ -158,6 +159,14 @@ class Node:
             return founded_cluster(metadata_file(self._data_directories)) if self._data_directories else None
         except StoreError as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def _founding_operations(self) -> Sequence[Operation]:
+        """What a new metadata tree begins with: the topics of the directories that were adopted."""
+        if self.adoption is None:
+            return ()
+        from headrace.adoption.plan import adopted
+
+        return adopted(self.adoption, self.config.node_id).operations
 
     async def stop(self) -> None:
         """Stop serving, then close the logs so that the next start need not recover them."""
@@ -203,7 +212,9 @@ class Node:
 
         http.add_metrics(lambda: gauges.log_directories(self.replicas))
         http.add_metrics(lambda: gauges.replica_manager(self.replicas))
-        http.add_metrics(lambda: gauges.compaction(self._compaction, self.log_dirs))
+        http.add_metrics(
+            lambda: gauges.compaction(self._compaction.cleaner, self._compaction.dead_threads, self.log_dirs)
+        )
         http.add_metrics(gauges.open_files)
         http.add_metrics(lambda: gauges.loop(self._server.watch))
         http.add_metrics(lambda: gauges.expiring_offsets(self.groups.coordinator))

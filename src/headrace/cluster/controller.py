@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from headrace.cluster import topic_changes, znodes
 from headrace.cluster.drafts import Change, Draft
@@ -44,9 +44,6 @@ from headrace.cluster.topic_changes import MAX_PARTITIONS_PER_REQUEST, NewPartit
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import Pace
-
-if TYPE_CHECKING:
-    from headrace.adoption.plan import Adoption
 
 log = logging.getLogger(__name__)
 
@@ -135,13 +132,13 @@ class Controller:
         """Tell `listener` of every change from now on."""
         self._listeners.append(listener)
 
-    async def start(self, cluster_id: str | None = None, adoption: Adoption | None = None) -> None:
+    async def start(self, cluster_id: str | None = None, founding: Sequence[Operation] = ()) -> None:
         """Read the tree, making it where it is new, take the controller's office, and put run-time settings in force.
 
         `cluster_id` is what the data directory says; raises ClusterIdMismatch where the tree has another. A new tree
-        begins with `adoption`, so that directories that Kafka wrote, or whose metadata file was lost, are served.
+        begins with the nodes that `founding` makes, as when directories of Kafka are adopted.
         """
-        known = await self._found_cluster(cluster_id, adoption)
+        known = await self._found_cluster(cluster_id, founding)
         if cluster_id is not None and known != cluster_id:
             raise ClusterIdMismatch(
                 f"The data directory belongs to cluster {cluster_id}, but the metadata store to cluster {known}. "
@@ -310,17 +307,14 @@ class Controller:
         """Leave the cluster: this broker's ephemeral nodes go."""
         await self._store.close()
 
-    async def _found_cluster(self, suggested: str | None, adoption: Adoption | None) -> str:
+    async def _found_cluster(self, suggested: str | None, founding: Sequence[Operation]) -> str:
         """The id of the cluster, which this broker founds, with the topics it brings, where it is the first."""
         while True:
             missing = await missing_nodes(self._store)
             if await self._store.exists(znodes.CLUSTER_ID) is None:
                 cluster_id = suggested or znodes.encode_id(uuid.uuid4())
                 missing.append(Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)))
-                if adoption is not None:
-                    from headrace.adoption.plan import adopted
-
-                    missing.extend(adopted(self.image, adoption, self._config.node_id).operations)
+                missing.extend(founding)
             try:
                 if missing:
                     await self._store.multi(missing)

@@ -8,8 +8,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from headrace.clock import SYSTEM, Clock
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.consumer.decision import Outcome
@@ -34,23 +35,25 @@ from headrace.coordinator.groups.mixed_group import MixedGroup
 from headrace.coordinator.groups.offsets import GroupOffsets
 from headrace.coordinator.groups.records import GroupKey, GroupMetadata, OffsetKey
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.coordinator.groups.shard import Change, Group, OffsetToCommit
+from headrace.coordinator.groups.shard import Change, Group, GroupShard, OffsetToCommit
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.coordinator.offset_expiry import OffsetExpiry
 from headrace.coordinator.rebalance_log import RebalanceLog
-from headrace.coordinator.runtime.shards import CoordinatorLog, LedShard, Shards, wall_ms
+from headrace.coordinator.runtime.shards import CoordinatorLog, LedShard, Shards
 from headrace.coordinator.runtime.timers import Timers
 from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import Steps, chunks
+from headrace.wire.compression import Codec
 from headrace.wording import count
 
 log = logging.getLogger(__name__)
 
 _FENCING = (ErrorCode.fenced_member_epoch, ErrorCode.fenced_instance_id, ErrorCode.unreleased_instance_id)
 _SETTLED = {ConsumerGroupState.STABLE: Happening.STABLE, ConsumerGroupState.EMPTY: Happening.EMPTY}
-_OFFSETS_AT_ONCE = 500
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+_OFFSETS_AT_ONCE: Final = 500
 """Offsets in deleted topics that are removed before others may have a turn."""
-_RETRY_S = 1.0
+_RETRY_S: Final = 1.0
 """When a timer whose consequence could not be written is tried again."""
 
 
@@ -73,17 +76,27 @@ class GroupCoordinator:
         loop: asyncio.AbstractEventLoop,
         topics: Topics,
         observe: NoteObserver = _nobody,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.settings = settings
+        self._clock = clock
         self._observe = observe
         self._rebalance_log = RebalanceLog()
         self._topics = topics
         self._loop = loop
-        self._shards = Shards(settings, loop, self._loaded)
+        self._shards = Shards(
+            OFFSETS_TOPIC,
+            settings.offsets_topic_num_partitions,
+            lambda: GroupShard(settings),
+            codec=Codec(settings.offsets_topic_compression_codec),
+            loop=loop,
+            clock=clock,
+            on_loaded=self._loaded,
+        )
         self._timers: Timers[tuple[str, Timer]] = Timers()
         self._timer_handle: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._expiry = OffsetExpiry(settings, loop, self._shards)
+        self._expiry = OffsetExpiry(settings, loop, self._shards, clock)
 
     # Leadership
 
@@ -100,7 +113,7 @@ class GroupCoordinator:
             for group in shard.state.groups.values():
                 self._rebalance_log.forget(group.group_id)
                 if isinstance(group, ClassicGroup):
-                    self._act(shard, group, group.unload(ErrorCode.not_coordinator, wall_ms()))
+                    self._act(shard, group, group.unload(ErrorCode.not_coordinator, self._clock.wall_ms()))
 
     def close(self) -> None:
         """Answer everything that is parked and stop all timers."""
@@ -110,12 +123,12 @@ class GroupCoordinator:
         if self._timer_handle is not None:
             self._timer_handle.cancel()
 
-    def _loaded(self, shard: LedShard) -> None:
+    def _loaded(self, shard: LedShard[GroupShard]) -> None:
         for group in list(shard.state.groups.values()):
-            effects = group.loaded(wall_ms()) if isinstance(group, ClassicGroup) else group.loaded()
+            effects = group.loaded(self._clock.wall_ms()) if isinstance(group, ClassicGroup) else group.loaded()
             if not group.is_empty:
                 self._rebalance_log.loaded(group.group_id, _size(group))
-                self._observe(group.group_id, _group_note(group, Happening.LOADED), wall_ms())
+                self._observe(group.group_id, _group_note(group, Happening.LOADED), self._clock.wall_ms())
             self._act(shard, group, effects)
 
     # Members
@@ -139,7 +152,7 @@ class GroupCoordinator:
         group = shard.state.groups.get(group_id)
         if isinstance(group, MixedGroup) and not group.is_empty:
             try:
-                outcome = group.join(request, self._topics, wall_ms())
+                outcome = group.join(request, self._topics, self._clock.wall_ms())
             except KafkaError as error:
                 self._note_if_fenced(group, request.member_id, request.instance_id, error, "JoinGroup")
                 # As Kafka answers, without the member's id.
@@ -151,11 +164,11 @@ class GroupCoordinator:
             if request.member_id:
                 raise KafkaError(ErrorCode.unknown_member_id)
             # Whatever becomes of the member, the group exists from now on.
-            empty = GroupMetadata("", 0, None, None, wall_ms())
+            empty = GroupMetadata("", 0, None, None, self._clock.wall_ms())
             decision = [*shard.state.decide_removal(group_id), (GroupKey(group_id), empty)]
             self._shards.append_and_replay(shard, decision)
             group = shard.state.classic_group(group_id)
-        self._act(shard, group, group.join(request, wall_ms()))
+        self._act(shard, group, group.join(request, self._clock.wall_ms()))
 
     def sync(self, group_id: str, request: Sync) -> None:
         """Answers `request.reply_to`, a future of a SyncResult, now or when the assignment is in the log."""
@@ -170,7 +183,9 @@ class GroupCoordinator:
         shard, group = self._joined(group_id)
         try:
             if isinstance(group, MixedGroup):
-                answer, outcome = group.classic_heartbeat(member_id, instance_id, generation, self._topics, wall_ms())
+                answer, outcome = group.classic_heartbeat(
+                    member_id, instance_id, generation, self._topics, self._clock.wall_ms()
+                )
                 self._carry_out(shard, group, outcome)
                 return answer
             effects = group.heartbeat(member_id, instance_id, generation)
@@ -184,10 +199,10 @@ class GroupCoordinator:
         """One error code per leaver."""
         shard, group = self._joined(group_id)
         if isinstance(group, MixedGroup):
-            errors, outcome = group.leave(leavers, self._topics, wall_ms())
+            errors, outcome = group.leave(leavers, self._topics, self._clock.wall_ms())
             self._carry_out(shard, group, outcome)
         else:
-            errors, effects = group.leave(leavers, wall_ms())
+            errors, effects = group.leave(leavers, self._clock.wall_ms())
             self._act(shard, group, effects)
         return errors
 
@@ -207,7 +222,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
         group, conversion = shard.state.consumer_group(group_id, self._topics)
         try:
-            outcome = group.heartbeat(request, self._topics, wall_ms())
+            outcome = group.heartbeat(request, self._topics, self._clock.wall_ms())
         except KafkaError as error:
             if error.code in _FENCING:
                 fenced = Note(
@@ -219,17 +234,17 @@ class GroupCoordinator:
                     client_host=request.client_host,
                     reason=error.message or error.code.name,
                 )
-                self._note(group, fenced, wall_ms())
+                self._note(group, fenced, self._clock.wall_ms())
             raise
         self._carry_out(shard, group, outcome, conversion)
         if isinstance(existing, ClassicGroup):
-            self._act(shard, existing, existing.hand_over(wall_ms()))
+            self._act(shard, existing, existing.hand_over(self._clock.wall_ms()))
             self._act(shard, group, group.loaded())
         assert outcome.result is not None
         return outcome.result
 
     def _carry_out(
-        self, shard: LedShard, group: MixedGroup, outcome: Outcome, conversion: Sequence[Change] = ()
+        self, shard: LedShard[GroupShard], group: MixedGroup, outcome: Outcome, conversion: Sequence[Change] = ()
     ) -> None:
         """`conversion` is of the classic group that the group takes the place of."""
         before = (group.state, group.epoch) if outcome.decision else None
@@ -245,13 +260,13 @@ class GroupCoordinator:
         if outcome.downgrade is not None:
             classic = shard.state.classic_group(group.group_id)
             downgrade = outcome.downgrade
-            self._act(shard, classic, classic.take_over(downgrade.protocols, downgrade.reason, wall_ms()))
+            self._act(shard, classic, classic.take_over(downgrade.protocols, downgrade.reason, self._clock.wall_ms()))
         # Whether the group has settled shows only once the decision has been replayed, which makes a new group.
         after = shard.state.groups.get(group.group_id)
-        if before is not None and isinstance(after, ConsumerGroup) and (after.state, after.epoch) != before:
+        if before is not None and isinstance(after, MixedGroup) and (after.state, after.epoch) != before:
             settled = _SETTLED.get(after.state)
             if settled is not None:
-                self._note(after, _group_note(after, settled), wall_ms())
+                self._note(after, _group_note(after, settled), self._clock.wall_ms())
 
     # Offsets
 
@@ -359,9 +374,9 @@ class GroupCoordinator:
         decision = shard.state.decide_delete(group_id)
         group = shard.state.group(group_id)
         self._shards.append_and_replay(shard, decision)
-        self._note(group, _group_note(group, Happening.DELETED), wall_ms())
+        self._note(group, _group_note(group, Happening.DELETED), self._clock.wall_ms())
 
-    def _joined(self, group_id: str) -> tuple[LedShard, Group]:
+    def _joined(self, group_id: str) -> tuple[LedShard[GroupShard], Group]:
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id, "a group needs a name")
         shard = self._shards.of(group_id)
@@ -376,9 +391,9 @@ class GroupCoordinator:
 
     # Effects
 
-    def _act(self, shard: LedShard, group: Group, effects: list[Effect]) -> None:
+    def _act(self, shard: LedShard[GroupShard], group: Group, effects: list[Effect]) -> None:
         to_do = deque(effects)
-        now_ms, moment = wall_ms(), self._loop.time()
+        now_ms, moment = self._clock.wall_ms(), self._loop.time()
         while to_do:
             effect = to_do.popleft()
             if isinstance(effect, ScheduleTimer):
@@ -407,16 +422,18 @@ class GroupCoordinator:
                 instance_id=instance_id,
                 reason=f"{operation}: {error.message}",
             )
-            self._note(group, fenced, wall_ms())
+            self._note(group, fenced, self._clock.wall_ms())
 
-    def _append_metadata(self, shard: LedShard, group: ClassicGroup, effect: AppendMetadata) -> list[Effect]:
+    def _append_metadata(
+        self, shard: LedShard[GroupShard], group: ClassicGroup, effect: AppendMetadata
+    ) -> list[Effect]:
         error = ErrorCode.none
         try:
-            self._shards.append(shard, [(GroupKey(group.group_id), effect.metadata)], wall_ms())
+            self._shards.append(shard, [(GroupKey(group.group_id), effect.metadata)], self._clock.wall_ms())
         except KafkaError as failure:
             log.warning("Group %s: its metadata could not be stored: %s", group.group_id, failure)
             error = failure.code
-        return group.append_finished(effect.cause, error, wall_ms())
+        return group.append_finished(effect.cause, error, self._clock.wall_ms())
 
     # Timers
 
@@ -446,9 +463,9 @@ class GroupCoordinator:
                 continue  # the group was deleted or has moved since
             try:
                 if isinstance(group, ClassicGroup):
-                    self._act(shard, group, group.timer_fired(timer, wall_ms()))
+                    self._act(shard, group, group.timer_fired(timer, self._clock.wall_ms()))
                 else:
-                    self._carry_out(shard, group, group.timer_fired(timer, self._topics, wall_ms()))
+                    self._carry_out(shard, group, group.timer_fired(timer, self._topics, self._clock.wall_ms()))
             except KafkaError as error:
                 log.warning("Group %s: its %s timer is tried again: %s", group_id, timer.kind, error)
                 self._timers.schedule((group_id, timer), self._loop.time() + _RETRY_S)

@@ -9,8 +9,10 @@ import logging
 from collections import deque
 from typing import Final
 
+from headrace.clock import Clock
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.coordinator.runtime.shards import LedShard, Shards, wall_ms
+from headrace.coordinator.groups.shard import GroupShard
+from headrace.coordinator.runtime.shards import LedShard, Shards
 from headrace.errors import KafkaError
 from headrace.wording import count
 
@@ -23,10 +25,13 @@ _MINUTE_MS: Final = 60_000
 class OffsetExpiry:
     """Looks again and again, from `start` to `stop`."""
 
-    def __init__(self, settings: GroupSettings, loop: asyncio.AbstractEventLoop, shards: Shards) -> None:
+    def __init__(
+        self, settings: GroupSettings, loop: asyncio.AbstractEventLoop, shards: Shards[GroupShard], clock: Clock
+    ) -> None:
         self._settings = settings
         self._loop = loop
         self._shards = shards
+        self._clock = clock
         self._handle: asyncio.TimerHandle | None = None
         self._expiring: dict[int, dict[str, int]] = {}
         """Partition of `__consumer_offsets` to its groups that lose offsets soon, and when the first of them."""
@@ -49,7 +54,7 @@ class OffsetExpiry:
         """
         return {group_id: at for groups in self._expiring.values() for group_id, at in groups.items()}
 
-    def look_at(self, shards: deque[LedShard]) -> None:
+    def look_at(self, shards: deque[LedShard[GroupShard]]) -> None:
         """Warn of what expires soon, remove what has expired, then go on with the next shard."""
         if not shards:
             self._schedule()
@@ -59,24 +64,20 @@ class OffsetExpiry:
         if not self._shards.leads(shard):
             return
         self._warn(shard)
-        decision = shard.state.decide_expiry(wall_ms())
+        decision = shard.state.decide_expiry(self._clock.wall_ms())
         if decision:
-            log.info(
-                "__consumer_offsets-%d: %s of offsets and groups expired",
-                shard.partition,
-                count(len(decision), "record"),
-            )
+            log.info("%s: %s of offsets and groups expired", shard.name, count(len(decision), "record"))
         try:
             self._shards.append_and_replay(shard, decision)
         except KafkaError as error:
-            log.error("Expired offsets of __consumer_offsets-%d stay for now: %s", shard.partition, error)
+            log.error("Expired offsets of %s stay for now: %s", shard.name, error)
 
     def _schedule(self) -> None:
         seconds = self._settings.offsets_retention_check_interval_ms / 1000
         self._handle = self._loop.call_later(seconds, lambda: self.look_at(deque(self._shards.loaded())))
 
-    def _warn(self, shard: LedShard) -> None:
-        now_ms = wall_ms()
+    def _warn(self, shard: LedShard[GroupShard]) -> None:
+        now_ms = self._clock.wall_ms()
         retention_minutes = self._settings.offsets_retention_minutes
         found = shard.state.expiring(now_ms + min(_WARNING_MS, retention_minutes * _MINUTE_MS // 2))
         for group_id in sorted(found.keys() - self._expiring.get(shard.partition, {}).keys()):

@@ -1,15 +1,18 @@
 """What a broker tells Prometheus about itself: collectors over the state of its rooms."""
 
-import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from headrace.broker.compaction import Compaction
+from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.metrics import Family, gauge
-from headrace.replication.replica_manager import ReplicaManager, now_ms
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.loop_watch import LoopWatch
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.open_files import OPEN_FILES
+
+if TYPE_CHECKING:
+    from headrace.storage.cleaner.log_cleaner import LogCleaner
 
 
 def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
@@ -44,9 +47,8 @@ def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
     )
 
 
-def compaction(compaction: Compaction, log_dirs: LogDirs) -> Iterable[Family]:
+def compaction(cleaner: "LogCleaner | None", dead_threads: int, log_dirs: LogDirs) -> Iterable[Family]:
     """Whether logs are compacted, and which cannot be."""
-    cleaner = compaction.cleaner
     failing = {} if cleaner is None else dict(cleaner.failing)
     count: dict[str, int] = {str(each): 0 for each in log_dirs.directories}
     size = dict(count)
@@ -80,7 +82,7 @@ def compaction(compaction: Compaction, log_dirs: LogDirs) -> Iterable[Family]:
         "Milliseconds since logs to compact were last looked for; 0 while there is none.",
         0 if cleaner is None else max(0, now_ms() - cleaner.looked_at_ms),
     )
-    yield gauge("kafka_log_logcleaner_deadthreadcount", "Cleaner threads that have died.", compaction.dead_threads)
+    yield gauge("kafka_log_logcleaner_deadthreadcount", "Cleaner threads that have died.", dead_threads)
 
 
 def open_files() -> Iterable[Family]:
@@ -108,11 +110,11 @@ def expiring_offsets(coordinator: GroupCoordinator) -> Iterable[Family]:
     """Groups that are about to lose their committed offsets, and in how many seconds the first one goes."""
     expiring = coordinator.expiring_offsets()
     yield gauge("headrace_groups_with_expiring_offsets", "Groups that lose committed offsets soon.", len(expiring))
-    now_ms = time.time_ns() // 1_000_000
+    now = now_ms()
     yield Family(
         "headrace_group_offsets_expire_seconds",
         "Seconds until the group loses the first of its committed offsets, unless somebody uses it.",
-        [({"group": group_id}, max(at - now_ms, 0) / 1000) for group_id, at in sorted(expiring.items())],
+        [({"group": group_id}, max(at - now, 0) / 1000) for group_id, at in sorted(expiring.items())],
     )
 
 

@@ -2,12 +2,12 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Container, Iterable
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
@@ -28,11 +28,6 @@ _RECALLED_INDEX_ENTRIES: Final = 128
 """Each stands for a batch, or for several small ones: enough for what producers have in flight."""
 
 log = logging.getLogger(__name__)
-
-
-def now_ms() -> int:
-    """The wall clock, in ms since the epoch: what record timestamps and retention go by."""
-    return time.time_ns() // 1_000_000
 
 
 class OfflineError(KafkaError):

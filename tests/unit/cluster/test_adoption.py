@@ -6,7 +6,7 @@ import pytest
 
 from headrace.adoption.kafka_cluster import KafkaCluster, KafkaPartition
 from headrace.adoption.plan import Adoption, FoundPartition, adopt, adopted
-from headrace.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ConfigResource, MetadataImage
+from headrace.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ConfigResource
 from headrace.config import BrokerConfig
 from headrace.errors import KafkaError
 
@@ -128,7 +128,7 @@ class TestFromACluster:
 def test_producer_ids_that_kafka_gave_out_are_written_down() -> None:
     cluster = cluster_of(HERE)
     cluster.next_producer_id = 3000
-    change = adopted(MetadataImage(), adopt_cluster(cluster, *found(0)), 7)
+    change = adopted(adopt_cluster(cluster, *found(0)), 7)
     block = next(each for each in change.operations if each.path == "/latest_producer_id_block")
     assert b'"block_end":"2999"' in getattr(block, "data", b"")
     assert change.image.topics["t"].topic_id == ID

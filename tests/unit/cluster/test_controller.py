@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.adoption.plan import FoundPartition, adopt
+from headrace.adoption.plan import FoundPartition, adopt, adopted
 from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
 from headrace.cluster.image import BROKER_CONFIG, TOPIC_CONFIG, ConfigResource, TopicImage
 from headrace.cluster.store import MetadataStore, Operation, StoreUnavailable
@@ -291,7 +291,9 @@ async def test_a_change_that_cannot_be_written_is_refused_and_not_made(
 
 async def test_topics_found_on_disk_are_led_under_an_epoch_above_their_own(store: MetadataStore) -> None:
     controller = Controller(store, BrokerConfig(), now_ms=lambda: 0)
-    await controller.start("abc", adopt([FoundPartition("t", 0, None, 6)], None, BrokerConfig(), ()))
+    await controller.start(
+        "abc", adopted(adopt([FoundPartition("t", 0, None, 6)], None, BrokerConfig(), ()), 1).operations
+    )
     await controller.register(broker())
     assert [change.leader_epoch for change in controller.partitions_of(0)] == [7]
     assert controller.partitions_of(1) == []
@@ -303,7 +305,9 @@ async def test_what_a_deletion_left_on_disk_does_not_come_back(tmp_path: Path) -
     await store.close()
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     controller = Controller(store, BrokerConfig(), now_ms=lambda: 0)
-    await controller.start(adoption=adopt([FoundPartition("t", 0, None, 6)], None, BrokerConfig(), ()))
+    await controller.start(
+        founding=adopted(adopt([FoundPartition("t", 0, None, 6)], None, BrokerConfig(), ()), 1).operations
+    )
     assert not controller.image.topics
     await store.close()
 

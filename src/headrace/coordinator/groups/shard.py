@@ -30,6 +30,7 @@ from headrace.coordinator.groups.records import (
     decode_group,
     decode_key,
     decode_offset,
+    encode,
 )
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.groups.subscriptions import Topics
@@ -52,6 +53,11 @@ class GroupShard:
         self._settings = settings
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+
+    encode = staticmethod(encode)
+
+    def __len__(self) -> int:
+        return len(self.groups)
 
     def group(self, group_id: str) -> Group:
         """Raises KafkaError(group_id_not_found)."""
@@ -213,6 +219,10 @@ class GroupShard:
         else:
             assert isinstance(value, GroupMetadata)
             self.add_group(key.group_id, now_ms).restore(value)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Apply a transaction's marker: its offsets count from now on, or never will."""
+        self.offsets.end_transaction(producer_id, committed=committed)
 
     def _replay_consumer(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
         group = self.groups.get(key.group_id)

@@ -1,9 +1,9 @@
-"""Reading a shard's partition of `__consumer_offsets` back into memory, a slice of time at a time."""
+"""Read a shard's partition of an internal topic back into memory, a slice of time at a time."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
 
-from headrace.coordinator.groups.shard import GroupShard
 from headrace.errors import KafkaError
 from headrace.types import Buffer
 from headrace.wire.batch import BatchHeader
@@ -11,21 +11,29 @@ from headrace.wire.records import batch_headers, records_of, uncompressed_body
 
 log = logging.getLogger(__name__)
 
-_COMMIT_MARKER = 1
-_RECORDS_PER_STEP = 200
+_COMMIT_MARKER: Final = 1
+_RECORDS_PER_STEP: Final = 200
 
 
-def load(shard: GroupShard, batches: Iterable[Buffer], now_ms: Callable[[], int], name: str) -> Iterator[int]:
-    """Replay `batches` (each buffer holds whole batches) into `shard`; yields the records replayed, now and then.
+class Loadable(Protocol):
+    """What loading needs of a shard's state (`shards.ShardState`)."""
 
-    Raises KafkaError(corrupt_message) for a batch that cannot be read; a single bad record is logged and passed over.
+    def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int) -> bool: ...
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None: ...
+
+
+def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], name: str) -> Iterator[int]:
+    """Replay `batches` (each buffer holds whole batches) into `state`; yields the records replayed, now and then.
+
+    Raises KafkaError(corrupt_message) for a batch that cannot be read; a single bad record is logged and skipped.
     """
     count = 0
     for data in batches:
         for position, header in batch_headers(data):
             body = uncompressed_body(header, data, position)
             if header.is_control:
-                _end_transaction(shard, header, body)
+                _end_transaction(state, header, body)
                 continue
             producer_id = header.producer_id if header.is_transactional else -1
             for record in records_of(header, body):
@@ -35,17 +43,17 @@ def load(shard: GroupShard, batches: Iterable[Buffer], now_ms: Callable[[], int]
                 if record.key is None:
                     continue
                 try:
-                    shard.replay_bytes(
+                    state.replay_bytes(
                         record.key, record.value, record.offset, now_ms=now_ms(), producer_id=producer_id
                     )
                 except (KafkaError, UnicodeDecodeError) as error:
-                    log.error("%s: the record at offset %d is passed over: %s", name, record.offset, error)
+                    log.error("%s: the record at offset %d is skipped: %s", name, record.offset, error)
     yield count
 
 
-def _end_transaction(shard: GroupShard, header: BatchHeader, body: bytes) -> None:
+def _end_transaction(state: Loadable, header: BatchHeader, body: bytes) -> None:
     for record in records_of(header, body):
         # A marker's key is its version and type, both int16.
         if record.key is not None and len(record.key) >= 4:
             is_commit = int.from_bytes(record.key[2:4], "big") == _COMMIT_MARKER
-            shard.offsets.end_transaction(header.producer_id, committed=is_commit)
+            state.end_transaction(header.producer_id, committed=is_commit)

@@ -1,20 +1,17 @@
-"""The shards that this broker leads: reading them from the log, and writing to it what they decide.
+"""The shards that this broker leads: reading them from their log, and writing to it what they decide.
 
-Every write is decide -> append -> replay. A group belongs to the shard its name hashes to; a shard answers for its
-groups once all of its partition of `__consumer_offsets` is in memory.
+Every write is decide -> append -> replay. A key (a group, a transactional id) belongs to the shard its name hashes to;
+a shard answers once its whole partition is in memory. Nothing here knows what the records mean.
 """
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import starmap
-from typing import Protocol
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from headrace.coordinator.groups.records import encode
-from headrace.coordinator.groups.settings import GroupSettings
-from headrace.coordinator.groups.shard import Change, GroupShard
+from headrace.clock import Clock
 from headrace.coordinator.runtime.loading import load
 from headrace.coordinator.runtime.partitioner import partition_for
 from headrace.errors import ErrorCode, KafkaError
@@ -25,13 +22,13 @@ from headrace.wording import count
 
 log = logging.getLogger(__name__)
 
-_LOAD_SLICE_S = 0.005
+_LOAD_SLICE_S: Final = 0.005
 """How long loading may keep the event loop from its connections."""
 
-_RECORDS_PER_BATCH = 5000
+_RECORDS_PER_BATCH: Final = 5000
 """A commit is one batch; what is removed from a large group or with a topic may take several."""
 
-_AS_COORDINATOR_ERROR = {
+_AS_COORDINATOR_ERROR: Final = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
     ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
     ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
@@ -42,11 +39,36 @@ _AS_COORDINATOR_ERROR = {
     ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
     ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
 }
-"""What an append's failure means to a member of a group."""
+"""The error that a coordinator's client gets when an append fails."""
+
+Decision: TypeAlias = Sequence[tuple[Any, Any]]
+"""Keys and values to write, in order; a value of None is a tombstone."""
+
+
+class ShardState(Protocol):
+    """The contents of one partition, as a pure machine. `replay` is the only code that changes it."""
+
+    def __len__(self) -> int:
+        """The number of groups or transactional ids."""
+
+    def encode(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
+        """One change as a record's key and value."""
+
+    def replay(self, key: Any, value: Any, now_ms: int) -> None:
+        """Apply one change that has just been written."""
+
+    def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int) -> bool:
+        """Apply one record of the log; false if it is not for this coordinator. Raises KafkaError(corrupt_message)."""
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Apply a transaction's marker."""
+
+
+S = TypeVar("S", bound=ShardState)
 
 
 class CoordinatorLog(Protocol):
-    """The one partition of `__consumer_offsets` that a shard lives in."""
+    """The partition of an internal topic that a shard lives in."""
 
     def append(self, batch: bytes, now_ms: int) -> int:
         """Write one batch, whose offsets begin at 0; the base offset it got. Raises KafkaError."""
@@ -55,69 +77,84 @@ class CoordinatorLog(Protocol):
         """All that was ever written and is still there, in order, as buffers of whole batches."""
 
 
-class LedShard:
-    """A shard, its log, and whether all of the log is in memory yet."""
+class LedShard(Generic[S]):
+    """A shard, its log, and whether the whole log is in memory yet."""
 
-    __slots__ = ("is_loaded", "log", "partition", "state", "steps")
+    __slots__ = ("is_loaded", "log", "name", "partition", "state", "steps")
 
-    def __init__(self, partition: int, coordinator_log: CoordinatorLog, settings: GroupSettings) -> None:
+    def __init__(self, topic: str, partition: int, coordinator_log: CoordinatorLog, state: S, clock: Clock) -> None:
         self.partition = partition
+        self.name = f"{topic}-{partition}"
         self.log = coordinator_log
-        self.state = GroupShard(settings)
+        self.state = state
         self.is_loaded = False
-        self.steps = load(self.state, coordinator_log.batches(), wall_ms, f"__consumer_offsets-{partition}")
+        self.steps = load(state, coordinator_log.batches(), clock.wall_ms, self.name)
 
 
-class Shards:
-    """Shards by partition of `__consumer_offsets`; `on_loaded` is told of each that has been read."""
+class Shards(Generic[S]):
+    """Shards by partition of `topic`; `on_loaded` is called for each that has been read."""
 
     def __init__(
-        self, settings: GroupSettings, loop: asyncio.AbstractEventLoop, on_loaded: Callable[[LedShard], None]
+        self,
+        topic: str,
+        partition_count: int,
+        make_state: Callable[[], S],
+        *,
+        codec: Codec,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        on_loaded: Callable[[LedShard[S]], None],
     ) -> None:
-        self.partition_count = settings.offsets_topic_num_partitions
-        """Partitions of `__consumer_offsets`: as it was created, whatever the setting says now."""
-        self._settings = settings
-        self._codec = Codec(settings.offsets_topic_compression_codec)
+        self.partition_count = partition_count
+        """Partitions of the topic as it was created, whatever the setting says now."""
+        self._topic = topic
+        self._make_state = make_state
+        self._codec = codec
         self._loop = loop
+        self._clock = clock
         self._on_loaded = on_loaded
-        self._led: dict[int, LedShard] = {}
-        self._to_load: deque[LedShard] = deque()
+        self._led: dict[int, LedShard[S]] = {}
+        self._to_load: deque[LedShard[S]] = deque()
         self._loading_since = 0.0
 
     def lead(self, partition: int, coordinator_log: CoordinatorLog) -> None:
-        """Read the partition, then answer for its groups; nothing to do for one that is led already."""
+        """Read the partition, then answer for it; nothing to do for one that is led already."""
         if partition in self._led:
             return
-        shard = self._led[partition] = LedShard(partition, coordinator_log, self._settings)
+        shard = LedShard(self._topic, partition, coordinator_log, self._make_state(), self._clock)
+        self._led[partition] = shard
         self._to_load.append(shard)
         if len(self._to_load) == 1:
-            self._loading_since = time.monotonic()
+            self._loading_since = self._clock.monotonic()
             self._load_slice()
 
-    def drop(self, partition: int) -> LedShard | None:
+    def drop(self, partition: int) -> LedShard[S] | None:
         """Forget the partition, which another broker leads."""
         return self._led.pop(partition, None)
 
-    def of(self, group_id: str) -> LedShard:
-        """Where the group lives. Raises KafkaError: not_coordinator, coordinator_load_in_progress."""
-        shard = self._led.get(partition_for(group_id, self.partition_count))
+    def of(self, name: str) -> LedShard[S]:
+        """The shard of a group or a transactional id.
+
+        Raises KafkaError: not_coordinator, coordinator_load_in_progress.
+        """
+        shard = self._led.get(partition_for(name, self.partition_count))
         if shard is None:
             raise KafkaError(ErrorCode.not_coordinator)
         if not shard.is_loaded:
             raise KafkaError(ErrorCode.coordinator_load_in_progress)
         return shard
 
-    def loaded(self) -> list[LedShard]:
-        """The shards that answer for their groups."""
+    def loaded(self) -> list[LedShard[S]]:
+        """The shards that answer."""
         return [shard for shard in self._led.values() if shard.is_loaded]
 
-    def all(self) -> list[LedShard]:
+    def all(self) -> list[LedShard[S]]:
         """Every shard. Raises KafkaError(coordinator_load_in_progress) while one is being read."""
         if self._to_load:
             raise KafkaError(ErrorCode.coordinator_load_in_progress)
         return list(self._led.values())
 
-    def leads(self, shard: LedShard) -> bool:
+    def leads(self, shard: LedShard[S]) -> bool:
         """Whether the shard is still here."""
         return self._led.get(shard.partition) is shard
 
@@ -125,42 +162,40 @@ class Shards:
         return list(self._led)
 
     def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
-        """A marker has been appended to the partition: its offsets count, or never will."""
+        """A transaction's marker has been appended to the partition."""
         shard = self._led.get(partition)
         if shard is not None:
-            shard.state.offsets.end_transaction(producer_id, committed=committed)
+            shard.state.end_transaction(producer_id, committed=committed)
 
-    def append(self, shard: LedShard, decision: Sequence[Change], now_ms: int) -> int:
-        """Write the decision as one batch; its base offset. Raises KafkaError as group members understand it."""
-        batch = plain_batch(starmap(encode, decision), now_ms, self._codec)
+    def append(self, shard: LedShard[S], decision: Decision, now_ms: int) -> int:
+        """Write the decision as one batch; its base offset. Raises KafkaError as the coordinator's clients know it."""
+        batch = plain_batch(starmap(shard.state.encode, decision), now_ms, self._codec)
         try:
             return shard.log.append(batch, now_ms)
         except KafkaError as error:
             raise KafkaError(_AS_COORDINATOR_ERROR.get(error.code, error.code), error.message) from error
 
-    def append_and_replay(self, shard: LedShard, decision: Sequence[Change]) -> None:
+    def append_and_replay(self, shard: LedShard[S], decision: Decision) -> None:
         """Write the decision, then make it true. Raises KafkaError, with nothing of that batch changed."""
         if len(decision) > _RECORDS_PER_BATCH:
             for start in range(0, len(decision), _RECORDS_PER_BATCH):
                 self.append_and_replay(shard, decision[start : start + _RECORDS_PER_BATCH])
         elif decision:
-            now_ms = wall_ms()
+            now_ms = self._clock.wall_ms()
             self.append(shard, decision, now_ms)
             replay = shard.state.replay
             for key, value in decision:
                 replay(key, value, now_ms)
 
     def _load_slice(self) -> None:
-        deadline = time.monotonic() + _LOAD_SLICE_S
-        while self._to_load and time.monotonic() < deadline:
+        deadline = self._clock.monotonic() + _LOAD_SLICE_S
+        while self._to_load and self._clock.monotonic() < deadline:
             shard = self._to_load[0]
             try:
                 if next(shard.steps, None) is not None:
                     continue
             except Exception as error:
-                log.error(
-                    "__consumer_offsets-%d cannot be loaded; its groups stay away", shard.partition, exc_info=error
-                )
+                log.error("%s cannot be loaded; requests for it are refused", shard.name, exc_info=error)
                 self._led.pop(shard.partition, None)
             else:
                 self._finish(shard)
@@ -168,21 +203,16 @@ class Shards:
         if self._to_load:
             self._loop.call_soon(self._load_slice)
 
-    def _finish(self, shard: LedShard) -> None:
+    def _finish(self, shard: LedShard[S]) -> None:
         shard.is_loaded = True
         if not self.leads(shard):
             return
-        if shard.state.groups:
-            took_ms = (time.monotonic() - self._loading_since) * 1000
+        if len(shard.state):
+            took_ms = (self._clock.monotonic() - self._loading_since) * 1000
             log.info(
-                "Loaded %s from __consumer_offsets-%d, %d ms after the first partition",
-                count(len(shard.state.groups), "group"),
-                shard.partition,
+                "Loaded %s of %s, %d ms after the first partition",
+                count(len(shard.state), "entry", "entries"),
+                shard.name,
                 took_ms,
             )
         self._on_loaded(shard)
-
-
-def wall_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000

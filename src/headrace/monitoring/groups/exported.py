@@ -9,13 +9,13 @@ from functools import partial
 from itertools import zip_longest
 from typing import Final
 
+from headrace.clock import now_ms
 from headrace.coordinator.groups.shard import Group
 from headrace.metrics import Family
 from headrace.monitoring.groups.members import member_count
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.sampler import Arrays
 from headrace.monitoring.groups.standing import UNKNOWN, Total, combined
-from headrace.replication.replica_manager import now_ms
 
 MAX_PARTITIONS: Final = 10_000
 """With more partitions over all groups, only sums are shown: a scrape is not to hold the broker up."""

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
+from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.effects import Note
 from headrace.coordinator.groups.shard import Group
@@ -20,7 +21,6 @@ from headrace.errors import KafkaError
 from headrace.monitoring.groups.events import Event
 from headrace.monitoring.groups.sampler import GroupSampler, Partitions, Reset, Wanted, look_up
 from headrace.monitoring.groups.store import HistoryStore
-from headrace.replication.replica_manager import now_ms
 
 log = logging.getLogger(__name__)
 

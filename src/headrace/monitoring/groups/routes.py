@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 from uuid import UUID
 
+from headrace.clock import now_ms
 from headrace.coordinator.groups.shard import Group
 from headrace.errors import ErrorCode, KafkaError
 from headrace.monitoring.groups.members import member_count, members_of, type_of
@@ -17,7 +18,6 @@ from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.standing import Standing, Total, combined, total_of
 from headrace.monitoring.groups.store import Samples
 from headrace.monitoring.http import HttpError, HttpServer, Query
-from headrace.replication.replica_manager import now_ms
 
 HOUR_MS: Final = 3_600_000
 MAX_POINTS: Final = 10_000

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
@@ -13,9 +12,6 @@ from headrace.storage.dirs.disk_space import DiskSpace, Marks, Room
 from headrace.storage.dirs.log_dir import NEW_FILE, LogDir
 from headrace.storage.dirs.meta_properties import id_to_text, new_id
 from headrace.storage.files.disk_failures import is_disk_failure, reason_of
-
-if TYPE_CHECKING:
-    from headrace.adoption.metadata_log import MetadataLog
 
 log = logging.getLogger(__name__)
 
@@ -207,26 +203,6 @@ class OwnedDirs:
                 yield path, space.observe(total, free, marks), space
 
     # -- what Kafka left in them -----------------------------------------------------------------------------------
-
-    def metadata_log(self, elsewhere: Path | None = None) -> "MetadataLog | None":
-        """The metadata log that Kafka left in one of the directories, or in `elsewhere`.
-
-        None where there is none, or it was adopted before. Raises KafkaError(kafka_storage_error) where it is damaged
-        or cannot be read.
-        """
-        from headrace.adoption.metadata_log import read_metadata_log
-
-        if any(directory.was_adopted for directory in self.working):
-            return None
-        is_clean = all(directory.clean_shutdown for directory in self.working)
-        for path in (*self.paths, *([elsewhere] if elsewhere else [])):
-            try:
-                found = read_metadata_log(path, clean_shutdown=is_clean)
-            except OSError as error:
-                raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
-            if found is not None:
-                return found
-        return None
 
     def note_adopted(self) -> None:
         """Write down that the metadata log is of the past. Raises KafkaError(kafka_storage_error)."""

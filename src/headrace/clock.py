@@ -1,0 +1,22 @@
+"""The system's clocks. Pure modules never import them: they are given the time."""
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Clock(NamedTuple):
+    """The two clocks a shell needs; a simulation passes its own."""
+
+    wall_ms: Callable[[], int]
+    """Milliseconds since the epoch."""
+    monotonic: Callable[[], float]
+    """Seconds; only differences mean anything."""
+
+
+SYSTEM: Final = Clock(now_ms, time.monotonic)
