@@ -300,7 +300,7 @@ class World:
             self.stories[BRIEF] = Story(UUID(int=self._topics), compacted=False)
         self._chapters.append((len(self._disk.journal), dict(self.stories)))
         if known:
-            self.replicas.delete_files(self.replicas.withdraw({BRIEF.topic}))
+            self.replicas.delete_files(self.replicas.withdraw([BRIEF]))
         else:
             self.replicas.become_leader(BRIEF, self.stories[BRIEF].topic_id, self.leader_epoch)
         self.replicas.log_dirs.sync_names()

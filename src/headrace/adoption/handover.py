@@ -11,7 +11,9 @@ from headrace.adoption.found_directories import METADATA_FILE, metadata_file, pl
 from headrace.adoption.plan import Adoption, adopted
 from headrace.adoption.zookeeper_tree import ZooKeeperTree, check_idle, read_cluster, write_tree
 from headrace.clock import now_ms
-from headrace.cluster.controller import Controller
+from headrace.cluster.commands import Command
+from headrace.cluster.controller.office import Office
+from headrace.cluster.failures import StoreFailures
 from headrace.cluster.store import StoreError
 from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster, read_tree
 from headrace.config import BrokerConfig
@@ -90,11 +92,15 @@ def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig)
 
 async def _found(metadata: Path, cluster_id: str, adoption: Adoption, config: BrokerConfig) -> None:
     try:
-        controller = Controller(EmbeddedStore(metadata), config, now_ms=now_ms)
-        await controller.start(cluster_id, adopted(adoption, config.node_id).operations)
-        await controller.close()
+        office = Office(EmbeddedStore(metadata), config.node_id, StoreFailures(), deliver=_nowhere, now_ms=now_ms)
+        await office.take(cluster_id, adopted(adoption, config.node_id))
+        await office.close()
     except StoreError as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+
+async def _nowhere(_: int, __: Command) -> None:
+    """No broker runs that a command could go to."""
 
 
 def _founded(metadata: Path) -> str | None:

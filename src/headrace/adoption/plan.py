@@ -12,13 +12,12 @@ from typing import Final, NamedTuple
 
 from headrace.adoption.kafka_cluster import KafkaCluster, KafkaPartition
 from headrace.cluster import topic_names, znodes
-from headrace.cluster.drafts import Change
+from headrace.cluster.controller.machine import state_nodes
 from headrace.cluster.image import (
     BROKER_CONFIG,
     GROUP_CONFIG,
     TOPIC_CONFIG,
     ConfigResource,
-    MetadataImage,
     PartitionImage,
     TopicImage,
 )
@@ -33,6 +32,8 @@ PARTIAL: Final = "headrace.adopt.partial"
 _UNASSIGNED_DIRECTORIES: Final = 100
 """Ids of log directories below this number are Kafka's words for 'not assigned', 'lost' and 'being moved'."""
 _SHOWN: Final = 5
+_NO_CONTROLLER_YET: Final = 0
+"""The controller epoch of states that no controller has written."""
 _KEEP_EVERYTHING: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
 """For a topic whose settings are lost: a default that deletes what its owner meant to keep cannot be undone."""
 _COMPACT: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
@@ -91,20 +92,19 @@ def adopt(
     return _adopt_cluster(partitions, cluster, config, directory_ids)
 
 
-def adopted(adoption: Adoption, broker_id: int) -> Change:
-    """What writes the adoption into a tree that has nothing but its fixed nodes."""
-    image = MetadataImage()
+def adopted(adoption: Adoption, broker_id: int) -> list[Operation]:
+    """Write the adoption into a tree that has nothing but its fixed nodes."""
     operations: list[Operation] = []
     for resource, values in adoption.configs.items():
         if resource.kind != TOPIC_CONFIG:
             operations.append(Create(znodes.config_path(resource), znodes.encode_config(values)))
     for topic in adoption.topics:
         overrides = adoption.configs.get(ConfigResource(TOPIC_CONFIG, topic.name), {})
-        operations.extend(topic_nodes(image, topic, overrides))
+        operations += [*topic_nodes(topic, overrides), *state_nodes(topic, 0, _NO_CONTROLLER_YET)]
     if adoption.next_producer_id:
         block = znodes.encode_producer_ids(broker_id, 0, adoption.next_producer_id - 1)
         operations.append(Set(znodes.PRODUCER_ID_BLOCK, block))
-    return Change(operations, image.with_topics(adoption.topics).with_configs(adoption.configs))
+    return operations
 
 
 # -- without metadata --------------------------------------------------------------------------------------------------

@@ -5,21 +5,20 @@ has them: they come a moment later, or with the first request about a group.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker import offsets_topic
 from headrace.broker.topic_table import TopicTable
-from headrace.cluster.controller import Controller, PartitionChange
 from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.topic_admin import TopicAdmin
 from headrace.config import BrokerConfig
 from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.errors import KafkaError
 from headrace.replication.group_commit import GroupCommit
-from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Answer, Handler, RequestContext
 from headrace.slices import Steps
@@ -27,7 +26,7 @@ from headrace.types import Request, TopicPartition
 from headrace.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from headrace.broker.apis.groups import Endpoint
+    from headrace.broker.addresses import Endpoint
     from headrace.coordinator.group_coordinator import GroupCoordinator
     from headrace.coordinator.groups.settings import GroupSettings
     from headrace.monitoring.groups.recorder import GroupHistory
@@ -50,18 +49,13 @@ CONSUMER_APIS: Final = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_D
 _SOON_S: Final = 0.2
 
 
-class Topics(Protocol):
-    """What topics and partitions there are."""
+class _Partitions:
+    """Topics and the partitions that this broker leads, as the history of groups looks at them."""
 
-    def topic_name(self, topic_id: UUID | None) -> str | None: ...
-
-    def topic_id(self, topic: str) -> UUID | None: ...
-
-    def partition_count(self, topic: str) -> int | None: ...
-
-    def describe(self, topic: str) -> tuple[bytes, int] | None: ...
-
-    def partition(self, topic: str, index: int) -> Partition | None: ...
+    def __init__(self, cache: MetadataCache, replicas: ReplicaManager) -> None:
+        self.describe = cache.describe
+        self.partition_count = cache.partition_count
+        self.partition = replicas.find
 
 
 class Groups:
@@ -70,9 +64,9 @@ class Groups:
     def __init__(
         self,
         config: BrokerConfig,
-        controller: Controller,
+        cache: MetadataCache,
+        admin: TopicAdmin,
         replicas: ReplicaManager,
-        topics: Topics,
         group_commit: GroupCommit,
         *,
         loop: asyncio.AbstractEventLoop,
@@ -82,15 +76,15 @@ class Groups:
     ) -> None:
         """`opened` is told when the modules have been read and all that stays has been made."""
         self._config = config
-        self._controller = controller
+        self._cache = cache
+        self._admin = admin
         self._replicas = replicas
-        self._topics = topics
         self._group_commit = group_commit
         self._loop = loop
         self._endpoint = endpoint
         self._history_path = history_path
         self._opened = opened
-        self._topic_table = TopicTable(lambda: controller.image)
+        self._topic_table = TopicTable(cache)
         self._topic_creation = asyncio.Lock()
         self._opening: asyncio.TimerHandle | None = None
         self._coordinator: GroupCoordinator | None = None
@@ -99,7 +93,7 @@ class Groups:
 
     def start(self) -> None:
         """Read the groups that there are, or be ready for the first one."""
-        if offsets_topic.NAME in self._controller.image.topics:
+        if offsets_topic.NAME in self._cache.image.topics:
             self._open()
         else:
             self._opening = self._loop.call_later(_SOON_S, lambda: self.coordinator)
@@ -152,12 +146,12 @@ class Groups:
         coordinator = GroupCoordinator(self._settings(), self._loop, self._topic_table, history.observe)
         self._coordinator = coordinator
         self._add_handlers(coordinator)
-        for resource in self._controller.image.configs:
+        for resource in self._cache.image.configs:
             if resource.kind == GROUP_CONFIG:
                 self.configure(resource)
         for partition in self._replicas.partitions():
             self._tell(partition.topic_partition)
-        history.start(coordinator, self._topics)
+        history.start(coordinator, _Partitions(self._cache, self._replicas))
         self._opened()
         return coordinator
 
@@ -171,8 +165,8 @@ class Groups:
         families: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
             GroupApis(coordinator, self._endpoint, self._create_offsets_topic),
             GroupAdminApis(coordinator),
-            OffsetApis(coordinator, self._topics),
-            ConsumerGroupApis(coordinator, self._topics.topic_name),
+            OffsetApis(coordinator, self._cache),
+            ConsumerGroupApis(coordinator, self._cache.topic_name),
         ]
         for family in families:
             self._handlers.update(durable(family.routes(), self._group_commit))
@@ -181,7 +175,7 @@ class Groups:
         from headrace.coordinator.groups.settings import GroupSettings
 
         config = self._config
-        existing = self._controller.image.topics.get(offsets_topic.NAME)
+        existing = self._cache.image.topics.get(offsets_topic.NAME)
         return GroupSettings(
             group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             group_min_session_timeout_ms=config.group_min_session_timeout_ms,
@@ -205,20 +199,20 @@ class Groups:
     async def _create_offsets_topic(self) -> None:
         # Whoever asks while it is being made waits too: a coordinator that is named must know its groups.
         async with self._topic_creation:
-            await self._controller.create_internal_topic(offsets_topic.NAME)
+            await self._admin.create_internal_topic(offsets_topic.NAME)
 
     # What happens to topics and settings
 
-    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
+    def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
         """There are new partitions, perhaps such as keep groups."""
-        self._topic_table.version += 1
         if self._coordinator is not None:
-            for change in changes:
-                self._tell(TopicPartition(change.topic, change.partition))
+            for topic in topics:
+                if topic.name == offsets_topic.NAME:
+                    for index in range(len(topic.partitions)):
+                        self._tell(TopicPartition(topic.name, index))
 
     def on_topics_deleted(self, topics: Sequence[TopicImage]) -> Steps[None]:
         """Topics are gone, perhaps the one that keeps groups."""
-        self._topic_table.version += 1
         for topic in topics:
             if topic.name == offsets_topic.NAME:
                 for index in range(len(topic.partitions)):
@@ -248,7 +242,7 @@ class Groups:
         settings = self._coordinator.settings
         interval_ms = self._config.group_consumer_assignment_interval_ms
         settings.by_group[EVERY_GROUP] = replace(settings, group_consumer_assignment_interval_ms=interval_ms)
-        for resource in self._controller.image.configs:
+        for resource in self._cache.image.configs:
             if resource.kind == GROUP_CONFIG:
                 self.configure(resource)
 
@@ -260,7 +254,7 @@ class Groups:
 
         settings = self._coordinator.settings
         names = {key: f"group_{key.replace('.', '_')}" for key in GROUP_SETTINGS if key.startswith("consumer.")}
-        overrides = parse_group_overrides(self._controller.image.config(GROUP_CONFIG, group.name))
+        overrides = parse_group_overrides(self._cache.image.config(GROUP_CONFIG, group.name))
         own: dict[str, Any] = {names[key]: value for key, value in overrides.items() if key in names}
         settings.by_group.pop(group.name, None)
         if own:

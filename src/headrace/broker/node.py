@@ -1,16 +1,17 @@
-"""The composition root: builds one broker out of its rooms, starts it, keeps it, and takes it down in order."""
+"""The composition root: builds one broker out of its parts, starts it, and takes it down in order."""
 
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Final
 
 from headrace.adoption.found_directories import METADATA_FILE, adoption_of, metadata_file
-from headrace.broker import offsets_topic
+from headrace.broker import addresses, offsets_topic
 from headrace.broker.apis.configs import ConfigApis
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.log_dirs import LogDirsApi
@@ -20,37 +21,38 @@ from headrace.broker.apis.placement import PlacementApis
 from headrace.broker.apis.produce import ProduceApi
 from headrace.broker.apis.producers import ProducersApi
 from headrace.broker.apis.topics import TopicApis
+from headrace.broker.commands import Commands
 from headrace.broker.compaction import Compaction
 from headrace.broker.disk_watch import DiskWatch
+from headrace.broker.failed_disks import FailedDisks
 from headrace.broker.groups import HISTORY_FILE, Groups
+from headrace.broker.live_settings import LiveSettings
 from headrace.broker.log_mover import LogMover
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.upkeep import Upkeep
 from headrace.clock import now_ms
-from headrace.cluster.controller import ClusterIdMismatch, Controller, PartitionChange
-from headrace.cluster.image import BROKER_CONFIG, GROUP_CONFIG, TOPIC_CONFIG, BrokerImage, ConfigResource, TopicImage
-from headrace.cluster.image import Endpoint as BrokerEndpoint
+from headrace.cluster.controller.office import ClusterIdMismatchError, Office
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.image import ConfigResource, TopicImage
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.cluster.store import Operation, StoreError
 from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster
-from headrace.config import BrokerConfig, Listener, topic_values
+from headrace.cluster.topic_admin import TopicAdmin
+from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
-from headrace.replication.partition import Partition
 from headrace.replication.producer_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from headrace.replication.producer_snapshots import ProducerSnapshots
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.accept import Server
-from headrace.server.context import RequestContext
 from headrace.server.dispatch import Dispatcher
-from headrace.slices import Pace, finish
+from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.meta_properties import noted_broker_id
-from headrace.storage.log.config import LogConfig
-from headrace.types import TopicPartition
-from headrace.wording import count
 
 if TYPE_CHECKING:
     from headrace.adoption.plan import Adoption
-    from headrace.broker.apis.groups import Endpoint
     from headrace.broker.left_transactions import LeftTransactions
     from headrace.monitoring.http import HttpServer
 
@@ -84,74 +86,110 @@ class Node:
         self._owns_process = owns_process
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(_SLOW_DISK_THREADS, thread_name_prefix="headrace-disk")
-        self._upkeep: list[asyncio.Task[None]] = []
+        self._opened = AsyncExitStack()
+        self.cache = MetadataCache()
         self.listeners: list[Listener] = []
         self.http: HttpServer | None = None
-        self.cluster_id = ""
         self.adoption: Adoption | None = None
         """What was made of directories that this broker found without metadata of its own."""
         self._left_transactions: LeftTransactions | None = None
-        self.failed = asyncio.Event()
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id; empty before the start."""
+        return self.cache.image.cluster_id
+
+    @property
+    def failed(self) -> asyncio.Event:
         """Set when no log directory is left: the broker has to end, as Kafka's does."""
+        return self._failed_disks.all_failed
+
+    # Starting and stopping
 
     async def start(self) -> None:
         """Open everything and begin to serve.
 
         Raises ConfigError and KafkaError that say what keeps the broker from starting; nothing is left open then.
         """
-        config = self.config
-        for warning in config.warnings:
+        for warning in self.config.warnings:
             log.warning("%s", warning)
+        self._opened.callback(self._executor.shutdown)
+        try:
+            self._open_directories()
+            await self._join_cluster()
+            self._compose()
+        except BaseException as error:
+            await self._opened.aclose()
+            if isinstance(error, (StoreError, ClusterIdMismatchError)):
+                raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
+            raise
+        self._start_upkeep()
+        if self.http is not None:
+            self._compose_http(self.http)
+            await self.http.start()
+            self._opened.push_async_callback(self.http.close)
+        self._server.start()
+        self._opened.callback(self._server.close)  # the first thing to stop
+        if self._owns_process:
+            _quiet_garbage_collection()
+
+    async def stop(self) -> None:
+        """Stop serving, then close the logs so that the next start need not recover them."""
+        await self._opened.aclose()
+
+    def _open_directories(self) -> None:
+        """Everything that can go wrong, before the first change to a directory that is perhaps somebody else's."""
+        config, opened = self.config, self._opened
         noted_id = noted_broker_id(self._data_directories)
         if noted_id is not None:
             config.take_node_id(noted_id)
         founded = self._founded_cluster()
         self.log_dirs = LogDirs.survey(self._data_directories, broker_id=config.node_id, cluster_id=founded)
-        self._group_commit = GroupCommit(self._loop, self._disk_failed)
-        self.replicas = ReplicaManager(self.log_dirs, self._log_config, self._group_commit)
+        self._settings = LiveSettings(config, self.cache)
+        self._group_commit = GroupCommit(self._loop)
+        self.replicas = ReplicaManager(self.log_dirs, self._settings.log_config, self._group_commit)
+        opened.callback(self.replicas.close)
+        self._failed_disks = FailedDisks(self._loop, self.replicas)
+        self._group_commit.on_failure = self._failed_disks.partition_failed
         self._dispatcher = Dispatcher()
         self._server = Server(config, self._dispatcher, self._loop)
-        try:
-            # Everything that can go wrong comes before the first change to a directory that is perhaps somebody else's.
-            if founded is None:
-                self._refuse_to_found_anew()
-                self.adoption = adoption_of(self.log_dirs, config)
-            self._bind_http()
-            self.listeners = self._server.bind()
-            self.log_dirs.on_failure = self._on_directory_failure
-            self.log_dirs.take_over()
-            self._metadata = metadata_file(self.log_dirs.directories)
-            if founded is not None and not self._metadata.exists():
-                self._refuse_to_found_anew()
-            store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
-            self.controller = Controller(store, config, now_ms=now_ms)
-            await self.controller.start(self.log_dirs.owned.cluster_id, self._founding_operations())
-            self.replicas.set_strays_aside(self._topic_id_of, name_of=self.topic_name, is_new=self._is_new)
-            self.cluster_id = self.log_dirs.owned.cluster_id
-            await self.controller.register(self._broker_image())
-        except BaseException as error:
-            if self.http is not None:
-                await self.http.close()
-            self._server.close()
-            self.replicas.close()
-            if isinstance(error, (StoreError, ClusterIdMismatch)):
-                raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
-            raise
-        self._lead(self.controller.partitions_of(config.node_id))
+        if founded is None:
+            self._refuse_to_found_anew()
+            self.adoption = adoption_of(self.log_dirs, config)
+        self._bind_http()
+        self.listeners = self._server.bind()
+        opened.callback(self._server.close)
+        self.log_dirs.on_failure = self._failed_disks.directory_failed
+        self.log_dirs.take_over()
+        self._metadata = metadata_file(self.log_dirs.directories)
+        self._failed_disks.metadata_directory = self._metadata.parent
+        if founded is not None and not self._metadata.exists():
+            self._refuse_to_found_anew()
+
+    async def _join_cluster(self) -> None:
+        """Take the controller's office, and lead every partition that it gives this broker."""
+        config = self.config
+        store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
+        self._opened.push_async_callback(store.close)
+        failures = StoreFailures()
+        commands = Commands(config.node_id, self.replicas, self.cache, self._executor)
+        office = Office(store, config.node_id, failures, deliver=commands.deliver, now_ms=now_ms)
+        await office.take(self.log_dirs.owned.cluster_id, self._founding_operations())
+        context = office.machine.context
+        self.cache.begin(office.cluster_id, context.configs)
+        self._settings.apply_to_broker()
+        self.replicas.set_strays_aside(context.topic_id_of, name_of=context.names.get, is_new=context.is_new)
+        await office.register(addresses.broker_image(config, self.listeners))
+        self.topic_admin = TopicAdmin(
+            store, self.cache, office, config, failures, check_directories=self.log_dirs.check
+        )
+        self._producer_id_blocks = ProducerIdBlocks(store, config.node_id, failures)
         if not self.replicas.misses_logs:
             self.log_dirs.owned.trust_new()
         if self.adoption is not None:
             await self._finish_adoption()
         # before groups are read, which then find the markers in the log
         self._end_left_transactions(tell_groups=False)
-        self._compose()
-        self._server.start()
-        self._start_upkeep()
-        if self.http is not None:
-            self._compose_http(self.http)
-            await self.http.start()
-        if self._owns_process:
-            _quiet_garbage_collection()
 
     def _founded_cluster(self) -> str | None:
         """The cluster id that the metadata knows, for directories that lost theirs (`meta.properties`)."""
@@ -166,24 +204,13 @@ class Node:
             return ()
         from headrace.adoption.plan import adopted
 
-        return adopted(self.adoption, self.config.node_id).operations
+        return adopted(self.adoption, self.config.node_id)
 
-    async def stop(self) -> None:
-        """Stop serving, then close the logs so that the next start need not recover them."""
-        self._server.close()
-        if self.http is not None:
-            await self.http.close()
-        await self.groups.stop()
-        await self._compaction.stop()
-        await self._mover.stop()
-        self._disk_watch.stop()
-        self._group_commit.close()
-        for task in self._upkeep:
-            task.cancel()
-        await asyncio.gather(*self._upkeep, return_exceptions=True)
-        self.replicas.close()
-        await self.controller.close()
-        self._executor.shutdown()
+    async def _finish_adoption(self) -> None:
+        """Learn from the logs which producer ids are taken. From here on Kafka's metadata is of the past."""
+        last = max((partition.last_producer_id for partition in self.replicas.partitions()), default=-1)
+        await self._producer_id_blocks.skip(last)
+        self.log_dirs.owned.note_adopted()
 
     def _refuse_to_found_anew(self) -> None:
         """Raises KafkaError where the metadata is not there, and may be in a log directory that is not there either."""
@@ -204,6 +231,7 @@ class Node:
 
             self.http = HttpServer(*address)
             self.http.bind()
+            self._opened.push_async_callback(self.http.close)
 
     def _compose_http(self, http: "HttpServer") -> None:
         from headrace.monitoring import gauges
@@ -219,175 +247,66 @@ class Node:
         http.add_metrics(lambda: gauges.loop(self._server.watch))
         http.add_metrics(lambda: gauges.expiring_offsets(self.groups.coordinator))
         http.add_metrics(lambda: exported.families(self.groups.history))
-        GroupRoutes(self.groups.history, self.topic_name).add_to(http)
+        GroupRoutes(self.groups.history, self.cache.topic_name).add_to(http)
 
     # Composition
 
     def _compose(self) -> None:
-        config = self.config
+        config, opened = self.config, self._opened
+        opened.callback(self._group_commit.close)
         self.groups = Groups(
             config,
-            self.controller,
+            self.cache,
+            self.topic_admin,
             self.replicas,
-            self,
             self._group_commit,
             loop=self._loop,
-            endpoint=self._endpoint,
+            endpoint=partial(addresses.endpoint_for, config),
             history_path=metadata_file(self.log_dirs.directories).with_name(HISTORY_FILE),
             opened=_quiet_garbage_collection if self._owns_process else lambda: None,
         )
+        self._failed_disks.on_resigned = self.groups.resigned
         self._mover = LogMover(
             self.replicas,
             self._loop,
             bytes_per_second=lambda: config.replica_alter_log_dirs_io_max_bytes_per_second,
         )
-        producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        opened.push_async_callback(self._mover.stop)
         for apis in (
             FetchApi(
                 self.replicas,
-                self.topic_name,
+                self.cache.topic_name,
                 loop=self._loop,
                 max_sessions=config.max_incremental_fetch_session_cache_slots,
                 max_bytes=config.fetch_max_bytes,
                 turns=self._server.turns,
             ),
             PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
-            ProducersApi(self.replicas, producer_ids.next),
+            ProducersApi(self.replicas, ProducerIds(self._producer_id_blocks.allocate).next),
             LogDirsApi(self.replicas, self._mover),
-            PlacementApis(lambda: self.controller.image),
-            TopicApis(self.controller, config),
-            MetadataApis(self.controller, config),
-            ConfigApis(self.controller, config),
+            PlacementApis(self.cache),
+            TopicApis(self.cache, self.topic_admin, config),
+            MetadataApis(self.cache, self.topic_admin, config),
+            ConfigApis(self.cache, self.topic_admin, config),
         ):
             self._dispatcher.add_routes(apis.routes())
-        produce = ProduceApi(self.replicas, self.topic_name, self._group_commit)
+        produce = ProduceApi(self.replicas, self.cache.topic_name, self._group_commit)
         self._dispatcher.add_produce(produce.produce, produce.produce_run)
         self._dispatcher.add_routes(self.groups.routes())
         self.groups.start()
-        self.controller.attach(self)
+        opened.push_async_callback(self.groups.stop)
+        self.cache.attach(self)
 
-    def _broker_image(self) -> BrokerImage:
-        advertised = self.config.parsed_advertised_listeners or self.listeners
-        return BrokerImage(
-            self.config.node_id,
-            tuple(
-                BrokerEndpoint(each.name, each.host, each.port, self.config.security_protocol(each.name))
-                for each in advertised
-            ),
-            self.config.broker_rack,
-        )
+    # What changes in the cluster
 
-    def _endpoint(self, context: RequestContext) -> "Endpoint":
-        """Where the client finds this broker: what is advertised, or the very address it reached."""
-        from headrace.broker.apis.groups import Endpoint
-
-        advertised = self.config.parsed_advertised_listeners
-        if advertised is not None:
-            for each in advertised:
-                if each.name == context.listener:
-                    return Endpoint(self.config.node_id, each.host, each.port)
-        return Endpoint(self.config.node_id, *context.local_address)
-
-    # What APIs ask about topics
-
-    def topic_name(self, topic_id: UUID | None) -> str | None:
-        """The name of the topic with that id."""
-        return None if topic_id is None else self.controller.image.names.get(topic_id)
-
-    def topic_id(self, topic: str) -> UUID | None:
-        """The id of the topic of that name."""
-        found = self.controller.image.topics.get(topic)
-        return None if found is None else found.topic_id
-
-    def partition_count(self, topic: str) -> int | None:
-        """How many partitions the topic has; None where there is no such topic."""
-        found = self.controller.image.topics.get(topic)
-        return None if found is None else len(found.partitions)
-
-    def describe(self, topic: str) -> tuple[bytes, int] | None:
-        """Id (16 bytes) and number of partitions of the topic; None where there is no such topic."""
-        found = self.controller.image.topics.get(topic)
-        return None if found is None else (found.topic_id.bytes, len(found.partitions))
-
-    def partition(self, topic: str, index: int) -> Partition | None:
-        """The partition, where this broker leads it and it is not offline."""
-        try:
-            return self.replicas.get(topic, index)
-        except KafkaError:
-            return None
-
-    # What the controller tells
-
-    def check_directories(self) -> None:
-        self.log_dirs.check()
-
-    async def make_logs(self, changes: Sequence[PartitionChange]) -> None:
-        # It waits for the disk: in a thread, so that other clients are served meanwhile.
-        await self._loop.run_in_executor(self._executor, self._lead, changes)
-
-    def on_partitions(self, changes: Sequence[PartitionChange]) -> None:
-        self.groups.on_partitions(changes)
+    def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
+        self.groups.on_topics_changed(topics)
 
     async def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
-        # Out of everybody's reach first, then away from the disk, which takes a thread some time.
-        doomed = self.replicas.withdraw({topic.name for topic in topics})
         await finish(self.groups.on_topics_deleted(topics))
-        await self._loop.run_in_executor(self._executor, self._delete_files, doomed)
-
-    def _delete_files(self, partitions: Sequence[TopicPartition]) -> None:
-        self.replicas.delete_files(partitions)
-        self._sync_names()
 
     async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
-        topics = {resource.name for resource in resources if resource.kind == TOPIC_CONFIG}
-        pace = Pace()
-        if any(resource.kind == BROKER_CONFIG for resource in resources):
-            # Settings of the broker are defaults of every topic.
-            topics |= self.controller.image.topics.keys()
-            self.groups.configure_all()
-        for resource in resources:
-            if resource.kind == GROUP_CONFIG:
-                self.groups.configure(resource)
-                await pace.rest()
-        if topics:
-            await finish(self.replicas.reconfigure(topics))
-
-    async def _finish_adoption(self) -> None:
-        """What the logs themselves tell: ids of producers, which must not be given to others. From here on Kafka's
-        metadata is of the past.
-        """
-        last = max((partition.last_producer_id for partition in self.replicas.partitions()), default=-1)
-        await self.controller.skip_producer_ids(last)
-        self.log_dirs.owned.note_adopted()
-
-    def _on_directory_failure(self, directory: Path, why: str) -> None:
-        """Called in any thread."""
-        self._loop.call_soon_threadsafe(self._take_offline, directory, why)
-
-    def _take_offline(self, directory: Path, why: str) -> None:
-        gone = self.replicas.take_offline(directory, why)
-        if not self.log_dirs.directories:
-            log.critical(
-                "Log directory %s has failed (%s), and no other is left: the broker ends. Mend it, then start the"
-                " broker again",
-                directory,
-                why,
-            )
-            self.failed.set()
-            return
-        log.error(
-            "Log directory %s has failed (%s). Offline, with KAFKA_STORAGE_ERROR as the answer: %s. Still served: %s."
-            " Mend it, then restart the broker%s",
-            directory,
-            why,
-            count(len(gone), "partition"),
-            count(len(self.log_dirs.directories), "other directory", "other directories"),
-            "; until then topics and settings cannot be changed, as it has the cluster's metadata"
-            if self._metadata.parent == directory
-            else "",
-        )
-        for topic_partition in gone:
-            self.groups.resigned(topic_partition)
+        await self._settings.apply(resources, self.replicas, self.groups)
 
     def _end_left_transactions(self, *, tell_groups: bool) -> None:
         """Complete what Kafka left open in a directory that was its own, where the time has come."""
@@ -402,121 +321,54 @@ class Node:
         except (KafkaError, OSError) as error:
             log.error("Transactions that Kafka left open stay open for now: %s", error)
 
-    def _topic_id_of(self, topic_partition: TopicPartition) -> UUID | None:
-        topic = self.controller.image.topics.get(topic_partition.topic)
-        return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
-
-    def _is_new(self, topic_partition: TopicPartition) -> bool:
-        """Whether the partition was created after the last start: each start raises the leader epoch."""
-        return (
-            self.controller.image.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
-        )
-
-    def _lead(self, changes: Sequence[PartitionChange]) -> None:
-        for change in changes:
-            if change.leader != self.config.node_id:
-                continue
-            topic_partition = TopicPartition(change.topic, change.partition)
-            try:
-                self.replicas.become_leader(topic_partition, change.topic_id, change.leader_epoch, is_new=change.is_new)
-            except KafkaError as error:
-                log.error("%s is offline: %s", topic_partition, error)
-        self._sync_names()
-
-    def _sync_names(self) -> None:
-        try:
-            self.log_dirs.sync_names()
-        except KafkaError as error:
-            log.error("Partitions created or deleted now may not be after a power failure: %s", error)
-
-    def _log_config(self, topic: str) -> LogConfig:
-        values: dict[str, Any] = topic_values(self.config, self.controller.upcoming.config(TOPIC_CONFIG, topic))
-        values["cleanup_policy"] = frozenset(values["cleanup_policy"])
-        return LogConfig(**{name: values[name] for name in LogConfig.__slots__ if name in values})
-
     # Upkeep
 
     def _start_upkeep(self) -> None:
-        config = self.config
-        replicas = self.replicas
-        self._compaction = Compaction(config, replicas, self._loop)
-        self._compaction.start()
+        config, replicas, opened = self.config, self.replicas, self._opened
+        upkeep = Upkeep(self._loop, self._executor)
+        opened.push_async_callback(upkeep.stop)
         self._disk_watch = DiskWatch(config, replicas, self._loop)
+        opened.callback(self._disk_watch.stop)
         self._disk_watch.start()
-        self._every(
+        self._compaction = Compaction(config, replicas, self._loop)
+        opened.push_async_callback(self._compaction.stop)
+        self._compaction.start()
+        upkeep.every(
             "Ending of transactions",
             lambda: config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             lambda: self._end_left_transactions(tell_groups=True),
         )
-        self._every(
+        upkeep.every(
             "Retention",
             lambda: config.log_retention_check_interval_ms,
             replicas.apply_retention,
             first_ms=FIRST_RETENTION_MS,
         )
-        self._every(
+        upkeep.every(
             "Expiry of producers",
             lambda: config.producer_id_expiration_check_interval_ms,
             lambda: replicas.expire_producers(config.producer_id_expiration_ms),
         )
-        self._every(
+        upkeep.every(
             "Flushing",
             lambda: min(config.log_flush_scheduler_interval_ms, FAILURE_CHECK_MS, replicas.shortest_flush_ms),
             replicas.flush_due,
             slow=True,
         )
-        self._every("Looking for failed disks", lambda: FAILURE_CHECK_MS, self._look_for_failed_disks)
+        upkeep.every("Looking for failed disks", lambda: FAILURE_CHECK_MS, self._failed_disks.look)
         snapshots = ProducerSnapshots(replicas.partitions)
-        self._every("Noting the state of producers", lambda: SNAPSHOT_INTERVAL_MS, snapshots.take)
-        self._every("Write-back", lambda: config.log_flush_offset_checkpoint_interval_ms, self._write_back, slow=True)
-        self._every(
+        upkeep.every("Noting the state of producers", lambda: SNAPSHOT_INTERVAL_MS, snapshots.take)
+        upkeep.every("Write-back", lambda: config.log_flush_offset_checkpoint_interval_ms, self._write_back, slow=True)
+        upkeep.every(
             "Removal of deleted files",
             lambda: DELETED_FILES_CHECK_MS,
             lambda: self.log_dirs.remove_deleted_files(now_ms()),
             slow=True,
         )
 
-    def _look_for_failed_disks(self) -> None:
-        for partition, why in self.replicas.failed():
-            self._disk_failed(partition, KafkaError(ErrorCode.kafka_storage_error, why))
-
-    def _disk_failed(self, partition: Partition, error: KafkaError) -> None:
-        if self.replicas.give_up(partition, str(error)):
-            self.groups.resigned(partition.topic_partition)
-
     def _write_back(self) -> None:
         self.log_dirs.flush_rolled()
         self.replicas.checkpoint()
-
-    def _every(
-        self,
-        name: str,
-        pause_ms: Callable[[], int],
-        work: Callable[[], Callable[[], None] | None],
-        *,
-        slow: bool = False,
-        first_ms: int = 86_400_000,
-    ) -> None:
-        """Do `work` again and again, in a thread where it is `slow`; what it returns is done in a thread.
-
-        A failure is logged; the next turn comes. The first comes after `first_ms` at the latest.
-        """
-
-        async def repeat() -> None:
-            longest = first_ms / 1000
-            while True:
-                await asyncio.sleep(min(pause_ms() / 1000, longest))
-                longest = 86_400
-                try:
-                    rest = work if slow else work()
-                    if rest is not None:
-                        await self._loop.run_in_executor(self._executor, rest)
-                except (KafkaError, OSError) as error:
-                    log.error("%s failed and is tried again later: %s", name, error)
-                except Exception:
-                    log.exception("%s failed and is tried again later", name)
-
-        self._upkeep.append(self._loop.create_task(repeat()))
 
 
 def _quiet_garbage_collection() -> None:

@@ -3,11 +3,10 @@
 import asyncio
 import logging
 import time
-import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from headrace.cluster.image import MetadataImage
+from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import KafkaError
 
@@ -21,13 +20,19 @@ log = logging.getLogger(__name__)
 
 
 class TopicTable:
-    """Read off the metadata image; `version` is raised by whoever learns of a change to topics."""
+    """The metadata cache, and the regular expressions that members subscribe by."""
 
-    def __init__(self, image: Callable[[], MetadataImage]) -> None:
-        self._image = image
-        self.version = 0
+    def __init__(self, cache: MetadataCache) -> None:
+        self._cache = cache
+        self.describe = cache.describe
+        self.name_of = cache.name_of
         self._expressions: TopicExpressions | None = None
         self._work: asyncio.Task[None] | None = None
+
+    @property
+    def version(self) -> int:
+        """Grows whenever a topic or a partition is added or removed."""
+        return self._cache.version
 
     def matching(self, regex: str) -> tuple[str, ...] | None:
         """The topics whose whole name the expression matches, sorted; None where that takes longer: ask again."""
@@ -55,16 +60,7 @@ class TopicTable:
 
     def _topic_names(self) -> Collection[str]:
         """What an expression may stand for: as with Kafka, all but internal topics."""
-        return [name for name in self._image().topics if name not in INTERNAL_TOPICS]
-
-    def describe(self, topic: str) -> tuple[bytes, int] | None:
-        """Id (16 bytes) and number of partitions; None where it does not exist."""
-        found = self._image().topics.get(topic)
-        return None if found is None else (found.topic_id.bytes, len(found.partitions))
-
-    def name_of(self, topic_id: bytes) -> str | None:
-        """None where it does not exist."""
-        return self._image().names.get(uuid.UUID(bytes=topic_id))
+        return [name for name in self._cache.image.topics if name not in INTERNAL_TOPICS]
 
 
 def _report(error: KafkaError) -> None:

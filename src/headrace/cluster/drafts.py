@@ -1,4 +1,4 @@
-"""Many changes to the metadata, made one after the other and written as one. Each costs as much as it changes.
+"""Many changes to the topics, made one after the other and written as one. Each costs as much as it changes.
 
 The image is immutable, and making another one costs as much as it holds: with thousands of topics, only once a request.
 """
@@ -7,33 +7,28 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage, TopicImage
 from headrace.cluster.store import Operation
 
 
-class Change(NamedTuple):
-    """What to write, and the metadata once it is written."""
-
-    operations: Sequence[Operation]
-    image: MetadataImage
-
-
 class Draft:
-    """The topics of `base` with the changes so far, and what writes those."""
+    """The topics of `base` with the changes so far, and the operations that write them.
+
+    Those of the partitions' states are missing: they are the controller's.
+    """
 
     def __init__(self, base: MetadataImage) -> None:
         self.base = base
         self.topics: dict[str, TopicImage] = dict(base.topics)
         self.names: dict[uuid.UUID, str] = dict(base.names)
         self.operations: list[Operation] = []
-        self._configs: dict[ConfigResource, Mapping[str, str]] = dict(base.configs)
+        self.configs: dict[ConfigResource, Mapping[str, str]] = {}
+        """The settings of new topics."""
         self._unified: dict[str, str] | None = None
 
     def put(self, topic: TopicImage, operations: Sequence[Operation]) -> None:
-        """The topic is new, or takes the place of the one with its name."""
+        """Add a topic, or replace the one with its name."""
         self.topics[topic.name] = topic
         self.names[topic.topic_id] = topic.name
         self.operations.extend(operations)
@@ -41,15 +36,14 @@ class Draft:
             self._unified[_unify(topic.name)] = topic.name
 
     def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """The topic's own settings; the operations that write it have them."""
+        """Note a new topic's own settings; the operations of `put` write them."""
         if overrides:
-            self._configs[ConfigResource(TOPIC_CONFIG, topic)] = overrides
+            self.configs[ConfigResource(TOPIC_CONFIG, topic)] = overrides
 
     def remove(self, topic: TopicImage, operations: Sequence[Operation]) -> None:
-        """The topic and its settings are gone."""
+        """Remove the topic and its settings."""
         del self.topics[topic.name]
         del self.names[topic.topic_id]
-        self._configs.pop(ConfigResource(TOPIC_CONFIG, topic.name), None)
         self.operations.extend(operations)
         self._unified = None
 
@@ -61,11 +55,6 @@ class Draft:
             self._unified = {_unify(other): other for other in self.topics}
         other = self._unified.get(_unify(name))
         return None if other == name else other
-
-    def change(self) -> Change:
-        """Everything so far."""
-        image = replace(self.base, topics=self.topics, names=self.names, configs=self._configs)
-        return Change(self.operations, image)
 
 
 def _unify(name: str) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from headrace.types import TopicPartition
+
 NO_LEADER: Final = -1
 NEVER_WRITTEN: Final = -1
 """Version of a partition whose state node does not exist yet."""
@@ -83,6 +85,15 @@ class MetadataImage:
         name = self.names.get(topic_id)
         return self.topics[name] if name is not None else None
 
+    def topic_id_of(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        """The id of the partition's topic; None if there is no such partition."""
+        topic = self.topics.get(topic_partition.topic)
+        return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
+
+    def is_new(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition was created after its broker's last start: each start raises the leader epoch."""
+        return self.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
+
     def config(self, kind: str, name: str) -> Mapping[str, str]:
         """The run-time settings of a resource; empty where it has none."""
         return self.configs.get(ConfigResource(kind, name), _NO_CONFIG)
@@ -94,6 +105,20 @@ class MetadataImage:
             self,
             topics={**self.topics, **{topic.name: topic for topic in topics}},
             names={**self.names, **{topic.topic_id: topic.name for topic in topics}},
+        )
+
+    def without_topics(self, names: Iterable[str]) -> MetadataImage:
+        """An image that lacks these topics and their settings."""
+        gone = set(names)
+        return replace(
+            self,
+            topics={name: topic for name, topic in self.topics.items() if name not in gone},
+            names={topic_id: name for topic_id, name in self.names.items() if name not in gone},
+            configs={
+                resource: values
+                for resource, values in self.configs.items()
+                if resource.kind != TOPIC_CONFIG or resource.name not in gone
+            },
         )
 
     def with_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> MetadataImage:

@@ -1,4 +1,4 @@
-"""Decides what creating, growing and deleting topics does to the tree and to the image. Pure: no store, no clock.
+"""Decide what creating, growing and deleting topics writes into the tree. Pure: no store, no clock.
 
 Errors and their order are those of Kafka's ReplicationControlManager.
 """
@@ -110,7 +110,7 @@ def create_topic(draft: Draft, new: NewTopic, config: BrokerConfig, random: Rand
     overrides = _overrides(new.configs)
     replicas = _replicas(draft.base, new, config, random)
     topic = TopicImage(new.name, new_topic_id(draft.names), tuple(_new_partition(brokers) for brokers in replicas))
-    draft.put(topic, topic_nodes(draft.base, topic, overrides))
+    draft.put(topic, topic_nodes(topic, overrides))
     draft.configure(topic.name, overrides)
     return topic
 
@@ -211,12 +211,7 @@ def grow_topic(
             )
         replicas = [check_manual(brokers, image.brokers, factor) for brokers in new.assignments]
     topic = TopicImage(old.name, old.topic_id, (*old.partitions, *(_new_partition(brokers) for brokers in replicas)))
-    every = {index: partition.replicas for index, partition in enumerate(topic.partitions)}
-    operations: list[Operation] = [
-        Set(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, every)),
-        *_partition_nodes(image, topic, present),
-    ]
-    draft.put(topic, operations)
+    draft.put(topic, [Set(znodes.topic_path(topic.name), _assignment(topic))])
     return topic
 
 
@@ -250,16 +245,19 @@ def delete_topic(draft: Draft, name: str, topic_id: uuid.UUID | None = None) -> 
     return topic
 
 
-def topic_nodes(image: MetadataImage, topic: TopicImage, overrides: Mapping[str, str]) -> list[Operation]:
-    """What writes a topic with `overrides` as its settings into the tree that `image` is of."""
-    replicas = {index: partition.replicas for index, partition in enumerate(topic.partitions)}
+def topic_nodes(topic: TopicImage, overrides: Mapping[str, str]) -> list[Operation]:
+    """The nodes of a new topic, with `overrides` as its settings; those of its partitions are the controller's."""
     return [
         # As Kafka orders it: whoever sees the topic finds its settings.
         Create(znodes.config_path(ConfigResource(TOPIC_CONFIG, topic.name)), znodes.encode_config(overrides)),
-        Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, replicas)),
+        Create(znodes.topic_path(topic.name), _assignment(topic)),
         Create(znodes.partitions_path(topic.name)),
-        *_partition_nodes(image, topic, 0),
     ]
+
+
+def _assignment(topic: TopicImage) -> bytes:
+    replicas = {index: partition.replicas for index, partition in enumerate(topic.partitions)}
+    return znodes.encode_topic(topic.topic_id, replicas)
 
 
 def _overrides(configs: Mapping[str, str | None]) -> dict[str, str]:
@@ -321,12 +319,3 @@ def new_topic_id(taken: Container[uuid.UUID]) -> uuid.UUID:
 
 def _new_partition(replicas: tuple[int, ...]) -> PartitionImage:
     return PartitionImage(leader=replicas[0], leader_epoch=0, replicas=replicas, isr=replicas)
-
-
-def _partition_nodes(image: MetadataImage, topic: TopicImage, first: int) -> list[Operation]:
-    operations: list[Operation] = []
-    for index in range(first, len(topic.partitions)):
-        state = znodes.encode_state(topic.partitions[index], image.controller_epoch)
-        operations.append(Create(znodes.partition_path(topic.name, index)))
-        operations.append(Create(znodes.state_path(topic.name, index), state))
-    return operations

@@ -30,10 +30,10 @@ _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 class GroupCommit:
     """Flushes partitions in threads, which it starts with the first. Used by the thread of the event loop alone."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[["Partition", KafkaError], None]) -> None:
-        """`failed` is told of a partition whose log the disk did not take; it is never tried again."""
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._failed = failed
+        self.on_failure: Callable[[Partition, KafkaError], None] = _nobody
+        """Called with a partition whose log the disk did not take; it is never tried again."""
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
         self.partitions: set[Partition] = set()
@@ -90,7 +90,7 @@ class GroupCommit:
         for _, future in self._waiting.pop(partition, ()):
             if not future.done():
                 future.set_exception(error)
-        self._failed(partition, error)
+        self.on_failure(partition, error)
 
     def close(self) -> None:
         """Wait for the flushes that are in flight. Whoever still waits has no connection any more."""
@@ -101,3 +101,7 @@ class GroupCommit:
             for _, future in waiting:
                 future.cancel()
         self._waiting.clear()
+
+
+def _nobody(_: "Partition", __: KafkaError) -> None:
+    """For partitions that nobody serves."""

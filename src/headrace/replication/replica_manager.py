@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -67,6 +67,10 @@ class ReplicaManager:
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic}-{partition}"
             ) from None
+
+    def find(self, topic: str, partition: int) -> Partition | None:
+        """The partition, if this broker leads it and it is not offline."""
+        return self._partitions.get((topic, partition))
 
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions on this broker, as of now: others may be opened in a thread meanwhile."""
@@ -177,15 +181,15 @@ class ReplicaManager:
             raise self.log_dirs.found.other_topic(topic_partition, topic_id, self._name_of(found_id))
         return self.log_dirs.load(topic_partition, config, now_ms=now_ms())
 
-    def withdraw(self, topics: Collection[str]) -> list[TopicPartition]:
-        """Stop serving the topics' partitions; those whose files are then to be deleted."""
-        gone = [key for key in tuple(self._partitions) if key[0] in topics]
-        for key in gone:
-            self._partitions.pop(key).growth.wake_all()
-        doomed = [TopicPartition(*key) for key in gone]
-        for topic_partition in [each for each in self._offline if each.topic in topics]:
-            del self._offline[topic_partition]
-            if topic_partition in self.log_dirs.partitions():
+    def withdraw(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Stop serving the partitions; those whose files are then to be deleted."""
+        doomed = []
+        for topic_partition in partitions:
+            partition = self._partitions.pop(topic_partition, None)
+            if partition is not None:
+                partition.growth.wake_all()
+                doomed.append(topic_partition)
+            elif self._offline.pop(topic_partition, None) and topic_partition in self.log_dirs.partitions():
                 doomed.append(topic_partition)
         return doomed
 

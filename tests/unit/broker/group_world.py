@@ -5,9 +5,10 @@ import uuid
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.addresses import Endpoint
 from headrace.broker.apis.committed_offsets import OffsetApis
 from headrace.broker.apis.group_admin import GroupAdminApis
-from headrace.broker.apis.groups import Endpoint, GroupApis
+from headrace.broker.apis.groups import GroupApis
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import KafkaError

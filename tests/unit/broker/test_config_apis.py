@@ -9,7 +9,6 @@ import pytest
 
 from headrace.broker.apis.config_entries import broker_entries
 from headrace.broker.apis.configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, ConfigApis
-from headrace.cluster.controller import Controller
 from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
@@ -17,7 +16,7 @@ from headrace.errors import ErrorCode
 from headrace.server.context import Handler
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask, every_version
-from tests.unit.cluster.clusters import started
+from tests.unit.cluster.clusters import Cluster, started
 
 DESCRIBE, INCREMENTAL, ALTER = ApiKey.DESCRIBE_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS
 LIST = ApiKey.LIST_CONFIG_RESOURCES
@@ -31,16 +30,16 @@ def config() -> BrokerConfig:
 
 
 @pytest.fixture
-async def controller(tmp_path: Path, config: BrokerConfig) -> AsyncIterator[Controller]:
-    controller = await started(EmbeddedStore(tmp_path / "metadata.db", durable=False), config)
-    await controller.create_topics([NewTopic("t")])
-    yield controller
-    await controller.close()
+async def cluster(tmp_path: Path, config: BrokerConfig) -> AsyncIterator[Cluster]:
+    cluster = await started(EmbeddedStore(tmp_path / "metadata.db", durable=False), config)
+    await cluster.admin.create_topics([NewTopic("t")])
+    yield cluster
+    await cluster.close()
 
 
 @pytest.fixture
-def routes(controller: Controller, config: BrokerConfig) -> Routes:
-    return ConfigApis(controller, config).routes()
+def routes(cluster: Cluster, config: BrokerConfig) -> Routes:
+    return ConfigApis(cluster.cache, cluster.admin, config).routes()
 
 
 @pytest.fixture

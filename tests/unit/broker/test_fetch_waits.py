@@ -265,7 +265,7 @@ async def test_a_client_that_hangs_up_ends_it(broker: Broker) -> None:
 async def test_a_deleted_topic_ends_it_with_an_error(broker: Broker) -> None:
     waiting = broker.fetch()
     await turns()
-    broker.replicas.withdraw({"t"})
+    broker.replicas.withdraw([each.topic_partition for each in broker.replicas.partitions()])
 
     answer = await waiting
     assert {each.error_code for each in answer.responses[0].partitions} != {0}

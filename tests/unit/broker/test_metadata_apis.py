@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from headrace.broker.apis.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, UNKNOWN_OPERATIONS, MetadataApis
-from headrace.cluster.controller import Controller
 from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
@@ -16,23 +15,23 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask, every_version
-from tests.unit.cluster.clusters import broker, started
+from tests.unit.cluster.clusters import Cluster, broker, started
 
 METADATA, CLUSTER, PARTITIONS = ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS
 Routes = dict[ApiKey, Handler]
 
 
 @pytest.fixture
-async def controller(tmp_path: Path) -> AsyncIterator[Controller]:
-    controller = await started(EmbeddedStore(tmp_path / "metadata.db", durable=False))
-    await controller.create_topics([NewTopic("t", 2), NewTopic("u", 3)])
-    yield controller
-    await controller.close()
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    cluster = await started(EmbeddedStore(tmp_path / "metadata.db", durable=False))
+    await cluster.admin.create_topics([NewTopic("t", 2), NewTopic("u", 3)])
+    yield cluster
+    await cluster.close()
 
 
 @pytest.fixture
-def routes(controller: Controller) -> Routes:
-    return MetadataApis(controller, BrokerConfig()).routes()
+def routes(cluster: Cluster) -> Routes:
+    return MetadataApis(cluster.cache, cluster.admin, BrokerConfig()).routes()
 
 
 def asked(*names: str | None, create: bool = False, **fields: Any) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def asked_by_id(*ids: uuid.UUID, name: str | None = None) -> dict[str, Any]:
 
 
 @every_version(METADATA)
-async def test_topics_are_described_in_every_version(version: int, routes: Routes, controller: Controller) -> None:
+async def test_topics_are_described_in_every_version(version: int, routes: Routes, cluster: Cluster) -> None:
     answer = await ask(routes, METADATA, version, asked("t"))
     (node,) = answer.brokers
     assert (node.node_id, node.host, node.port) == (0, "192.0.2.1", 19092)
@@ -59,7 +58,7 @@ async def test_topics_are_described_in_every_version(version: int, routes: Route
     first = topic.partitions[0]
     assert (first.error_code, first.leader_id, first.replica_nodes, first.isr_nodes) == (ErrorCode.none, 0, (0,), (0,))
     if version >= 10:
-        assert topic.topic_id == controller.image.topics["t"].topic_id
+        assert topic.topic_id == cluster.image.topics["t"].topic_id
 
 
 @every_version(METADATA)
@@ -71,7 +70,7 @@ async def test_a_null_list_asks_for_all_topics_and_an_empty_one_for_none(version
         assert {topic.name for topic in everything.topics} == {"t", "u"}
 
 
-async def test_missing_and_impossible_topics_are_told_apart(routes: Routes, controller: Controller) -> None:
+async def test_missing_and_impossible_topics_are_told_apart(routes: Routes, cluster: Cluster) -> None:
     answer = await ask(routes, METADATA, 12, asked("t", "nothing", "a b", "__consumer_offsets", "t"))
     described = {topic.name: (topic.error_code, topic.is_internal) for topic in answer.topics}
     assert described == {
@@ -81,12 +80,10 @@ async def test_missing_and_impossible_topics_are_told_apart(routes: Routes, cont
         "__consumer_offsets": (ErrorCode.unknown_topic_or_partition, True),
     }
     assert len(answer.topics) == 4
-    assert set(controller.image.topics) == {"t", "u"}
+    assert set(cluster.image.topics) == {"t", "u"}
 
 
-async def test_a_missing_topic_is_created_where_client_and_broker_allow_it(
-    routes: Routes, controller: Controller
-) -> None:
+async def test_a_missing_topic_is_created_where_client_and_broker_allow_it(routes: Routes, cluster: Cluster) -> None:
     answer = await ask(routes, METADATA, 12, asked("new", "a b", "t", create=True))
     described = {topic.name: (topic.error_code, len(topic.partitions)) for topic in answer.topics}
     assert described == {
@@ -94,7 +91,7 @@ async def test_a_missing_topic_is_created_where_client_and_broker_allow_it(
         "a b": (ErrorCode.invalid_topic_exception, 0),
         "t": (ErrorCode.none, 2),
     }
-    assert "new" in controller.image.topics
+    assert "new" in cluster.image.topics
 
 
 async def test_old_clients_always_allow_creation(routes: Routes) -> None:
@@ -102,27 +99,29 @@ async def test_old_clients_always_allow_creation(routes: Routes) -> None:
     assert answer.topics[0].error_code == ErrorCode.none
 
 
-async def test_creation_can_be_switched_off(controller: Controller) -> None:
-    routes = MetadataApis(controller, BrokerConfig({"auto.create.topics.enable": "false"})).routes()
+async def test_creation_can_be_switched_off(cluster: Cluster) -> None:
+    routes = MetadataApis(cluster.cache, cluster.admin, BrokerConfig({"auto.create.topics.enable": "false"})).routes()
     answer = await ask(routes, METADATA, 12, asked("new", create=True))
     assert answer.topics[0].error_code == ErrorCode.unknown_topic_or_partition
 
 
-async def test_the_offsets_topic_is_created_as_such(routes: Routes, controller: Controller) -> None:
+async def test_the_offsets_topic_is_created_as_such(routes: Routes, cluster: Cluster) -> None:
     answer = await ask(routes, METADATA, 12, asked("__consumer_offsets", create=True))
     assert (answer.topics[0].is_internal, len(answer.topics[0].partitions)) == (True, 50)
-    assert controller.image.config("topics", "__consumer_offsets")["cleanup.policy"] == "compact"
+    assert cluster.image.config("topics", "__consumer_offsets")["cleanup.policy"] == "compact"
 
 
-async def test_a_topic_that_cannot_be_created_says_why(controller: Controller) -> None:
+async def test_a_topic_that_cannot_be_created_says_why(cluster: Cluster) -> None:
     config = BrokerConfig({"default.replication.factor": "3"})
-    controller._config = config
-    answer = await ask(MetadataApis(controller, config).routes(), METADATA, 12, asked("new", create=True))
+    cluster.admin._config = config
+    answer = await ask(
+        MetadataApis(cluster.cache, cluster.admin, config).routes(), METADATA, 12, asked("new", create=True)
+    )
     assert answer.topics[0].error_code == ErrorCode.invalid_replication_factor
 
 
-async def test_topics_are_described_by_id(routes: Routes, controller: Controller) -> None:
-    known, unknown = controller.image.topics["u"].topic_id, uuid.uuid4()
+async def test_topics_are_described_by_id(routes: Routes, cluster: Cluster) -> None:
+    known, unknown = cluster.image.topics["u"].topic_id, uuid.uuid4()
     answer = await ask(routes, METADATA, 12, asked_by_id(known, unknown))
     assert [(topic.name, topic.topic_id, topic.error_code) for topic in answer.topics] == [
         ("u", known, ErrorCode.none),
@@ -146,23 +145,23 @@ async def test_operations_are_told_to_those_who_ask(routes: Routes) -> None:
     assert (answer.cluster_authorized_operations, answer.topics[0].topic_authorized_operations) == (8096, 3576)
 
 
-async def test_clients_are_sent_where_listeners_are_advertised(controller: Controller) -> None:
+async def test_clients_are_sent_where_listeners_are_advertised(cluster: Cluster) -> None:
     config = BrokerConfig({"advertised.listeners": "PLAINTEXT://public:1"})
-    answer = await ask(MetadataApis(controller, config).routes(), METADATA, 12, asked())
+    answer = await ask(MetadataApis(cluster.cache, cluster.admin, config).routes(), METADATA, 12, asked())
     assert (answer.brokers[0].host, answer.brokers[0].port) == ("host0", 9092)
 
 
-async def test_a_broker_without_the_clients_listener_is_not_shown(controller: Controller) -> None:
+async def test_a_broker_without_the_clients_listener_is_not_shown(cluster: Cluster) -> None:
     config = BrokerConfig({"advertised.listeners": "PLAINTEXT://public:1"})
-    routes = MetadataApis(controller, config).routes()
+    routes = MetadataApis(cluster.cache, cluster.admin, config).routes()
     for version, code in ((5, ErrorCode.leader_not_available), (6, ErrorCode.listener_not_found)):
         answer = await ask(routes, METADATA, version, asked("t"), listener="OTHER")
         assert answer.brokers == ()
         assert {partition.error_code for partition in answer.topics[0].partitions} == {code}
 
 
-async def test_a_partition_whose_leader_is_gone_has_none(routes: Routes, controller: Controller) -> None:
-    controller.image = controller.image.with_brokers([broker(1)])
+async def test_a_partition_whose_leader_is_gone_has_none(routes: Routes, cluster: Cluster) -> None:
+    cluster.cache.image = cluster.image.with_brokers([broker(1)])
     answer = await ask(routes, METADATA, 12, asked("t"))
     partition = answer.topics[0].partitions[0]
     assert (partition.error_code, partition.leader_id) == (ErrorCode.leader_not_available, -1)
@@ -170,10 +169,10 @@ async def test_a_partition_whose_leader_is_gone_has_none(routes: Routes, control
 
 
 @every_version(CLUSTER)
-async def test_the_cluster_is_described_in_every_version(version: int, routes: Routes, controller: Controller) -> None:
+async def test_the_cluster_is_described_in_every_version(version: int, routes: Routes, cluster: Cluster) -> None:
     request = {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": False}
     answer = await ask(routes, CLUSTER, version, request)
-    assert (answer.cluster_id, answer.controller_id) == (controller.image.cluster_id, 0)
+    assert (answer.cluster_id, answer.controller_id) == (cluster.image.cluster_id, 0)
     assert answer.cluster_authorized_operations == CLUSTER_OPERATIONS
     assert [(node.broker_id, node.host) for node in answer.brokers] == [(0, "192.0.2.1")]
 

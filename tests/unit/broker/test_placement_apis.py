@@ -7,6 +7,7 @@ import pytest
 
 from headrace.broker.apis.placement import PlacementApis
 from headrace.cluster.image import MetadataImage, PartitionImage, TopicImage
+from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode
 from headrace.server.context import Handler
 from headrace.wire.apis import ApiKey
@@ -23,8 +24,9 @@ Routes = dict[ApiKey, Handler]
 @pytest.fixture
 def routes() -> Routes:
     partition = PartitionImage(leader=5, leader_epoch=0, replicas=(5,), isr=(5,))
-    image = MetadataImage().with_topics([TopicImage("t", uuid.uuid4(), (partition, partition))])
-    return PlacementApis(lambda: image).routes()
+    cache = MetadataCache()
+    cache.image = MetadataImage().with_topics([TopicImage("t", uuid.uuid4(), (partition, partition))])
+    return PlacementApis(cache).routes()
 
 
 def elect(partitions: dict[str, list[int]] | None, election_type: int = 0) -> dict[str, Any]:

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from headrace.broker.apis.topics import TopicApis
-from headrace.cluster.controller import Controller
 from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import ask, every_version
-from tests.unit.cluster.clusters import started
+from tests.unit.cluster.clusters import Cluster, started
 
 CREATE, DELETE, GROW = ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS
 Routes = dict[ApiKey, Handler]
@@ -28,15 +27,15 @@ def topic(name: str, partitions: int = 1, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def controller(tmp_path: Path) -> AsyncIterator[Controller]:
-    controller = await started(EmbeddedStore(tmp_path / "metadata.db", durable=False))
-    yield controller
-    await controller.close()
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    cluster = await started(EmbeddedStore(tmp_path / "metadata.db", durable=False))
+    yield cluster
+    await cluster.close()
 
 
 @pytest.fixture
-def routes(controller: Controller) -> Routes:
-    return TopicApis(controller, BrokerConfig()).routes()
+def routes(cluster: Cluster) -> Routes:
+    return TopicApis(cluster.cache, cluster.admin, BrokerConfig()).routes()
 
 
 async def create(routes: Routes, *topics: dict[str, Any], validate_only: bool = False) -> Any:
@@ -45,17 +44,17 @@ async def create(routes: Routes, *topics: dict[str, Any], validate_only: bool = 
 
 
 @every_version(CREATE)
-async def test_topics_are_created_in_every_version(version: int, routes: Routes, controller: Controller) -> None:
+async def test_topics_are_created_in_every_version(version: int, routes: Routes, cluster: Cluster) -> None:
     request = {"topics": [topic("t", 2), topic("a b")], "timeout": 1000, "validate_only": False}
     answer = await ask(routes, CREATE, version, request)
     assert [result.error_code for result in answer.topics] == [ErrorCode.none, ErrorCode.invalid_topic_exception]
-    assert len(controller.image.topics["t"].partitions) == 2
+    assert len(cluster.image.topics["t"].partitions) == 2
 
 
-async def test_an_answer_tells_id_partitions_replicas_and_settings(routes: Routes, controller: Controller) -> None:
+async def test_an_answer_tells_id_partitions_replicas_and_settings(routes: Routes, cluster: Cluster) -> None:
     results = await create(routes, topic("t", 3, configs=[{"name": "retention.ms", "value": "5"}]))
     result = results["t"]
-    assert result.topic_id == controller.image.topics["t"].topic_id
+    assert result.topic_id == cluster.image.topics["t"].topic_id
     assert (result.num_partitions, result.replication_factor, result.topic_config_error_code) == (3, 1, 0)
     settings = {config.name: (config.value, config.config_source) for config in result.configs}
     assert len(settings) == 33
@@ -63,10 +62,10 @@ async def test_an_answer_tells_id_partitions_replicas_and_settings(routes: Route
     assert settings["segment.bytes"] == ("1073741824", 5)
 
 
-async def test_validation_alone_creates_nothing(routes: Routes, controller: Controller) -> None:
+async def test_validation_alone_creates_nothing(routes: Routes, cluster: Cluster) -> None:
     results = await create(routes, topic("t"), topic("u", 0), validate_only=True)
     assert (results["t"].error_code, results["u"].error_code) == (ErrorCode.none, ErrorCode.invalid_partitions)
-    assert not controller.image.topics
+    assert not cluster.image.topics
 
 
 async def test_a_name_given_twice_is_refused_and_the_others_are_created(routes: Routes) -> None:
@@ -85,37 +84,35 @@ async def test_a_bad_setting_is_refused_by_name(routes: Routes) -> None:
     assert "'soon' for retention.ms: allowed is a whole number" in results["b"].error_message
 
 
-async def test_replicas_may_be_chosen_by_hand(routes: Routes, controller: Controller) -> None:
+async def test_replicas_may_be_chosen_by_hand(routes: Routes, cluster: Cluster) -> None:
     chosen = [{"partition_index": 1, "broker_ids": [0]}, {"partition_index": 0, "broker_ids": [0]}]
     await create(routes, topic("t", -1, assignments=chosen))
-    assert len(controller.image.topics["t"].partitions) == 2
+    assert len(cluster.image.topics["t"].partitions) == 2
 
 
 @every_version(DELETE)
-async def test_topics_are_deleted_by_name_in_every_version(
-    version: int, routes: Routes, controller: Controller
-) -> None:
+async def test_topics_are_deleted_by_name_in_every_version(version: int, routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"))
     names = ["t", "nothing"]
     topics = [{"name": name, "topic_id": None} for name in names]
     answer = await ask(routes, DELETE, version, {"topic_names": names, "topics": topics, "timeout": 1000})
     codes = {result.name: result.error_code for result in answer.responses}
     assert codes == {"t": ErrorCode.none, "nothing": ErrorCode.unknown_topic_or_partition}
-    assert not controller.image.topics
+    assert not cluster.image.topics
 
 
-async def test_topics_are_deleted_by_id(routes: Routes, controller: Controller) -> None:
+async def test_topics_are_deleted_by_id(routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"))
-    known, unknown = controller.image.topics["t"].topic_id, uuid.uuid4()
+    known, unknown = cluster.image.topics["t"].topic_id, uuid.uuid4()
     topics = [{"name": None, "topic_id": each} for each in (known, unknown)]
     answer = await ask(routes, DELETE, 6, {"topics": topics, "timeout": 1000})
     found = {result.topic_id: (result.name, result.error_code) for result in answer.responses}
     assert found == {known: ("t", ErrorCode.none), unknown: (None, ErrorCode.unknown_topic_id)}
 
 
-async def test_what_names_no_topic_or_one_twice_is_refused(routes: Routes, controller: Controller) -> None:
+async def test_what_names_no_topic_or_one_twice_is_refused(routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"))
-    topic_id = controller.image.topics["t"].topic_id
+    topic_id = cluster.image.topics["t"].topic_id
     for named in (
         [{"name": None, "topic_id": None}],
         [{"name": "t", "topic_id": topic_id}],
@@ -125,19 +122,19 @@ async def test_what_names_no_topic_or_one_twice_is_refused(routes: Routes, contr
     ):
         answer = await ask(routes, DELETE, 6, {"topics": named, "timeout": 1000})
         assert [result.error_code for result in answer.responses] == [ErrorCode.invalid_request]
-    assert "t" in controller.image.topics
+    assert "t" in cluster.image.topics
 
 
 @pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.invalid_request), (3, ErrorCode.topic_deletion_disabled)])
-async def test_deletion_can_be_switched_off(version: int, code: ErrorCode, controller: Controller) -> None:
-    routes = TopicApis(controller, BrokerConfig({"delete.topic.enable": "false"})).routes()
+async def test_deletion_can_be_switched_off(version: int, code: ErrorCode, cluster: Cluster) -> None:
+    routes = TopicApis(cluster.cache, cluster.admin, BrokerConfig({"delete.topic.enable": "false"})).routes()
     with pytest.raises(KafkaError, match=r"delete\.topic\.enable") as caught:
         await ask(routes, DELETE, version, {"topic_names": ["t"], "timeout": 1000})
     assert caught.value.code == code
 
 
 @every_version(GROW)
-async def test_topics_grow_in_every_version(version: int, routes: Routes, controller: Controller) -> None:
+async def test_topics_grow_in_every_version(version: int, routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"), topic("u"))
     wanted = [
         {"name": "t", "count": 3, "assignments": None},
@@ -150,12 +147,12 @@ async def test_topics_grow_in_every_version(version: int, routes: Routes, contro
         "u": ErrorCode.invalid_replica_assignment,
         "nothing": ErrorCode.unknown_topic_or_partition,
     }
-    assert len(controller.image.topics["t"].partitions) == 3
+    assert len(cluster.image.topics["t"].partitions) == 3
 
 
-async def test_a_topic_grows_once_in_a_request(routes: Routes, controller: Controller) -> None:
+async def test_a_topic_grows_once_in_a_request(routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"))
     wanted = [{"name": "t", "count": count, "assignments": None} for count in (2, 3)]
     answer = await ask(routes, GROW, 3, {"topics": wanted, "timeout": 1000, "validate_only": False})
     assert [result.error_code for result in answer.results] == [ErrorCode.invalid_request]
-    assert len(controller.image.topics["t"].partitions) == 1
+    assert len(cluster.image.topics["t"].partitions) == 1

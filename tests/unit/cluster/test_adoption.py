@@ -128,7 +128,7 @@ class TestFromACluster:
 def test_producer_ids_that_kafka_gave_out_are_written_down() -> None:
     cluster = cluster_of(HERE)
     cluster.next_producer_id = 3000
-    change = adopted(adopt_cluster(cluster, *found(0)), 7)
-    block = next(each for each in change.operations if each.path == "/latest_producer_id_block")
+    operations = adopted(adopt_cluster(cluster, *found(0)), 7)
+    block = next(each for each in operations if each.path == "/latest_producer_id_block")
     assert b'"block_end":"2999"' in getattr(block, "data", b"")
-    assert change.image.topics["t"].topic_id == ID
+    assert "/brokers/topics/t/partitions/0/state" in {each.path for each in operations}

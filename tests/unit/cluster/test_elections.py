@@ -1,7 +1,7 @@
 import uuid
 from dataclasses import replace
 
-from headrace.cluster.elections import elect
+from headrace.cluster.controller.elections import elect
 from headrace.cluster.image import NEVER_WRITTEN, NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from headrace.cluster.store import Create, Set
 from tests.unit.cluster.clusters import cluster_of

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from headrace.cluster.controller.machine import state_nodes
 from headrace.cluster.drafts import Draft
-from headrace.cluster.image import TOPIC_CONFIG, MetadataImage
+from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage
 from headrace.cluster.store import Create, Delete, Set
 from headrace.cluster.topic_changes import (
     NewPartitions,
@@ -26,23 +27,21 @@ RANDOM = Random(1)
 
 
 def with_topic(name: str = "t", partitions: int = 2, *brokers: int) -> MetadataImage:
-    draft = Draft(cluster_of(*(brokers or (0,))))
-    create_topic(draft, NewTopic(name, partitions), BrokerConfig(), RANDOM)
-    return draft.change().image
+    image = cluster_of(*(brokers or (0,)))
+    return image.with_topics([create_topic(Draft(image), NewTopic(name, partitions), BrokerConfig(), RANDOM)])
 
 
 def test_a_new_topic_is_led_by_its_first_replicas_under_epoch_0() -> None:
     new = NewTopic("t", assignments=((1, (2, 1)), (0, (1, 2))), configs={"retention.ms": "5"})
     draft = Draft(cluster_of(1, 2))
     topic = create_topic(draft, new, BrokerConfig(), RANDOM)
-    change = draft.change()
     assert [(p.leader, p.leader_epoch, p.replicas, p.isr) for p in topic.partitions] == [
         (1, 0, (1, 2), (1, 2)),
         (2, 0, (2, 1), (2, 1)),
     ]
-    assert change.image.config(TOPIC_CONFIG, "t") == {"retention.ms": "5"}
-    assert change.image.topic_by_id(topic.topic_id) == topic
-    assert [operation.path for operation in change.operations] == [
+    assert draft.configs == {ConfigResource(TOPIC_CONFIG, "t"): {"retention.ms": "5"}}
+    operations = [*draft.operations, *state_nodes(topic, 0, 1)]
+    assert [operation.path for operation in operations] == [
         "/config/topics/t",
         "/brokers/topics/t",
         "/brokers/topics/t/partitions",
@@ -51,7 +50,7 @@ def test_a_new_topic_is_led_by_its_first_replicas_under_epoch_0() -> None:
         "/brokers/topics/t/partitions/1",
         "/brokers/topics/t/partitions/1/state",
     ]
-    assert all(isinstance(operation, Create) for operation in change.operations)
+    assert all(isinstance(operation, Create) for operation in operations)
 
 
 def test_what_a_topic_does_not_say_comes_from_the_broker() -> None:
@@ -146,12 +145,11 @@ def test_only_the_topic_that_is_meant_is_deleted() -> None:
 def test_a_topic_grows_by_partitions_with_as_many_replicas() -> None:
     draft = Draft(with_topic("t", 1))
     topic = grow_topic(draft, NewPartitions("t", 3), RANDOM)
-    change = draft.change()
     assert [partition.replicas for partition in topic.partitions] == [(0,)] * 3
-    assert isinstance(change.operations[0], Set)
-    assert b'"partitions":{"0":[0],"1":[0],"2":[0]}' in change.operations[0].data
-    assert len(change.operations) == 5
-    assert change.image.topics["t"] == topic
+    (operation,) = draft.operations
+    assert isinstance(operation, Set)
+    assert b'"partitions":{"0":[0],"1":[0],"2":[0]}' in operation.data
+    assert len(state_nodes(topic, 1, 1)) == 4
 
 
 @pytest.mark.parametrize(
@@ -177,9 +175,8 @@ def test_growth_that_cannot_be_is_refused(
 def test_a_deleted_topic_leaves_nothing() -> None:
     draft = Draft(with_topic("t", 1))
     topic = delete_topic(draft, "t")
-    change = draft.change()
-    assert (change.image.topics, change.image.names, change.image.configs) == ({}, {}, {})
-    assert change.operations == [
+    assert (draft.topics, draft.names) == ({}, {})
+    assert draft.operations == [
         Delete("/brokers/topics/t/partitions/0/state"),
         Delete("/brokers/topics/t/partitions/0"),
         Delete("/brokers/topics/t/partitions"),
@@ -188,7 +185,7 @@ def test_a_deleted_topic_leaves_nothing() -> None:
     ]
     assert topic.name == "t"
     with pytest.raises(KafkaError):
-        delete_topic(Draft(change.image), "t")
+        delete_topic(draft, "t")
 
 
 @pytest.mark.parametrize(

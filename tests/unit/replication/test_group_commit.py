@@ -33,7 +33,8 @@ class Broker:
         self.directory = directory
         self.offline: list[TopicPartition] = []
         self.config = LogConfig(flush_messages=flush_messages)
-        self.commit = GroupCommit(asyncio.get_running_loop(), self._failed)
+        self.commit = GroupCommit(asyncio.get_running_loop())
+        self.commit.on_failure = self._failed
         self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=0), lambda _: self.config, self.commit)
         self.a, self.b = (self.replicas.become_leader(each, UUID(int=1 + len(each.topic)), 0) for each in (A, B))
 
@@ -210,7 +211,7 @@ async def test_a_log_that_is_deleted_while_it_is_flushed_is_no_failure(broker: B
     disk.hold(broker.a)
     done = broker.append(broker.a)
     assert await asyncio.to_thread(disk.begun.wait, 10)
-    broker.replicas.delete_files(broker.replicas.withdraw({"a"}))
+    broker.replicas.delete_files(broker.replicas.withdraw([A]))
     disk.free.set()
     await asyncio.gather(done, return_exceptions=True)
     assert broker.offline == []

@@ -86,7 +86,7 @@ def test_a_deleted_log_gets_none(setup: Setup, noting: ProducerSnapshots) -> Non
     write(setup, 0, 10)
     rest = noting.take()
     assert rest is not None
-    setup.replicas.delete_files(setup.replicas.withdraw({"t"}))
+    setup.replicas.delete_files(setup.replicas.withdraw([setup.partition.topic_partition]))
     rest()
     assert note(noting) is False
 

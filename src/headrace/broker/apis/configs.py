@@ -17,7 +17,6 @@ from headrace.broker.apis.config_entries import (
     topic_entries,
 )
 from headrace.cluster import topic_names
-from headrace.cluster.controller import Alteration, Controller
 from headrace.cluster.image import (
     BROKER_CONFIG,
     CLIENT_METRICS_CONFIG,
@@ -25,6 +24,8 @@ from headrace.cluster.image import (
     TOPIC_CONFIG,
     ConfigResource,
 )
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.topic_admin import Alteration, TopicAdmin
 from headrace.cluster.topic_changes import check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
@@ -56,8 +57,9 @@ _MOST_KEYS: Final = 20
 class ConfigApis:
     """Answers the APIs about settings, those of the tables and those set at run time."""
 
-    def __init__(self, controller: Controller, config: BrokerConfig) -> None:
-        self._controller = controller
+    def __init__(self, cache: MetadataCache, admin: TopicAdmin, config: BrokerConfig) -> None:
+        self._cache = cache
+        self._admin = admin
         self._config = config
         self._kept: AnswerCache[EncodedItems] = AnswerCache(ENTRIES_BYTES)
 
@@ -109,7 +111,7 @@ class ConfigApis:
 
     def list_config_resources(self, context: RequestContext, request: Request) -> Reply:
         """Names of the resources that have or can have settings, of the types asked for (KIP-1142)."""
-        image, node = self._controller.image, str(self._config.node_id)
+        image, node = self._cache.image, str(self._config.node_id)
         named: dict[int, Sequence[str]] = {
             TOPIC: sorted(image.topics),
             BROKER: [str(broker) for broker in sorted(image.brokers)],
@@ -146,7 +148,7 @@ class ConfigApis:
         kind, name, keys = resource.resource_type, resource.resource_name, resource.configuration_keys
         own = self._own_settings(kind, name)
         # What is inherited by a resource comes from the broker's settings, and those are in the same table.
-        configs = self._controller.image.configs
+        configs = self._cache.image.configs
         may_keep = kind != BROKER_LOGGER and len(keys or ()) <= _MOST_KEYS
         key = (
             version,
@@ -178,7 +180,7 @@ class ConfigApis:
 
     def _own_settings(self, kind: int, name: str) -> Mapping[str, str]:
         """What was set for this very resource. Raises KafkaError where there can be no such resource."""
-        image = self._controller.image
+        image = self._cache.image
         if kind == TOPIC:
             if name not in image.topics:
                 topic_names.validate(name)
@@ -235,7 +237,7 @@ class ConfigApis:
                 problems.append(None)
             await pace.rest()
         check_records(max(records, len(accepted)))
-        outcome = await self._controller.alter_configs(accepted, validate_only=request.validate_only)
+        outcome = await self._admin.alter_configs(accepted, validate_only=request.validate_only)
         failed = {resource: error for (resource, _), error in zip(accepted, outcome, strict=True)}
 
         def altered(place: int) -> dict[str, Any]:
@@ -250,7 +252,7 @@ class ConfigApis:
         if resource_type == TOPIC:
             _check_named(name, "Topic name")
             topic_names.validate(name)
-            if name not in self._controller.image.topics:
+            if name not in self._cache.image.topics:
                 change({})  # as with Kafka, a setting that no topic could have is the first thing to say
                 raise KafkaError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
         elif resource_type == BROKER:

@@ -8,8 +8,9 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from headrace.broker.addresses import Endpoint
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.effects import JoinResult, SyncResult
@@ -35,14 +36,6 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 _NOT_JOINED: Final[Fields] = {"generation_id": -1, "protocol_name": "", "leader": "", "members": ()}
-
-
-class Endpoint(NamedTuple):
-    """Where a client should go."""
-
-    node_id: int
-    host: str
-    port: int
 
 
 class GroupApis:

@@ -13,8 +13,9 @@ from typing import Any, Final
 from headrace.broker.apis.answer_cache import AnswerCache
 from headrace.broker.apis.partition_fragments import DESCRIBED, BrokersSeen, encode_partitions, metadata_layout
 from headrace.cluster import topic_names
-from headrace.cluster.controller import Controller
 from headrace.cluster.image import NO_LEADER, BrokerImage, MetadataImage, TopicImage
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.topic_admin import TopicAdmin
 from headrace.cluster.topic_changes import NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
@@ -46,8 +47,9 @@ _BROKERS, _CONTROLLERS = 1, 2
 class MetadataApis:
     """Answers what clients ask before they know where to go. Missing topics may be created on the way."""
 
-    def __init__(self, controller: Controller, config: BrokerConfig) -> None:
-        self._controller = controller
+    def __init__(self, cache: MetadataCache, admin: TopicAdmin, config: BrokerConfig) -> None:
+        self._cache = cache
+        self._admin = admin
         self._config = config
         self._answers: AnswerCache[bytes] = AnswerCache(ANSWERS_BYTES)
         self._topics: AnswerCache[bytes] = AnswerCache(TOPICS_BYTES)
@@ -64,7 +66,7 @@ class MetadataApis:
         """Brokers and the topics asked for: all where the list is null (version 0: empty)."""
         key = self._key(context, request)
         if key is not None:
-            kept = self._answers.get(key, self._controller.image)
+            kept = self._answers.get(key, self._cache.image)
             if kept is not None:
                 return _raw(kept)
         return self._metadata(context, request, key)
@@ -90,7 +92,7 @@ class MetadataApis:
         self, context: RequestContext, request: Request, key: Hashable | None
     ) -> Steps[Reply | Awaitable[Reply]]:
         asked = request.topics
-        image = self._controller.image
+        image = self._cache.image
         if asked is None or (context.api_version == 0 and not asked):
             answer = yield from self._describe(context, request, image, list(image.topics))
             self._answers.put(key, image, answer, len(answer))
@@ -130,7 +132,7 @@ class MetadataApis:
             )
         if endpoint_type != _BROKERS:
             raise KafkaError(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}")
-        image = self._controller.image
+        image = self._cache.image
         return {
             "endpoint_type": _BROKERS,
             "cluster_id": image.cluster_id,
@@ -143,7 +145,7 @@ class MetadataApis:
 
     def describe_topic_partitions(self, context: RequestContext, request: Request) -> Steps[Reply]:
         """Partitions of topics in order of name, a page at a time: `next_cursor` says where to go on (KIP-966)."""
-        image, cursor = self._controller.image, request.cursor
+        image, cursor = self._cache.image, request.cursor
         first, start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
         asked = {topic.name for topic in request.topics}
         yield
@@ -189,7 +191,7 @@ class MetadataApis:
         errors: dict[str, KafkaError] = {}
         wanted = [NewTopic(name) for name in missing if not topic_names.is_internal(name)]
         try:
-            results = await self._controller.create_topics(wanted)
+            results = await self._admin.create_topics(wanted)
         except KafkaError as error:
             errors = {new.name: error for new in wanted}
         else:
@@ -198,10 +200,10 @@ class MetadataApis:
                     errors[new.name] = result
         for name in filter(topic_names.is_internal, missing):
             try:
-                await self._controller.create_internal_topic(name)
+                await self._admin.create_internal_topic(name)
             except KafkaError as error:
                 errors[name] = error
-        return _raw(await finish(self._describe(context, request, self._controller.image, names, errors=errors)))
+        return _raw(await finish(self._describe(context, request, self._cache.image, names, errors=errors)))
 
     def _describe(
         self,
@@ -272,7 +274,7 @@ class MetadataApis:
 
     def _brokers(self, context: RequestContext) -> list[dict[str, Any]]:
         described = []
-        for broker in self._controller.image.brokers.values():
+        for broker in self._cache.image.brokers.values():
             address = self._address(context, broker)
             if address is not None:
                 described.append({"node_id": broker.id, "host": address[0], "port": address[1], "rack": broker.rack})

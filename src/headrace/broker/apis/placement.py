@@ -6,10 +6,10 @@ there can be is the one that is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-from headrace.cluster.image import MetadataImage, PartitionImage
+from headrace.cluster.image import PartitionImage
+from headrace.cluster.metadata_cache import MetadataCache
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, Reply, RequestContext
 from headrace.types import Request
@@ -24,8 +24,8 @@ UNCLEAN: Final = 1
 class PlacementApis:
     """Handlers for where replicas are and which of them leads."""
 
-    def __init__(self, image: Callable[[], MetadataImage]) -> None:
-        self._image = image
+    def __init__(self, cache: MetadataCache) -> None:
+        self._cache = cache
 
     def routes(self) -> dict[ApiKey, Handler]:
         """The handlers by API."""
@@ -96,7 +96,7 @@ class PlacementApis:
         }
 
     def _partition(self, topic: str, index: int) -> PartitionImage | None:
-        found = self._image().topics.get(topic)
+        found = self._cache.image.topics.get(topic)
         if found is None or not 0 <= index < len(found.partitions):
             return None
         return found.partitions[index]

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.broker.apis.config_entries import Entry, topic_entries
-from headrace.cluster.controller import Controller
 from headrace.cluster.image import TopicImage
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.topic_admin import TopicAdmin
 from headrace.cluster.topic_changes import NewPartitions, NewTopic, check_records
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
@@ -27,8 +28,9 @@ _Deletion = tuple[str | None, uuid.UUID | None, KafkaError | None]
 class TopicApis:
     """Answers the APIs that create, grow and delete topics, through the controller."""
 
-    def __init__(self, controller: Controller, config: BrokerConfig) -> None:
-        self._controller = controller
+    def __init__(self, cache: MetadataCache, admin: TopicAdmin, config: BrokerConfig) -> None:
+        self._cache = cache
+        self._admin = admin
         self._config = config
 
     def routes(self) -> dict[ApiKey, Handler]:
@@ -49,7 +51,7 @@ class TopicApis:
                 wanted[topic.name] = _new_topic(topic)
             await pace.rest()
         news = tuple(wanted.values())
-        results = await self._controller.create_topics(news, validate_only=request.validate_only)
+        results = await self._admin.create_topics(news, validate_only=request.validate_only)
         defaults = topic_entries(self._config, {})
         duplicates = [(NewTopic(name), _invalid(_DUPLICATE)) for name in repeated]
         outcomes = [*zip(news, results, strict=True), *duplicates]
@@ -66,7 +68,7 @@ class TopicApis:
             states = [(topic.name, topic.topic_id) for topic in request.topics]
         outcomes, targets = await self._deletable(states)
         ids = {topic.name: topic.topic_id for topic in targets}
-        errors = await self._controller.delete_topics(tuple(ids), ids)
+        errors = await self._admin.delete_topics(tuple(ids), ids)
         outcomes.extend((topic.name, topic.topic_id, error) for topic, error in zip(targets, errors, strict=True))
         return {"responses": made_of(outcomes, lambda outcome: _deletion(*outcome))}
 
@@ -75,7 +77,7 @@ class TopicApis:
         check_records(len(request.topics))
         repeated = await _repeated(topic.name for topic in request.topics)
         wanted = [_new_partitions(topic) for topic in request.topics if topic.name not in repeated]
-        outcome = await self._controller.create_partitions(wanted, validate_only=request.validate_only)
+        outcome = await self._admin.create_partitions(wanted, validate_only=request.validate_only)
         duplicates = [(name, _invalid(_DUPLICATE)) for name in repeated]
         results = [*((new.name, error) for new, error in zip(wanted, outcome, strict=True)), *duplicates]
         return {"results": made_of(results, lambda result: _growth(*result))}
@@ -96,7 +98,7 @@ class TopicApis:
         self, states: list[tuple[str | None, uuid.UUID | None]]
     ) -> tuple[list[_Deletion], list[TopicImage]]:
         """Answers for what cannot be deleted, and the topics that can."""
-        image = self._controller.image
+        image = self._cache.image
         times = await counted(states)
         outcomes: list[_Deletion] = []
         pace = Pace()

@@ -1,0 +1,133 @@
+"""The controller's office: taking it, writing what the machine decides, and handing out its commands.
+
+The shell of `machine`. Its callers make one change after the other.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from headrace.cluster import znodes
+from headrace.cluster.commands import Command
+from headrace.cluster.controller.machine import ControllerMachine, Effects
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.image import BrokerImage
+from headrace.cluster.loading import decoded, load_image, missing_nodes
+from headrace.cluster.store import Create, MetadataStore, NodeExists, NoNode, Operation, Set
+from headrace.errors import ErrorCode, KafkaError
+
+Deliver: TypeAlias = Callable[[int, Command], Awaitable[None]]
+"""Brings a command to a broker; done when the broker has carried it out."""
+
+
+class ClusterIdMismatchError(Exception):
+    """The data directory belongs to another cluster than the metadata store."""
+
+
+class Office:
+    """The controller of one cluster, while broker `broker_id` holds the office."""
+
+    machine: ControllerMachine
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        broker_id: int,
+        failures: StoreFailures,
+        *,
+        deliver: Deliver,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._failures = failures
+        self._deliver = deliver
+        self._now_ms = now_ms
+
+    async def take(self, cluster_id: str | None = None, founding: Sequence[Operation] = ()) -> None:
+        """Take the office under an epoch higher than any before, and read the tree, which is made if it is new.
+
+        `cluster_id` is what the data directory says; raises ClusterIdMismatchError if the tree has another. A new tree
+        begins with the nodes that `founding` makes, as when directories of Kafka are adopted.
+        """
+        known = await self._found_cluster(cluster_id, founding)
+        if cluster_id is not None and known != cluster_id:
+            raise ClusterIdMismatchError(
+                f"The data directory belongs to cluster {cluster_id}, but the metadata store to cluster {known}. "
+                f"Start with the data directory and the metadata of one cluster."
+            )
+        epoch = await self._raise_epoch()
+        self.cluster_id = known
+        self.machine = ControllerMachine(self._broker_id, epoch, await load_image(self._store))
+
+    async def register(self, broker: BrokerImage) -> None:
+        """Make a broker known, and leader of what it can lead.
+
+        Raises KafkaError(duplicate_broker_registration) while another with its id is running.
+        """
+        path, data = znodes.broker_path(broker.id), znodes.encode_broker(broker, self._now_ms())
+        try:
+            await self._store.create(path, data, ephemeral=True)
+        except NodeExists:
+            raise KafkaError(
+                ErrorCode.duplicate_broker_registration,
+                f"Another running broker has id {broker.id}; give this one its own with node.id.",
+            ) from None
+        brokers = (*self.machine.context.brokers.values(), broker)
+        await self.perform((), self.machine.brokers_changed(brokers))
+
+    async def perform(
+        self, operations: Sequence[Operation], effects: Effects, *, written: Callable[[], None] = lambda: None
+    ) -> None:
+        """Write `operations` and those of `effects` in one transaction, call `written`, then send the commands.
+
+        Raises KafkaError, with nothing changed, if they cannot be written.
+        """
+        every = [*operations, *effects.operations]
+        if every:
+            with self._failures.answering():
+                await self._store.multi(every)
+            self._failures.note_written()
+        self.machine.committed(effects)
+        written()
+        failure: BaseException | None = None
+        for broker_id, command in effects.commands:
+            # What is durable has to be seen: a broker that cannot carry out one command gets the next all the same.
+            try:
+                await self._deliver(broker_id, command)
+            except Exception as error:  # noqa: BLE001
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def close(self) -> None:
+        """Leave the cluster: this broker's ephemeral nodes go."""
+        await self._store.close()
+
+    async def _found_cluster(self, suggested: str | None, founding: Sequence[Operation]) -> str:
+        """The id of the cluster, which this broker founds if it is the first."""
+        while True:
+            missing = await missing_nodes(self._store)
+            if await self._store.exists(znodes.CLUSTER_ID) is None:
+                cluster_id = suggested or znodes.encode_id(uuid.uuid4())
+                missing.append(Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)))
+                missing.extend(founding)
+            try:
+                if missing:
+                    await self._store.multi(missing)
+            except NodeExists:
+                continue  # another broker was faster
+            return decoded(znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data)
+
+    async def _raise_epoch(self) -> int:
+        office = Create(znodes.CONTROLLER, znodes.encode_controller(self._broker_id, self._now_ms()), True)
+        try:
+            node = await self._store.get(znodes.CONTROLLER_EPOCH)
+        except NoNode:
+            await self._store.multi((office, Create(znodes.CONTROLLER_EPOCH, b"1")))
+            return 1
+        epoch = decoded(znodes.CONTROLLER_EPOCH, int, node.data) + 1
+        await self._store.multi((office, Set(znodes.CONTROLLER_EPOCH, str(epoch).encode(), node.version)))
+        return epoch

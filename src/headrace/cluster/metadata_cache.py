@@ -1,0 +1,105 @@
+"""The cluster's metadata as this broker knows it: read by everybody, changed by UpdateMetadata and by new settings.
+
+The image is replaced whole, so a reader that holds one sees no change. Clients are answered from here only.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from headrace.cluster.commands import UpdateMetadata
+from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage, TopicImage
+
+
+class MetadataListener(Protocol):
+    """A part of the broker that acts on changes. Called on the event loop, after the image has changed."""
+
+    def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
+        """These topics are new, or have other partitions or leaders."""
+
+    async def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
+        """These topics are gone."""
+
+    async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
+        """The run-time settings of `resources` changed."""
+
+
+class MetadataCache:
+    """One image, and the parts of the broker that follow it."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage()
+        self.version = 0
+        """Grows with every change of the topics."""
+        self._listeners: list[MetadataListener] = []
+
+    def attach(self, listener: MetadataListener) -> None:
+        """Call `listener` on every change from now on."""
+        self._listeners.append(listener)
+
+    async def apply(self, update: UpdateMetadata) -> None:
+        """Take over what the controller says; done when every listener has acted on it."""
+        before = self.image
+        gone = [before.topics[name] for name in update.deleted if name in before.topics]
+        image = replace(before, controller_id=update.controller_id, controller_epoch=update.controller_epoch)
+        image = image.with_brokers(update.brokers)
+        if gone:
+            image = image.without_topics(topic.name for topic in gone)
+        if update.topics:
+            image = image.with_topics(update.topics)
+        self.image = image
+        if not gone and not update.topics:
+            return
+        self.version += 1
+        for listener in self._listeners:
+            if gone:
+                await listener.on_topics_deleted(gone)
+            if update.topics:
+                listener.on_topics_changed(update.topics)
+
+    async def apply_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
+        """Take over the settings of these resources; empty settings remove them."""
+        self.note_configs(configs)
+        for listener in self._listeners:
+            await listener.on_configs_changed(tuple(configs))
+
+    def note_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
+        """Take over the settings of topics that nobody knows yet."""
+        if configs:
+            self.image = self.image.with_configs(configs)
+
+    def begin(self, cluster_id: str, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
+        """Start with the cluster's id and settings. Nobody is told."""
+        self.image = MetadataImage(cluster_id=cluster_id).with_configs(configs)
+
+    # Queries about topics
+
+    def topic_name(self, topic_id: uuid.UUID | None) -> str | None:
+        """The name of the topic with that id."""
+        return None if topic_id is None else self.image.names.get(topic_id)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with that id of 16 bytes."""
+        return self.image.names.get(uuid.UUID(bytes=topic_id))
+
+    def topic_id(self, topic: str) -> uuid.UUID | None:
+        """The id of the topic of that name."""
+        found = self.image.topics.get(topic)
+        return None if found is None else found.topic_id
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions the topic has; None if there is no such topic."""
+        found = self.image.topics.get(topic)
+        return None if found is None else len(found.partitions)
+
+    def describe(self, topic: str) -> tuple[bytes, int] | None:
+        """Id (16 bytes) and number of partitions of the topic; None if there is no such topic."""
+        found = self.image.topics.get(topic)
+        return None if found is None else (found.topic_id.bytes, len(found.partitions))
+
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        """The topic's own settings."""
+        return self.image.config(TOPIC_CONFIG, topic)

@@ -1,0 +1,56 @@
+"""Blocks of producer ids, which the controller allocates to brokers (KIP-730)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from headrace.cluster import znodes
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.loading import decoded
+from headrace.cluster.store import BadVersion, MetadataStore
+from headrace.errors import ErrorCode, KafkaError
+
+PRODUCER_IDS_PER_BLOCK: Final = 1000
+_MAX_PRODUCER_ID: Final = 2**63 - 1
+
+
+class ProducerIdBlocks:
+    """The node that says which ids are taken."""
+
+    def __init__(self, store: MetadataStore, broker_id: int, failures: StoreFailures) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._failures = failures
+
+    async def allocate(self) -> tuple[int, int]:
+        """A block of ids that nobody else has: the first and how many.
+
+        Raises KafkaError(coordinator_load_in_progress), after which producers ask again, if it cannot be written.
+        """
+        return await asyncio.shield(self._allocate())
+
+    async def _allocate(self) -> tuple[int, int]:
+        path = znodes.PRODUCER_ID_BLOCK
+        with self._failures.answering(ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_load_in_progress):
+            while True:
+                node = await self._store.get(path)
+                first = decoded(path, znodes.decode_producer_ids, node.data)[1] + 1 if node.data else 0
+                last = first + PRODUCER_IDS_PER_BLOCK - 1
+                if last > _MAX_PRODUCER_ID:
+                    raise KafkaError(ErrorCode.unknown_server_error, "All producer ids of this cluster are used up.")
+                block = znodes.encode_producer_ids(self._broker_id, first, last)
+                try:
+                    await self._store.set(path, block, node.version)
+                except BadVersion:
+                    continue
+                self._failures.note_written()
+                return first, PRODUCER_IDS_PER_BLOCK
+
+    async def skip(self, last: int) -> None:
+        """Give out no id up to `last`, which is in use already."""
+        path = znodes.PRODUCER_ID_BLOCK
+        with self._failures.answering():
+            node = await self._store.get(path)
+            if not node.data or decoded(path, znodes.decode_producer_ids, node.data)[1] < last:
+                await self._store.set(path, znodes.encode_producer_ids(self._broker_id, 0, last), node.version)

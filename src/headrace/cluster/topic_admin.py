@@ -1,0 +1,174 @@
+"""Creating, growing and deleting topics, and changing settings: what any broker may write into the metadata store.
+
+Decisions are pure (`topic_changes`); the controller then gives new partitions their leaders (`controller/machine.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from random import Random
+from types import MappingProxyType
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+
+from headrace.cluster import topic_changes, znodes
+from headrace.cluster.controller.office import Office
+from headrace.cluster.drafts import Draft
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.image import ConfigResource, TopicImage
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.store import Create, MetadataStore, Operation, Set
+from headrace.cluster.topic_changes import MAX_PARTITIONS_PER_REQUEST, NewPartitions, NewTopic
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Pace
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+Alteration: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""From a resource's settings to its new ones; raises KafkaError to leave them unchanged."""
+_DECIDED_AT_ONCE: Final = 100
+"""Topics and partitions: one takes some microseconds."""
+
+
+def _to_the_end(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+    """Do the whole of `change` even if its caller is cancelled: half of it would be durable and unseen."""
+
+    @functools.wraps(change)
+    async def shielded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return await asyncio.shield(change(*args, **kwargs))
+
+    return shielded
+
+
+class TopicAdmin:
+    """Changes topics and settings, one request after the other."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        cache: MetadataCache,
+        office: Office,
+        config: BrokerConfig,
+        failures: StoreFailures,
+        *,
+        check_directories: Callable[[], None] = lambda: None,
+        random: Random | None = None,
+    ) -> None:
+        """`check_directories` raises KafkaError if no log can be made now, because no log directory works."""
+        self._store = store
+        self._cache = cache
+        self._office = office
+        self._config = config
+        self._failures = failures
+        self._check_directories = check_directories
+        self._random = random or Random()
+        self._lock = asyncio.Lock()
+
+    @_to_the_end
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicImage | KafkaError]:
+        """Create topics, all that can be in one durable write; for each the topic or why not."""
+        async with self._lock:
+            draft = Draft(self._cache.image)
+            size = len(topics) + sum(max(new.partitions, len(new.assignments)) for new in topics)
+            results = await _decide(
+                size, lambda: topic_changes.create_topics(draft, topics, self._config, self._random)
+            )
+            if draft.operations and not validate_only:
+                created = [topic for topic in results if isinstance(topic, TopicImage)]
+                await self._add_partitions(draft, [(topic, 0) for topic in created], size)
+            return results
+
+    @_to_the_end
+    async def create_partitions(
+        self, requests: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[KafkaError | None]:
+        """Grow topics, all that can be in one durable write; for each None or why not."""
+        async with self._lock:
+            draft = Draft(self._cache.image)
+            size = len(requests) + sum(min(max(new.total, 0), MAX_PARTITIONS_PER_REQUEST) for new in requests)
+            results = await _decide(size, lambda: topic_changes.grow_topics(draft, requests, self._random))
+            if draft.operations and not validate_only:
+                grown = [result for result in results if not isinstance(result, KafkaError)]
+                await self._add_partitions(draft, grown, size)
+            return [result if isinstance(result, KafkaError) else None for result in results]
+
+    @_to_the_end
+    async def delete_topics(
+        self, names: Sequence[str], ids: Mapping[str, uuid.UUID] = MappingProxyType({})
+    ) -> list[KafkaError | None]:
+        """Delete topics, all that exist in one durable write; for each None or why not.
+
+        A topic in `ids` is deleted only if it has that id: another may have got its name since.
+        """
+        async with self._lock:
+            draft = Draft(self._cache.image)
+            known = self._cache.image.topics
+            size = len(names) + sum(len(topic.partitions) for name in names if (topic := known.get(name)) is not None)
+            results = await _decide(size, lambda: topic_changes.delete_topics(draft, names, ids))
+            deleted = [topic for topic in results if isinstance(topic, TopicImage)]
+            if deleted:
+                effects = await _decide(size, lambda: self._office.machine.topics_deleted(deleted))
+                await self._office.perform(draft.operations, effects)
+            return [result if isinstance(result, KafkaError) else None for result in results]
+
+    @_to_the_end
+    async def alter_configs(
+        self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
+    ) -> list[KafkaError | None]:
+        """Change run-time settings, all that can be in one durable write; for each resource None or why not."""
+        async with self._lock:
+            results: list[KafkaError | None] = []
+            configs: dict[ConfigResource, Mapping[str, str]] = {}
+            pace = Pace()
+            for resource, alteration in alterations:
+                try:
+                    configs[resource] = alteration(self._cache.image.config(resource.kind, resource.name))
+                except KafkaError as error:
+                    results.append(error.with_traceback(None))
+                else:
+                    results.append(None)
+                await pace.rest()
+            if configs and not validate_only:
+                operations = []
+                with self._failures.answering():
+                    for resource, values in configs.items():
+                        operations.append(await self._config_operation(resource, values))
+                        await pace.rest()
+                    await self._store.multi(operations)
+                self._failures.note_written()
+                await self._cache.apply_configs(configs)
+            return results
+
+    async def create_internal_topic(self, name: str) -> TopicImage:
+        """The internal topic of that name, created now if it is missing. Raises KafkaError if it cannot be."""
+        existing = self._cache.image.topics.get(name)
+        if existing is not None:
+            return existing
+        new = topic_changes.internal_topic(name, self._config, len(self._cache.image.brokers))
+        (result,) = await self.create_topics((new,))
+        if isinstance(result, TopicImage):
+            return result
+        if result.code == ErrorCode.topic_already_exists:
+            return self._cache.image.topics[name]
+        raise result
+
+    async def _add_partitions(self, draft: Draft, added: Sequence[tuple[TopicImage, int]], size: int) -> None:
+        self._check_directories()
+        effects = await _decide(size, lambda: self._office.machine.partitions_added(added))
+        await self._office.perform(draft.operations, effects, written=lambda: self._cache.note_configs(draft.configs))
+        self._check_directories()  # the last may have failed meanwhile, and nothing was made
+
+    async def _config_operation(self, resource: ConfigResource, values: Mapping[str, str]) -> Operation:
+        path, data = znodes.config_path(resource), znodes.encode_config(values)
+        return Create(path, data) if await self._store.exists(path) is None else Set(path, data)
+
+
+async def _decide(size: int, decide: Callable[[], _R]) -> _R:
+    """The result of `decide`, which is pure: from a thread if there is much to decide, so that others are served."""
+    return await asyncio.to_thread(decide) if size > _DECIDED_AT_ONCE else decide()

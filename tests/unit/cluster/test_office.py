@@ -1,0 +1,111 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.adoption.plan import FoundPartition, adopt, adopted
+from headrace.cluster.controller.office import ClusterIdMismatchError
+from headrace.cluster.image import BROKER_CONFIG, ConfigResource
+from headrace.cluster.store import MetadataStore, Operation
+from headrace.cluster.stores.embedded import EmbeddedStore
+from headrace.cluster.topic_changes import NewTopic
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from tests.unit.cluster.clusters import Cluster, broker, started
+
+
+def found_topic() -> list[Operation]:
+    return adopted(adopt([FoundPartition("t", 0, None, 6)], None, BrokerConfig(), ()), 1)
+
+
+async def test_a_new_tree_gets_kafkas_nodes(store: MetadataStore, cluster: Cluster) -> None:
+    assert json.loads((await store.get("/cluster/id")).data)["id"] == cluster.image.cluster_id
+    assert len(cluster.image.cluster_id) == 22
+    assert json.loads((await store.get("/controller")).data)["brokerid"] == 0
+    assert (await store.get("/controller_epoch")).data == b"1"
+    assert await store.children("/brokers/ids") == ["0"]
+    assert set(await store.children("/config")) >= {"topics", "brokers", "clients", "users", "changes"}
+
+
+async def test_a_second_term_of_office_has_a_higher_epoch(tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+        assert (await started(store)).image.controller_epoch == epoch
+        await store.close()
+
+
+async def test_the_data_directory_and_the_tree_must_belong_to_one_cluster(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    first = Cluster(store)
+    await first.start("abc")
+    assert first.image.cluster_id == "abc"
+    await store.close()
+    again = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    with pytest.raises(ClusterIdMismatchError, match="cluster xyz, but the metadata store to cluster abc"):
+        await Cluster(again).start("xyz")
+    await again.close()
+
+
+async def test_two_brokers_cannot_have_one_id(cluster: Cluster) -> None:
+    with pytest.raises(KafkaError, match="Another running broker has id 0") as caught:
+        await cluster.office.register(broker(0))
+    assert caught.value.code == ErrorCode.duplicate_broker_registration
+
+
+async def test_settings_survive_a_restart_and_leader_epochs_rise(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    cluster = await started(store)
+    await cluster.admin.create_topics([NewTopic("t", 2, configs={"retention.ms": "5"})])
+    await cluster.admin.alter_configs([(ConfigResource(BROKER_CONFIG, ""), lambda _: {"message.max.bytes": "99"})])
+    before = cluster.image
+    await cluster.close()
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    after = (await started(store)).image
+    assert after.configs == before.configs
+    assert [partition.leader_epoch for partition in after.topics["t"].partitions] == [1, 1]
+    assert after.topics["t"].topic_id == before.topics["t"].topic_id
+    await store.close()
+
+
+async def test_topics_found_on_disk_are_led_under_an_epoch_above_their_own(store: MetadataStore) -> None:
+    cluster = Cluster(store)
+    await cluster.start("abc", found_topic())
+    assert [state.leader_epoch for state in cluster.led] == [7]
+
+
+async def test_what_a_deletion_left_on_disk_does_not_come_back(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    await started(store)
+    await store.close()
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    cluster = Cluster(store)
+    await cluster.start(founding=found_topic())
+    assert not cluster.image.topics
+    await store.close()
+
+
+async def test_a_topic_without_an_id_gets_one_that_stays(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    await started(store)
+    await store.create("/brokers/topics/old", b'{"version":1,"partitions":{"0":[0]}}')
+    await store.create("/brokers/topics/old/partitions")
+    await store.close()
+    ids = set()
+    for _ in range(2):
+        store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+        topic = (await started(store)).image.topics["old"]
+        assert topic.partitions[0].leader == 0
+        ids.add(topic.topic_id)
+        await store.close()
+    assert len(ids) == 1
+
+
+async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    cluster = await started(store)
+    blocks = [await cluster.producer_ids.allocate() for _ in range(3)]
+    assert blocks == [(0, 1000), (1000, 1000), (2000, 1000)]
+    await cluster.close()
+    store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
+    assert await (await started(store)).producer_ids.allocate() == (3000, 1000)
+    await store.close()
