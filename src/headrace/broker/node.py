@@ -59,6 +59,8 @@ DELETED_FILES_CHECK_MS: Final = 1000
 FAILURE_CHECK_MS: Final = 1000
 FIRST_RETENTION_MS: Final = 30_000
 """As Kafka: a broker that is often restarted drops old data too."""
+_LAST_ANSWERS_S: Final = 1.0
+"""How long a broker without log directories still tells its clients so, before it ends."""
 _SLOW_DISK_THREADS: Final = 2
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 
@@ -362,7 +364,9 @@ class Node:
                 directory,
                 why,
             )
-            self.failed.set()
+            self._loop.call_later(_LAST_ANSWERS_S, self.failed.set)
+            for topic_partition in gone:
+                self.groups.resigned(topic_partition)
             return
         log.error(
             "Log directory %s has failed (%s). Offline, with KAFKA_STORAGE_ERROR as the answer: %s. Still served: %s."
