@@ -94,15 +94,6 @@ def test_a_topic_id_that_cannot_be_read_takes_only_its_partition_offline(
         assert values(client, 0) == [b"t"]
 
 
-def test_a_topic_id_that_cannot_be_read_does_not_keep_directories_from_being_adopted(data: Path) -> None:
-    garble(data / "t-0" / "partition.metadata")
-    for path in data.glob("metadata.db*"):
-        path.unlink()
-    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        assert produce(client, "t", 0) == "kafka_storage_error"
-        assert values(client, 1) == [b"t"]
-
-
 def commands(text: str) -> list[list[str]]:
     """The commands that a message names, as a shell would take them apart."""
     return [shlex.split(each) for each in re.findall(r"(?:mv|rm)(?: '[^']+')+", text)]

@@ -61,7 +61,7 @@ def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: Bro
     found = (
         FoundPartition(
             *each,
-            log_dirs.found.stated_topic_id(each),
+            log_dirs.found.topic_id(each),
             log_dirs.found.leader_epoch(each),
             log_dirs.cleaned_upto(each) is not None,
         )

@@ -93,12 +93,11 @@ def test_a_torn_last_batch_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_a_batch_that_unpacks_to_too_much_is_refused(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_unpacks_to_too_much_is_refused(codec: Codec) -> None:
     batch = build_batch([RecordData(None, bytes(1_000_000), 1)], codec=codec)
-    monkeypatch.setattr("headrace.wire.records.MAX_UNCOMPRESSED_BATCH", 100_000)
 
     with pytest.raises(KafkaError, match="unpacks to more than") as caught:
-        list(iter_records(batch))
+        uncompressed_body(rb.parse_header(batch), batch, 0, 100_000)
     assert caught.value.code is ErrorCode.corrupt_message
 
 
