@@ -108,7 +108,7 @@ def _check_epochs(partition: Partition, found: list[Batch]) -> None:
 def _check_indexes(partition: Partition, batches: list[Batch]) -> None:
     """Every entry leads to a batch, and timestamps are found as in a walk through the log."""
     log = partition.log
-    for segment in log.segments:
+    for segment in log.segments.ordered:
         positions = dict(segment.headers())
         for relative, position in segment.index.pairs():
             assert position in positions, f"{segment.index.path} leads to byte {position}, where no batch begins"
@@ -125,7 +125,7 @@ def _check_indexes(partition: Partition, batches: list[Batch]) -> None:
         assert segment.max_timestamp == newest, f"{segment.path}: {segment.max_timestamp} instead of {newest}"
     records = [each for each in _records(batches) if each.offset >= log.log_start_offset]
     for timestamp in {each.header.max_timestamp for each in batches}:
-        found = log.offset_for_timestamp(timestamp)
+        found = log.reader.offset_for_timestamp(timestamp)
         first = next((each.offset for each in records if each.timestamp >= timestamp), None)
         assert (None if found is None else found[1]) == first, f"timestamp {timestamp} is not found at {first}"
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.storage.dirs.log_dir import LogDir
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import LogFile
-from headrace.storage.log import flushed_log, log, recovery
+from headrace.storage.log import flusher, log, recovery
 from headrace.storage.log.segment import Segment
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -29,7 +29,7 @@ def no_sync_of_rolled_indexes(patch: pytest.MonkeyPatch) -> None:
 
 def no_sync_of_a_log_s_directory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log, "sync_directory", _nothing)
-    patch.setattr(flushed_log, "sync_directory", _nothing)
+    patch.setattr(flusher, "sync_directory", _nothing)
 
 
 def no_sync_after_segments_went(patch: pytest.MonkeyPatch) -> None:

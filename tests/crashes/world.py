@@ -183,19 +183,19 @@ class World:
         placed = batch(_PLACED.pack(offset, len(data) - 12, partition.leader_epoch) + data[16:])
         with self._step(topic_partition, Appended(placed)) as done:
             partition.append_as_leader(data, now_ms=NOW)
-            if partition.log.recovery_point == partition.log_end_offset:
+            if partition.log.flusher.recovery_point == partition.log_end_offset:
                 done.append(Flushed(partition.log_end_offset))
 
     def _flush(self) -> None:
         topic_partition, partition = self._any()
         with self._step(topic_partition, Flushed(partition.log_end_offset)):
-            partition.log.flush(NOW)
+            partition.log.flusher.flush(NOW)
 
     def _write_back(self) -> None:
         """What a broker does every minute."""
         begin = len(self._disk.journal)
         starts = {each: self.replicas.get(*each).log_start_offset for each in self.stories}
-        ends = {each: self.replicas.get(*each).log.active_base_offset for each in self.stories}
+        ends = {each: self.replicas.get(*each).log.segments.active_base_offset for each in self.stories}
         self.replicas.log_dirs.flush_rolled()
         self.replicas.checkpoint()
         end = len(self._disk.journal)
@@ -208,11 +208,11 @@ class World:
     def _retention(self) -> None:
         partition = self.replicas.get(*PLAIN)
         config = partition.log.config
-        partition.log.config = replace(config, retention_bytes=self.random.choice((0, 1000, 4000)), retention_ms=-1)
+        partition.log.configure(replace(config, retention_bytes=self.random.choice((0, 1000, 4000)), retention_ms=-1))
         with self._step(PLAIN) as done:
             partition.log.apply_retention(NOW, partition.high_watermark)
             done.append(StartMoved(partition.log_start_offset))
-        partition.log.config = config
+        partition.log.configure(config)
 
     def _delete_records(self) -> None:
         partition = self.replicas.get(*PLAIN)
@@ -224,7 +224,7 @@ class World:
     def _truncate(self) -> None:
         topic_partition, partition = self._any_follower()
         log = partition.log
-        bases = [header.base_offset for header in log.headers(log.log_start_offset)]
+        bases = [header.base_offset for header in log.segments.headers(log.log_start_offset)]
         offsets = [each for each in bases if each >= log.log_start_offset]
         if not offsets:
             return
@@ -275,7 +275,11 @@ class World:
             return
         log_switch.prepare(log_dirs, move, partition.high_watermark)
         assert log_switch.switch(log_dirs, move)
-        for step in (partition.log.keep_switch, lambda: log_switch.finish(log_dirs, move, NOW), log_dirs.sync_names):
+        for step in (
+            partition.log.flusher.keep_switch,
+            lambda: log_switch.finish(log_dirs, move, NOW),
+            log_dirs.sync_names,
+        ):
             if self.random.random() < 0.3:
                 self._append()
             if self.random.random() < 0.2:

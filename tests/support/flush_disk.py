@@ -25,4 +25,4 @@ class Disk:
             raise OSError(self.error, os.strerror(self.error))
 
     def hold(self, partition: Partition) -> None:
-        self.stuck.add(partition.log.active_segment.path.stat().st_ino)
+        self.stuck.add(partition.log.segments.active.path.stat().st_ino)

@@ -79,7 +79,7 @@ class LeftTransactions:
     def _records(self) -> Iterator[tuple[bytes, bytes | None]]:
         for partition in self._replicas.partitions():
             if partition.topic_partition.topic == _TOPIC:
-                for segment, position, header in partition.log.batches(partition.log_start_offset):
+                for segment, position, header in partition.log.segments.batches(partition.log_start_offset):
                     if not header.is_control:
                         for record in iter_records(segment.file.pread(header.size, position)):
                             if record.key is not None:

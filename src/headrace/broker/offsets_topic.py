@@ -25,7 +25,7 @@ class OffsetsTopicLog:
         """Everything in the log, in buffers of whole batches of about a megabyte."""
         log = self._partition.log
         offset = log.log_start_offset
-        while (part := log.read(offset, _READ_BYTES, upto_offset=log.log_end_offset)) is not None:
+        while (part := log.reader.read(offset, _READ_BYTES, upto_offset=log.log_end_offset)) is not None:
             data = part.read()
             after = offset
             for _, header in batch_headers(data):

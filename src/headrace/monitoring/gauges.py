@@ -56,7 +56,7 @@ def compaction(cleaner: "LogCleaner | None", dead_threads: int, log_dirs: LogDir
         failed = log_dirs.logs.get(topic_partition)
         if failed is not None:
             count[str(failed.directory.parent)] += 1
-            size[str(failed.directory.parent)] += failed.size
+            size[str(failed.directory.parent)] += failed.segments.size
     yield Family(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
         "Partitions whose compaction failed the last time; it is tried again every minute.",

@@ -58,7 +58,7 @@ class GroupCommit:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-fsync")
         end_offset = partition.log.log_end_offset
-        flushing = self._loop.run_in_executor(self._threads, lambda: partition.log.flush(upto=end_offset))
+        flushing = self._loop.run_in_executor(self._threads, lambda: partition.log.flusher.flush(upto=end_offset))
         flushing.add_done_callback(lambda done: self._flushed(partition, end_offset, done))
 
     def _flushed(self, partition: "Partition", end_offset: int, done: "asyncio.Future[None]") -> None:

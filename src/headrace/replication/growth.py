@@ -55,5 +55,5 @@ class Growth:
         log = self._partition.log
         self._segment = None
         if self._partition.high_watermark == log.log_end_offset:
-            self._segment = log.active_segment
+            self._segment = log.segments.active
             self._size = self._segment.size

@@ -106,11 +106,11 @@ class Partition:
 
     @property
     def log_start_offset(self) -> int:
-        return self.log.log_start_offset
+        return self.log.state.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        return self.log.log_end_offset
+        return self.log.state.log_end_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -135,18 +135,18 @@ class Partition:
         if type(checked) is AppendResult:
             return checked
         header, batch, append_time = checked
-        base_offset = self.log.log_end_offset
+        base_offset = self.log.state.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         self._append(header, batch, base_offset, last_offset, now_ms)
         self._show(now_ms)
-        return new_tuple(AppendResult, (base_offset, last_offset, append_time, self.log.log_start_offset))
+        return new_tuple(AppendResult, (base_offset, last_offset, append_time, self.log.state.log_start_offset))
 
     def append_own(self, batch: bytes, now_ms: int) -> int:
         """Append a batch that this broker has just made of records of its own, which need no check; its base offset.
 
         Raises KafkaError as `append_as_leader` does.
         """
-        config = self.log.config
+        config = self.log.state.config
         if (
             self.isr_size < config.min_insync_replicas
             or len(batch) > config.max_message_bytes
@@ -155,7 +155,7 @@ class Partition:
         ):
             return self.append_as_leader(batch, now_ms=now_ms, internal=True).base_offset
         header = parse_header(batch)
-        base_offset = self.log.log_end_offset
+        base_offset = self.log.state.log_end_offset
         self._append(header, batch, base_offset, base_offset + header.last_offset_delta, now_ms)
         self._show(now_ms)
         return base_offset
@@ -166,14 +166,14 @@ class Partition:
         One write takes them all where they go to one segment: it costs little more than for a single one.
         """
         before: dict[int, ProducerCopy | None] = {}
-        base_offset = self.log.log_end_offset
+        base_offset = self.log.state.log_end_offset
         try:
             results = self._append_all(batches, now_ms, before)
         except BaseException:
             # What was about to be appended must not be remembered: sent again it would be taken for a repetition.
             self.producers.put_back(before)
             raise
-        if self.log.log_end_offset > base_offset:
+        if self.log.state.log_end_offset > base_offset:
             self._show(now_ms)
         return results
 
@@ -182,7 +182,8 @@ class Partition:
     ) -> list[Appended]:
         """`append_all`; `before` has the state of every producer that has been told of a batch which is not written."""
         log = self.log
-        base_offset = end_offset = log.log_end_offset
+        state = log.state
+        base_offset = end_offset = state.log_end_offset
         placed: list[_Placed] = []
         buffers: list[Buffer] = []
         size = 0
@@ -204,7 +205,7 @@ class Partition:
             last_offset = first_offset + last_delta
             end_offset = last_offset + 1
             placed.append((header, batch, first_offset, last_offset))
-            results.append(new_tuple(AppendResult, (first_offset, last_offset, append_time, log.log_start_offset)))
+            results.append(new_tuple(AppendResult, (first_offset, last_offset, append_time, state.log_start_offset)))
             buffers.append(_PLACED.pack(first_offset, length, self.leader_epoch))
             buffers.append(memoryview(batch)[_PLACED_SIZE:])
             size += len(batch)
@@ -237,7 +238,7 @@ class Partition:
                     self._append(*each, now_ms)
         except KafkaError as failure:
             self.producers.put_back(before)
-            end_offset = log.log_end_offset
+            end_offset = state.log_end_offset
             return [
                 failure if isinstance(result, AppendResult) and result.base_offset >= end_offset else result
                 for result in results
@@ -251,7 +252,7 @@ class Partition:
 
         Raises KafkaError.
         """
-        config = self.log.config
+        config = self.log.state.config
         if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
             self._check_in_sync()
         accepted = accept(records, config, now_ms, internal=internal)
@@ -288,8 +289,9 @@ class Partition:
     def _show(self, now_ms: int) -> None:
         """Let consumers see what was appended, once it is on the disk where that is asked for."""
         log = self.log
-        end_offset = log.log_end_offset
-        if self.awaits_flush or end_offset - log.recovery_point >= log.config.flush_messages:
+        state = log.state
+        end_offset = state.log_end_offset
+        if self.awaits_flush or end_offset - log.flusher.recovery_point >= state.config.flush_messages:
             self._flush_first(now_ms)
         else:
             self.high_watermark = end_offset
@@ -325,8 +327,8 @@ class Partition:
             self.write_producer_snapshot(offset)
         aborted = self.transactions.end(header, key)
         if aborted is not None:
-            log.active_segment.txn_index.append(aborted)
-        if self.awaits_flush or log.flush_due(now_ms):
+            log.segments.active.txn_index.append(aborted)
+        if self.awaits_flush or log.flusher.flush_due(now_ms):
             self._flush_first(now_ms)
         else:
             self.flushed_to(log.log_end_offset)
@@ -334,7 +336,7 @@ class Partition:
     def _flush_first(self, now_ms: int) -> None:
         """What was appended is on the disk before consumers see it and producers are answered."""
         if self.group_commit is None:
-            self.log.flush(now_ms)
+            self.log.flusher.flush(now_ms)
             self.flushed_to(self.log.log_end_offset)
         else:
             self.awaits_flush = True
@@ -372,15 +374,16 @@ class Partition:
         None when there is nothing to read yet. Raises KafkaError(offset_out_of_range).
         """
         log = self.log
-        if offset < log.log_start_offset or offset > log.log_end_offset:
+        state = log.state
+        if offset < state.log_start_offset or offset > state.log_end_offset:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
-                f"{self.topic_partition} has offsets {log.log_start_offset} to {log.log_end_offset}, not {offset}",
+                f"{self.topic_partition} has offsets {state.log_start_offset} to {state.log_end_offset}, not {offset}",
             )
         end = self.visible_end(read_committed=read_committed)
         if offset >= end:
             return None
-        return log.read(offset, max_bytes, upto_offset=end, min_one_batch=min_one_batch)
+        return log.reader.read(offset, max_bytes, upto_offset=end, min_one_batch=min_one_batch)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """Compare with the epoch a client believes in, -1 for none (KIP-320).
@@ -431,7 +434,7 @@ class Partition:
             write_snapshot(self.log.directory, offset, self.producer_entries(), sync=False)
         except OSError as error:
             log.warning("The state of %s's producers cannot be written: %s", self.topic_partition, error)
-            self.log.on_disk_error(self.log, error)
+            self.log.state.on_disk_error(self.log.state, error)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """The largest epoch up to `leader_epoch` and where it ends; (-1, -1) where unknown (KIP-101, KIP-279)."""

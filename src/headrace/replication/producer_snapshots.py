@@ -50,7 +50,7 @@ class ProducerSnapshots:
         due: list[_Due] = []
         for partition in self._partitions():
             log_of_it = partition.log
-            active = log_of_it.active_segment
+            active = log_of_it.segments.active
             last = self._written.get(log_of_it)
             if last is None or last.active_base_offset != active.base_offset:
                 # what began the segment, or was there at the start, has its own snapshot
@@ -58,7 +58,7 @@ class ProducerSnapshots:
             if active.size - last.size < _WORTH_BYTES:
                 continue
             offset = log_of_it.log_end_offset
-            due.append(_Due(log_of_it, offset, partition.producer_entries(), log_of_it.truncations, last.offset))
+            due.append(_Due(log_of_it, offset, partition.producer_entries(), log_of_it.state.truncations, last.offset))
             self._written[log_of_it] = _Written(offset, active.base_offset, active.size)
         return (lambda: _write(due)) if due else None
 
@@ -70,12 +70,14 @@ def _write(due: Iterable[_Due]) -> None:
         directory = each.log.directory
         try:
             path = write_snapshot(directory, each.offset, each.entries, sync=False)
-            if each.truncations != each.log.truncations:
+            if each.truncations != each.log.state.truncations:
                 path.unlink(missing_ok=True)
-            elif each.replaced is not None and all(each.replaced != old.base_offset for old in each.log.segments):
+            elif each.replaced is not None and all(
+                each.replaced != old.base_offset for old in each.log.segments.ordered
+            ):
                 segment_file(directory, each.replaced, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
         except OSError as error:
-            if directory == each.log.directory and each.log.segments:  # neither deleted nor closed meanwhile
+            if directory == each.log.directory and each.log.segments.ordered:  # neither deleted nor closed meanwhile
                 failure = error
     if failure is not None:
         raise failure

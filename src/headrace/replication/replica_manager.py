@@ -161,9 +161,9 @@ class ReplicaManager:
     def failed(self) -> list[tuple[Partition, str]]:
         """Partitions whose logs a flush has failed to bring to the disk, and why."""
         return [
-            (partition, partition.log.flush_failure)
+            (partition, partition.log.flusher.flush_failure)
             for partition in self.partitions()
-            if partition.log.flush_failure is not None
+            if partition.log.flusher.flush_failure is not None
         ]
 
     def _open_log(self, topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> Log:
@@ -219,7 +219,7 @@ class ReplicaManager:
             if config is None:
                 config = configs[topic] = self._config_of(topic)
                 self._note_flush_ms(config)
-            partition.log.config = config
+            partition.log.configure(config)
             yield
 
     def _note_flush_ms(self, config: LogConfig) -> None:
@@ -275,9 +275,9 @@ class ReplicaManager:
         shortest = _NEVER_MS
         for partition in self.partitions():
             shortest = min(shortest, partition.log.config.flush_ms)
-            if partition.log.flush_due(now):
+            if partition.log.flusher.flush_due(now):
                 try:
-                    partition.log.flush(now)
+                    partition.log.flusher.flush(now)
                 except KafkaError as error:
                     log.error("Flushing failed: %s", error)
         self.shortest_flush_ms = max(shortest, _SHORTEST_FLUSH_MS)
@@ -312,7 +312,7 @@ def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
     state = ProducerState()
     transactions = OpenTransactions()
     # not the log start offset: what is hidden but still there tells what producers wrote last
-    start = opened.segments[0].base_offset
+    start = opened.segments.first_offset
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
         try:
             entries = read_snapshot(path)
@@ -321,11 +321,11 @@ def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
             continue
         state.restore(entries)
         if entries:
-            state.recall(opened.headers_before(offset, _RECALLED_INDEX_ENTRIES))
+            state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
         transactions = OpenTransactions(entries)
         start = max(start, offset)
         break
-    for segment, position, header in opened.batches(start):
+    for segment, position, header in opened.segments.batches(start):
         if header.base_offset >= start:
             state.replay(header)
             if header.is_transactional:

@@ -70,7 +70,7 @@ async def test_nobody_sees_a_batch_before_it_is_on_the_disk(broker: Broker, disk
     assert (broker.a.log_end_offset, broker.a.high_watermark, seen) == (1, 0, [])
     assert broker.a.read(0, 1000, read_committed=False, min_one_batch=True) is None
     await done
-    assert (broker.a.high_watermark, broker.a.log.recovery_point, seen, disk.syncs) == (1, 1, [1], 1)
+    assert (broker.a.high_watermark, broker.a.log.flusher.recovery_point, seen, disk.syncs) == (1, 1, [1], 1)
 
 
 async def test_one_fsync_covers_all_that_waited(broker: Broker, disk: Disk) -> None:
@@ -118,7 +118,7 @@ async def test_the_disk_is_not_waited_for_any_more_once_the_setting_says_so(brok
     broker.append(broker.a)
     assert broker.a.high_watermark == 3
     await second
-    assert broker.a.log.recovery_point >= 2
+    assert broker.a.log.flusher.recovery_point >= 2
 
 
 async def test_what_follows_too_few_records_is_seen_at_once_beside_a_flush(broker: Broker, disk: Disk) -> None:
@@ -131,7 +131,7 @@ async def test_what_follows_too_few_records_is_seen_at_once_beside_a_flush(broke
     assert broker.a.high_watermark == 9
     disk.free.set()
     await first
-    assert (broker.a.high_watermark, broker.a.log.recovery_point) == (11, 10)
+    assert (broker.a.high_watermark, broker.a.log.flusher.recovery_point) == (11, 10)
     assert not broker.commit.partitions
 
 
@@ -145,7 +145,7 @@ async def test_a_failed_fsync_ends_the_log_and_is_not_tried_again(broker: Broker
         broker.replicas.get(*A)
     tried = disk.syncs
     with pytest.raises(KafkaError, match="Input/output error"):
-        broker.a.log.flush()
+        broker.a.log.flusher.flush()
     assert disk.syncs == tried
     assert broker.a.high_watermark == 0
     await broker.append(broker.b)
@@ -221,8 +221,8 @@ async def test_a_log_that_is_deleted_while_it_is_flushed_is_no_failure(broker: B
 async def test_a_rolled_segment_goes_to_the_disk_with_the_next_flush(broker: Broker, disk: Disk) -> None:
     await broker.append(broker.a, 3)
     log = broker.a.log
-    assert (log.recovery_point, log.recovery_point_to_keep) == (3, 2)
+    assert (log.flusher.recovery_point, log.flusher.recovery_point_to_keep) == (3, 2)
     log.roll(NOW)
-    assert log.recovery_point_to_keep == 0
+    assert log.flusher.recovery_point_to_keep == 0
     await broker.append(broker.a)
-    assert (log.recovery_point, log.recovery_point_to_keep) == (4, 3)
+    assert (log.flusher.recovery_point, log.flusher.recovery_point_to_keep) == (4, 3)

@@ -83,7 +83,7 @@ class Table:
         self.dirs.close({})
 
     def configure(self, **values: object) -> None:
-        self.log.config = replace(self.log.config, **values)  # type: ignore[arg-type]
+        self.log.configure(replace(self.log.config, **values))  # type: ignore[arg-type]
 
     def put(
         self,
@@ -131,7 +131,7 @@ class Table:
         return self.cleaner.clean_filthiest(InlineProcess())
 
     def records(self) -> list[Record]:
-        return [record for segment in self.log.segments for record in iter_records(segment.path.read_bytes())]
+        return [record for segment in self.log.segments.ordered for record in iter_records(segment.path.read_bytes())]
 
     def records_at(self, segment: Segment, position: int, header: BatchHeader) -> list[Record]:
         """The records of one batch."""
@@ -141,7 +141,7 @@ class Table:
         return [(each.offset, each.key, each.value) for each in self.records()]
 
     def headers(self) -> list[BatchHeader]:
-        return [header for segment in self.log.segments for _, header in segment.headers()]
+        return [header for segment in self.log.segments.ordered for _, header in segment.headers()]
 
     def content(self) -> bytes:
-        return b"".join(segment.path.read_bytes() for segment in self.log.segments)
+        return b"".join(segment.path.read_bytes() for segment in self.log.segments.ordered)

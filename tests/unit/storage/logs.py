@@ -78,7 +78,7 @@ def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> l
     """Every record from `offset` on, read as a consumer reads."""
     position = log.log_start_offset if offset is None else offset
     records: list[Record] = []
-    while (part := log.read(position, max_bytes, upto_offset=log.log_end_offset)) is not None:
+    while (part := log.reader.read(position, max_bytes, upto_offset=log.log_end_offset)) is not None:
         fetched = [record for record in iter_records(part.read()) if record.offset >= position]
         assert fetched, f"a read at {position} gave no record"
         records += fetched
@@ -96,4 +96,6 @@ def offsets(records: list[Record]) -> list[int]:
 
 
 def index_content(log: Log) -> list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]:
-    return [(each.base_offset, list(each.index.pairs()), list(each.time_index.pairs())) for each in log.segments]
+    return [
+        (each.base_offset, list(each.index.pairs()), list(each.time_index.pairs())) for each in log.segments.ordered
+    ]

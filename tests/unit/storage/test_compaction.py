@@ -193,13 +193,13 @@ def test_any_history_keeps_its_last_values_offsets_and_order(
         pass
     apply(table, more)
     table.log.roll(NOW)
-    active = table.log.active_segment.base_offset
+    active = table.log.segments.active.base_offset
     written = table.log.log_end_offset
     originals = {each.offset: each for each in table.records()}
     newest = {each.key: each.offset for each in originals.values()}
     while table.compact():
         pass
-    assert table.log.active_segment.base_offset == active
+    assert table.log.segments.active.base_offset == active
     assert table.log.log_end_offset == written
     kept = table.records()
     assert [each.offset for each in kept] == sorted(newest.values())
@@ -281,7 +281,7 @@ class TestFailures:
     ) -> None:
         table.put(("a", "1"), ("a", "2"))
         table.log.roll(NOW)
-        path = table.log.segments[0].path
+        path = table.log.segments.ordered[0].path
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         for _ in range(3):
@@ -303,7 +303,7 @@ def test_what_is_read_and_written_is_throttled(table: Table, monkeypatch: pytest
     table.settings = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second=1000)
     table.put(("a", "v" * 400), ("b", "v" * 400))
     table.log.roll(NOW)
-    size = table.log.size
+    size = table.log.segments.size
     table.compact()
     assert slept[-1] == pytest.approx(3 * size / 1000)
 

@@ -58,7 +58,7 @@ def filled(directory: Path) -> Table:
             table.put((key, None))
     table.log.roll(NOW)
     table.put(("active", "1"))
-    table.log.flush()
+    table.log.flusher.flush()
     return table
 
 
@@ -162,7 +162,7 @@ class TestTheLogChangesBeforeTheSwap:
 
 def test_a_reader_finishes_with_the_segment_it_has(tmp_path: Path) -> None:
     table = filled(tmp_path / "data")
-    part = table.log.read(0, 1 << 20, upto_offset=table.log.log_end_offset)
+    part = table.log.reader.read(0, 1 << 20, upto_offset=table.log.log_end_offset)
     assert part is not None
     content = part.read()
     table.compact()

@@ -42,14 +42,14 @@ class Transactional(Table):
         )
         first = self._first_offsets.pop(producer_id)
         if kind == ABORT:
-            self.log.active_segment.txn_index.append(AbortedTransaction(producer_id, first, offset, offset + 1))
+            self.log.segments.active.txn_index.append(AbortedTransaction(producer_id, first, offset, offset + 1))
 
     def committed(self) -> dict[bytes | None, bytes | None]:
         """The last value of each key that a consumer of committed records sees: the aborted index and markers tell."""
         aborted = self.aborted()
         values = {}
         ongoing: set[int] = set()
-        for segment in self.log.segments:
+        for segment in self.log.segments.ordered:
             for position, header in segment.headers():
                 ongoing |= {each.producer_id for each in aborted if each.first_offset <= header.last_offset}
                 aborted = [each for each in aborted if each.first_offset > header.last_offset]
@@ -61,7 +61,7 @@ class Transactional(Table):
         return values
 
     def aborted(self) -> list[AbortedTransaction]:
-        return [each for segment in self.log.segments for each in segment.txn_index.read()]
+        return [each for segment in self.log.segments.ordered for each in segment.txn_index.read()]
 
     def markers(self) -> list[int]:
         return [header.base_offset for header in self.headers() if header.is_control]

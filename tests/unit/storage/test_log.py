@@ -22,17 +22,17 @@ def log(tmp_path: Path) -> Log:
 
 
 def test_an_empty_log_starts_and_ends_at_offset_0(log: Log) -> None:
-    assert (log.log_start_offset, log.log_end_offset, log.size) == (0, 0, 0)
-    assert log.read(0, 1000, upto_offset=0) is None
-    assert log.max_timestamp() is None
-    assert log.offset_for_timestamp(0) is None
+    assert (log.log_start_offset, log.log_end_offset, log.segments.size) == (0, 0, 0)
+    assert log.reader.read(0, 1000, upto_offset=0) is None
+    assert log.reader.max_timestamp() is None
+    assert log.reader.offset_for_timestamp(0) is None
 
 
 def test_what_was_appended_is_read_back_byte_by_byte(log: Log) -> None:
     expected = b"".join(batch(offset, 2) for offset in (0, 2, 4))
     for _ in range(3):
         append(log, 2)
-    part = log.read(0, 1 << 20, upto_offset=6)
+    part = log.reader.read(0, 1 << 20, upto_offset=6)
     assert part is not None
     assert part.read() == expected
 
@@ -41,7 +41,7 @@ def test_what_was_appended_is_read_back_byte_by_byte(log: Log) -> None:
 def test_a_read_begins_with_the_batch_that_holds_the_offset(log: Log, offset: int) -> None:
     append(log, 3)
     append(log, 3)
-    part = log.read(offset, 1 << 20, upto_offset=6)
+    part = log.reader.read(offset, 1 << 20, upto_offset=6)
     assert part is not None
     _, first = next(batch_headers(part.read()))
     assert first.base_offset == offset // 3 * 3
@@ -50,7 +50,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset(log: Log, offset: in
 def test_a_read_never_passes_the_upper_offset(log: Log) -> None:
     for _ in range(4):
         append(log, 5)
-    part = log.read(0, 1 << 20, upto_offset=10)
+    part = log.reader.read(0, 1 << 20, upto_offset=10)
     assert part is not None
     assert whole_end(part) == 10
 
@@ -58,25 +58,25 @@ def test_a_read_never_passes_the_upper_offset(log: Log) -> None:
 def test_an_upper_offset_inside_a_batch_leaves_the_batch_out(log: Log) -> None:
     append(log, 5)
     append(log, 5)
-    part = log.read(0, 1 << 20, upto_offset=7)
+    part = log.reader.read(0, 1 << 20, upto_offset=7)
     assert part is not None
     assert whole_end(part) == 5
-    assert log.read(5, 1 << 20, upto_offset=7) is None
+    assert log.reader.read(5, 1 << 20, upto_offset=7) is None
 
 
 def test_a_read_of_few_bytes_gives_one_whole_batch_if_asked(log: Log) -> None:
     size = append(log, 5).size
     append(log, 5)
-    part = log.read(0, 10, upto_offset=10)
+    part = log.reader.read(0, 10, upto_offset=10)
     assert part is not None
     assert part.size == size
-    assert log.read(0, 10, upto_offset=10, min_one_batch=False) is None
+    assert log.reader.read(0, 10, upto_offset=10, min_one_batch=False) is None
 
 
 def test_a_read_is_cut_at_its_byte_limit(log: Log) -> None:
     size = append(log, 5).size
     append(log, 5)
-    part = log.read(0, size + 7, upto_offset=10)
+    part = log.reader.read(0, size + 7, upto_offset=10)
     assert part is not None
     assert part.size == size + 7
 
@@ -85,13 +85,13 @@ def test_a_read_is_cut_at_its_byte_limit(log: Log) -> None:
 def test_an_offset_outside_the_log_is_out_of_range(log: Log, offset: int) -> None:
     append(log, 2)
     with pytest.raises(KafkaError, match=f"offset {offset} of orders-eu-3 is not within the log, 0 to 2") as raised:
-        log.read(offset, 100, upto_offset=2)
+        log.reader.read(offset, 100, upto_offset=2)
     assert raised.value.code == ErrorCode.offset_out_of_range
 
 
 def test_a_slice_outlives_the_segment_it_is_from(log: Log) -> None:
     append(log, 2)
-    part = log.read(0, 1 << 20, upto_offset=2)
+    part = log.reader.read(0, 1 << 20, upto_offset=2)
     log.truncate_fully_and_start_at(0)
     assert part is not None
     assert part.read() == batch(0, 2)
@@ -108,7 +108,7 @@ def test_dropping_the_log_closes_its_files(tmp_path: Path) -> None:
     before = open_files(tmp_path)
     log = open_log(tmp_path / "log")
     append(log, 2)
-    part = log.read(0, 100, upto_offset=2)
+    part = log.reader.read(0, 100, upto_offset=2)
     del log, part
     assert before == open_files(tmp_path) == []
 
@@ -118,33 +118,33 @@ class TestRolling:
         size = append(log).size
         for _ in range(2000 // size):
             append(log)
-        assert [each.base_offset for each in log.segments] == [0, 2000 // size]
-        assert log.active_base_offset == 2000 // size
+        assert [each.base_offset for each in log.segments.ordered] == [0, 2000 // size]
+        assert log.segments.active_base_offset == 2000 // size
 
     def test_a_batch_larger_than_a_segment_has_one_to_itself(self, log: Log) -> None:
         append(log, value=b"v" * 3000)
         append(log)
-        assert [each.base_offset for each in log.segments] == [0, 1]
+        assert [each.base_offset for each in log.segments.ordered] == [0, 1]
 
     def test_records_segment_ms_younger_than_the_first_go_to_a_new_segment(self, log: Log) -> None:
-        log.config = replace(SMALL, segment_ms=1000)
+        log.configure(replace(SMALL, segment_ms=1000))
         append(log, timestamp=NOW)
         append(log, timestamp=NOW + 1000)
-        assert len(log.segments) == 1
+        assert len(log.segments.ordered) == 1
         append(log, timestamp=NOW + 1001)
-        assert [each.base_offset for each in log.segments] == [0, 2]
+        assert [each.base_offset for each in log.segments.ordered] == [0, 2]
 
     def test_without_timestamps_the_segment_s_own_age_counts(self, log: Log) -> None:
-        log.config = replace(SMALL, segment_ms=1000)
+        log.configure(replace(SMALL, segment_ms=1000))
         append(log, timestamp=-1, now_ms=NOW)
         append(log, timestamp=-1, now_ms=NOW + 1001)
-        assert len(log.segments) == 2
+        assert len(log.segments.ordered) == 2
 
     def test_jitter_makes_a_segment_roll_earlier_but_never_later(self, log: Log) -> None:
-        log.config = replace(SMALL, segment_ms=1000, segment_jitter_ms=900)
+        log.configure(replace(SMALL, segment_ms=1000, segment_jitter_ms=900))
         append(log, timestamp=NOW)
         append(log, timestamp=NOW + 1001)
-        assert len(log.segments) == 2
+        assert len(log.segments.ordered) == 2
 
     def test_a_full_index_rolls_the_segment(self, tmp_path: Path) -> None:
         log = open_log(
@@ -152,8 +152,8 @@ class TestRolling:
         )
         for place in range(12):
             append(log, timestamp=NOW + place)
-        assert len(log.segments) > 1
-        assert all(each.time_index.count == 4 for each in log.segments[:-1])
+        assert len(log.segments.ordered) > 1
+        assert all(each.time_index.count == 4 for each in log.segments.ordered[:-1])
 
     def test_an_offset_too_far_from_the_base_rolls_the_segment(self, log: Log) -> None:
         append(log)
@@ -170,24 +170,24 @@ class TestRolling:
             leader_epoch=0,
             now_ms=NOW,
         )
-        assert [each.base_offset for each in log.segments] == [0, far]
+        assert [each.base_offset for each in log.segments.ordered] == [0, far]
         assert offsets(read_all(log)) == [0, far]
 
     def test_rolling_an_empty_log_changes_nothing(self, log: Log) -> None:
-        assert log.roll(NOW) is log.active_segment
-        assert len(log.segments) == 1
+        assert log.roll(NOW) is log.segments.active
+        assert len(log.segments.ordered) == 1
 
     def test_a_rolled_log_goes_on_at_its_end(self, log: Log) -> None:
         append(log, 4)
         log.roll(NOW)
         append(log, 4)
-        assert [each.base_offset for each in log.segments] == [0, 4]
+        assert [each.base_offset for each in log.segments.ordered] == [0, 4]
         assert offsets(read_all(log)) == list(range(8))
 
     def test_preallocated_space_is_given_back_when_the_segment_is_rolled(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "log", replace(SMALL, preallocate=True))
         size = append(log).size
-        path = log.active_segment.path
+        path = log.segments.active.path
         assert path.stat().st_size == 2000
         log.roll(NOW)
         assert path.stat().st_size == size
@@ -196,7 +196,7 @@ class TestRolling:
 class TestFailingDisk:
     def test_a_full_disk_leaves_the_log_whole(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         append(log, 2)
-        size = log.size
+        size = log.segments.size
         real = os.pwritev
 
         def pwritev(descriptor: int, buffers: list[bytes], position: int) -> int:
@@ -212,7 +212,7 @@ class TestFailingDisk:
         monkeypatch.undo()
 
         assert raised.value.code == ErrorCode.kafka_storage_error
-        assert log.active_segment.path.stat().st_size == size == log.size
+        assert log.segments.active.path.stat().st_size == size == log.segments.size
         append(log, 2)
         assert offsets(read_all(log)) == [0, 1, 2, 3]
 
@@ -263,14 +263,14 @@ class TestTruncation:
         self.fill(log)
         log.truncate_to(30)
         assert [entry.epoch for entry in log.leader_epochs.entries] == [0, 1]
-        assert log.max_timestamp() == (NOW + 15, 29)
+        assert log.reader.max_timestamp() == (NOW + 15, 29)
 
     def test_the_recovery_point_is_not_behind_the_end(self, log: Log) -> None:
         self.fill(log)
-        log.flush()
-        assert log.recovery_point == 60
+        log.flusher.flush()
+        assert log.flusher.recovery_point == 60
         log.truncate_to(10)
-        assert log.recovery_point == 10
+        assert log.flusher.recovery_point == 10
 
     def test_truncating_before_the_log_starts_anew(self, log: Log) -> None:
         self.fill(log)
@@ -281,7 +281,7 @@ class TestTruncation:
     def test_a_log_can_start_anew_at_any_offset(self, log: Log) -> None:
         self.fill(log)
         log.truncate_fully_and_start_at(1000)
-        assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (1000, 1000, 0)
+        assert (log.log_start_offset, log.log_end_offset, log.flusher.recovery_point) == (1000, 1000, 0)
         assert log.leader_epochs.entries == ()
         append(log, 2)
         assert offsets(read_all(log)) == [1000, 1001]
@@ -301,54 +301,54 @@ class TestRetention:
 
     def test_segments_whose_newest_record_is_too_old_go(self, log: Log) -> None:
         self.fill(log)
-        log.config = replace(SMALL, retention_ms=10_000)
-        second = log.segments[1]
-        assert log.apply_retention(log.segments[0].max_timestamp + 10_001, 30) == 1
+        log.configure(replace(SMALL, retention_ms=10_000))
+        second = log.segments.ordered[1]
+        assert log.apply_retention(log.segments.ordered[0].max_timestamp + 10_001, 30) == 1
         assert log.log_start_offset == second.base_offset
         with pytest.raises(KafkaError):
-            log.read(0, 100, upto_offset=30)
+            log.reader.read(0, 100, upto_offset=30)
 
     def test_the_oldest_segments_over_the_size_go(self, log: Log) -> None:
         self.fill(log)
-        kept = log.segments[1:]
-        log.config = replace(SMALL, retention_ms=-1, retention_bytes=sum(each.size for each in kept))
+        kept = log.segments.ordered[1:]
+        log.configure(replace(SMALL, retention_ms=-1, retention_bytes=sum(each.size for each in kept)))
         assert log.apply_retention(NOW, 30) == 1
-        assert log.segments == kept
+        assert log.segments.ordered == kept
 
     def test_a_segment_that_is_needed_for_the_size_stays(self, log: Log) -> None:
         self.fill(log)
-        log.config = replace(SMALL, retention_ms=-1, retention_bytes=log.size - 1)
+        log.configure(replace(SMALL, retention_ms=-1, retention_bytes=log.segments.size - 1))
         assert log.apply_retention(NOW, 30) == 0
 
     def test_segments_before_the_log_start_offset_go_from_any_topic(self, log: Log) -> None:
         self.fill(log)
-        log.config = replace(SMALL, cleanup_policy=frozenset({"compact"}))
-        log.advance_log_start(log.segments[2].base_offset + 1)
+        log.configure(replace(SMALL, cleanup_policy=frozenset({"compact"})))
+        log.advance_log_start(log.segments.ordered[2].base_offset + 1)
         assert log.apply_retention(NOW, 30) == 2
-        assert log.log_start_offset == log.segments[0].base_offset + 1
+        assert log.log_start_offset == log.segments.ordered[0].base_offset + 1
 
     def test_a_compacted_topic_keeps_old_records(self, log: Log) -> None:
         self.fill(log)
-        log.config = replace(SMALL, cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=1)
+        log.configure(replace(SMALL, cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=1))
         assert log.apply_retention(NOW + 10**12, 30) == 0
 
     def test_records_above_the_high_watermark_stay(self, log: Log) -> None:
         self.fill(log)
-        log.config = replace(SMALL, retention_ms=0)
-        limit = log.segments[1].base_offset
+        log.configure(replace(SMALL, retention_ms=0))
+        limit = log.segments.ordered[1].base_offset
         assert log.apply_retention(NOW + 10**12, limit) == 1
 
     def test_when_all_is_too_old_an_empty_segment_is_left(self, log: Log) -> None:
         self.fill(log)
-        log.config = replace(SMALL, retention_ms=0)
+        log.configure(replace(SMALL, retention_ms=0))
         log.apply_retention(NOW + 10**12, 30)
-        assert (log.log_start_offset, log.log_end_offset, log.size) == (30, 30, 0)
+        assert (log.log_start_offset, log.log_end_offset, log.segments.size) == (30, 30, 0)
         append(log)
         assert offsets(read_all(log)) == [30]
 
     def test_files_are_removed_when_the_delay_is_over(self, log: Log) -> None:
         self.fill(log)
-        log.config = replace(SMALL, retention_ms=0, file_delete_delay_ms=5000)
+        log.configure(replace(SMALL, retention_ms=0, file_delete_delay_ms=5000))
         later = NOW + 10**12
         log.apply_retention(later, 30)
         assert list(log.directory.glob("*.log.deleted"))
@@ -367,28 +367,28 @@ class TestTimestamps:
     def test_the_first_record_not_older_is_found_inside_its_batch(self, log: Log) -> None:
         for place in range(20):
             append(log, 10, timestamp=NOW + place * 100, step=10, codec=Codec.LZ4, epoch=7)
-        assert log.offset_for_timestamp(NOW + 555) == (NOW + 560, 56, 7)
-        assert log.offset_for_timestamp(NOW + 560) == (NOW + 560, 56, 7)
-        assert log.offset_for_timestamp(0) == (NOW, 0, 7)
-        assert log.offset_for_timestamp(NOW + 1991) is None
+        assert log.reader.offset_for_timestamp(NOW + 555) == (NOW + 560, 56, 7)
+        assert log.reader.offset_for_timestamp(NOW + 560) == (NOW + 560, 56, 7)
+        assert log.reader.offset_for_timestamp(0) == (NOW, 0, 7)
+        assert log.reader.offset_for_timestamp(NOW + 1991) is None
 
     def test_the_time_of_a_record_is_read_off_the_header_of_its_batch(self, log: Log) -> None:
         for place in range(20):
             append(log, 10, timestamp=NOW + place * 1000, step=10, codec=Codec.LZ4)
-        times = [time_of(log.segments, offset) for offset in (0, 9, 10, 155, 199)]
+        times = [time_of(log.segments.ordered, offset) for offset in (0, 9, 10, 155, 199)]
         assert times == [NOW, NOW + 90, NOW + 1000, NOW + 15_050, NOW + 19_090]
-        assert time_of(log.segments, 200) is None
+        assert time_of(log.segments.ordered, 200) is None
 
     def test_records_before_the_log_start_offset_do_not_count(self, log: Log) -> None:
         append(log, 10, step=10)
         log.advance_log_start(4)
-        assert log.offset_for_timestamp(NOW) == (NOW + 40, 4, 0)
+        assert log.reader.offset_for_timestamp(NOW) == (NOW + 40, 4, 0)
 
     def test_the_largest_timestamp_is_that_of_the_first_record_that_has_it(self, log: Log) -> None:
         append(log, 3, timestamp=NOW + 50, step=0)
         append(log, 3, timestamp=NOW + 10, step=20)
         append(log, 3, timestamp=NOW)
-        assert log.max_timestamp() == (NOW + 50, 0)
+        assert log.reader.max_timestamp() == (NOW + 50, 0)
 
     @settings(max_examples=50)
     @given(
@@ -405,48 +405,48 @@ class TestTimestamps:
         for timestamp in wanted:
             first = next((each for each in records if each.timestamp >= NOW + timestamp), None)
             expected = None if first is None else (first.timestamp, first.offset, 0)
-            assert log.offset_for_timestamp(NOW + timestamp) == expected
+            assert log.reader.offset_for_timestamp(NOW + timestamp) == expected
         newest = max(records, key=lambda each: each.timestamp)
-        assert log.max_timestamp() == (newest.timestamp, newest.offset)
+        assert log.reader.max_timestamp() == (newest.timestamp, newest.offset)
 
 
 class TestFlushing:
     def test_a_flush_moves_the_recovery_point_to_the_end(self, log: Log) -> None:
         append(log, 5)
-        log.flush(NOW)
-        assert log.recovery_point == 5
+        log.flusher.flush(NOW)
+        assert log.flusher.recovery_point == 5
 
     def test_only_rolled_segments_can_be_flushed(self, log: Log) -> None:
         append(log, 5)
         log.roll(NOW)
         append(log, 5)
-        log.flush_rolled()
-        assert log.recovery_point == 5
+        log.flusher.flush_rolled()
+        assert log.flusher.recovery_point == 5
 
     def test_a_flush_is_due_after_so_many_messages(self, log: Log) -> None:
-        log.config = replace(SMALL, flush_messages=10)
+        log.configure(replace(SMALL, flush_messages=10))
         append(log, 9)
-        assert not log.flush_due(NOW)
+        assert not log.flusher.flush_due(NOW)
         append(log, 1)
-        assert log.flush_due(NOW)
-        log.flush(NOW)
-        assert not log.flush_due(NOW)
+        assert log.flusher.flush_due(NOW)
+        log.flusher.flush(NOW)
+        assert not log.flusher.flush_due(NOW)
 
     def test_a_flush_is_due_after_so_long(self, log: Log) -> None:
-        log.config = replace(SMALL, flush_ms=1000)
-        assert not log.flush_due(NOW + 1000)
+        log.configure(replace(SMALL, flush_ms=1000))
+        assert not log.flusher.flush_due(NOW + 1000)
         append(log, 1)
-        assert not log.flush_due(NOW + 999)
-        assert log.flush_due(NOW + 1000)
+        assert not log.flusher.flush_due(NOW + 999)
+        assert log.flusher.flush_due(NOW + 1000)
 
     def test_a_truncation_during_the_flush_keeps_the_recovery_point_down(
         self, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         append(log, 5)
         append(log, 5)
-        monkeypatch.setattr("headrace.storage.log.flushed_log.sync_directory", lambda _: log.truncate_to(5))
-        log.flush()
-        assert log.recovery_point == 0
+        monkeypatch.setattr("headrace.storage.log.flusher.sync_directory", lambda _: log.truncate_to(5))
+        log.flusher.flush()
+        assert log.flusher.recovery_point == 0
 
 
 operations = st.lists(
@@ -479,7 +479,7 @@ def test_a_log_behaves_like_a_list_of_batches(
             header = append(log, first, value=b"x" * second, epoch=len(model) // 5)
             model.append((header.base_offset, header.last_offset))
         elif step == "read" and end > start:
-            part = log.read(within, second, upto_offset=end)
+            part = log.reader.read(within, second, upto_offset=end)
             if part is not None:
                 got = [(each.base_offset, each.last_offset) for _, each in batch_headers(part.read())]
                 place = next(at for at, (_, last) in enumerate(model) if last >= within)
@@ -493,22 +493,25 @@ def test_a_log_behaves_like_a_list_of_batches(
         elif step == "roll":
             log.roll(NOW)
         elif step == "retain":
-            log.config = replace(SMALL, retention_bytes=second, retention_ms=-1)
+            log.configure(replace(SMALL, retention_bytes=second, retention_ms=-1))
             log.apply_retention(NOW, end)
-            log.config = SMALL
+            log.configure(SMALL)
         elif step == "reopen":
             if first:
                 log.close()
             log = open_log(
-                directory, clean=bool(first), recovery_point=log.recovery_point, log_start_offset=log.log_start_offset
+                directory,
+                clean=bool(first),
+                recovery_point=log.flusher.recovery_point,
+                log_start_offset=log.log_start_offset,
             )
-        model = [each for each in model if each[0] >= log.segments[0].base_offset]
-        assert [(each.base_offset, each.last_offset) for each in log.headers(0)] == model
+        model = [each for each in model if each[0] >= log.segments.ordered[0].base_offset]
+        assert [(each.base_offset, each.last_offset) for each in log.segments.headers(0)] == model
         if model:
             assert log.log_end_offset == model[-1][1] + 1
     expected = [offset for first, last in model for offset in range(first, last + 1) if offset >= log.log_start_offset]
     assert offsets(read_all(log)) == expected
     content = index_content(log)
-    for each in log.segments[:-1]:
+    for each in log.segments.ordered[:-1]:
         assert each.time_index.last[0] == each.max_timestamp
     assert [base for base, _, _ in content] == sorted(base for base, _, _ in content)

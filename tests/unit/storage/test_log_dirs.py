@@ -204,7 +204,7 @@ def test_a_restart_finds_every_log(tmp_path: Path, clean: bool) -> None:
     dirs = reopen(tmp_path / "a", tmp_path / "b")
     assert set(dirs.logs) == {DASHES, *map(partition, range(5))}
     assert all(log.log_end_offset == 3 for log in dirs.logs.values())
-    assert all(log.recovery_point == (3 if clean else 0) for log in dirs.logs.values())
+    assert all(log.flusher.recovery_point == (3 if clean else 0) for log in dirs.logs.values())
     assert offsets(read_all(dirs.logs[DASHES])) == [2]
     assert all(dirs.high_watermark(each) == 3 for each in dirs.logs)
     dirs.close(marks)
@@ -220,7 +220,7 @@ def test_the_mark_of_a_clean_shutdown_is_good_for_one_start(tmp_path: Path) -> N
     assert not mark.exists()
     crash(dirs)
     dirs = reopen(tmp_path)
-    assert dirs.logs[DASHES].recovery_point == 3
+    assert dirs.logs[DASHES].flusher.recovery_point == 3
     dirs.close({})
 
 
@@ -286,7 +286,7 @@ class TestDeleting:
     def test_the_name_is_free_at_once_and_the_files_go_later(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         create(dirs, DASHES)
-        part = dirs.logs[DASHES].read(0, 100, upto_offset=3)
+        part = dirs.logs[DASHES].reader.read(0, 100, upto_offset=3)
         dirs.delete(DASHES, now_ms=NOW)
         (doomed,) = tmp_path.glob("*-delete")
         assert doomed.name.startswith("a-1-b.c_d-12.")

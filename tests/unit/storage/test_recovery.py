@@ -30,7 +30,7 @@ def filled(directory: Path, batches: int = 40) -> Log:
 def test_a_clean_restart_reads_no_batch_again(directory: Path) -> None:
     filled(directory).close()
     log = open_log(directory, clean=True)
-    assert (log.log_end_offset, log.recovery_point) == (80, 80)
+    assert (log.log_end_offset, log.flusher.recovery_point) == (80, 80)
     assert offsets(read_all(log)) == list(range(80))
 
 
@@ -44,13 +44,13 @@ def test_an_unclean_restart_reads_the_segments_from_the_recovery_point_on(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = filled(directory)
-    names = [each.path.name for each in log.segments]
-    start = log.segments[1].base_offset
+    names = [each.path.name for each in log.segments.ordered]
+    start = log.segments.ordered[1].base_offset
     with caplog.at_level(logging.INFO):
         log = open_log(directory, recovery_point=start + 3)
     assert checked(caplog) == names[1:]
     assert log.log_end_offset == 80
-    assert log.recovery_point == start + 3
+    assert log.flusher.recovery_point == start + 3
 
 
 class TestDeathOfTheProcessAlone:
@@ -68,18 +68,18 @@ class TestDeathOfTheProcessAlone:
         log = open_log(directory, config)
         for place in range(700):
             append(log, timestamp=NOW + place * 7 % 1000)
-        on_disk = log.active_segment.index.path.stat().st_size
+        on_disk = log.segments.active.index.path.stat().st_size
         assert 0 < on_disk < 700 * 8
         resumed = open_log(directory, config, kernel_survived=True)
-        content, end = index_content(resumed), resumed.max_timestamp()
+        content, end = index_content(resumed), resumed.reader.max_timestamp()
         resumed.close()
         full = open_log(directory, config)
         assert index_content(full) == content
-        assert full.max_timestamp() == end == log.max_timestamp()
+        assert full.reader.max_timestamp() == end == log.reader.max_timestamp()
 
     def test_a_tail_torn_at_any_byte_is_cut_off(self, directory: Path) -> None:
         log = filled(directory, 12)
-        path, size = log.active_segment.path, log.active_segment.size
+        path, size = log.segments.active.path, log.segments.active.size
         content = path.read_bytes()
         last = append(log, 3).size
         whole = path.read_bytes()
@@ -103,7 +103,7 @@ class TestDeathOfTheProcessAlone:
 
 def test_a_tail_torn_at_any_byte_of_the_last_batch_is_cut_off(directory: Path) -> None:
     log = filled(directory, 12)
-    path, size = log.active_segment.path, log.active_segment.size
+    path, size = log.segments.active.path, log.segments.active.size
     content = path.read_bytes()
     last = append(log, 3).size
     whole = path.read_bytes()
@@ -117,7 +117,7 @@ def test_a_tail_torn_at_any_byte_of_the_last_batch_is_cut_off(directory: Path) -
 @pytest.mark.parametrize("garbage", [b"\x00" * 500, b"\xff" * 500, batch(1000, 3)[:-1], batch(3, 3), bytes(range(256))])
 def test_garbage_behind_the_last_batch_is_cut_off(directory: Path, garbage: bytes) -> None:
     log = filled(directory, 12)
-    with log.active_segment.path.open("ab") as file:
+    with log.segments.active.path.open("ab") as file:
         file.write(garbage)
     again = open_log(directory)
     assert again.log_end_offset == 24
@@ -131,10 +131,10 @@ def test_a_flipped_bit_ends_the_log_before_its_batch(
     tmp_path_factory: pytest.TempPathFactory, position: int, bit: int
 ) -> None:
     log = filled(tmp_path_factory.mktemp("flip") / "log", 10)
-    path = log.active_segment.path
+    path = log.segments.active.path
     content = bytearray(path.read_bytes())
     position %= len(content)
-    batches = list(log.active_segment.headers())
+    batches = list(log.segments.active.headers())
     hit = next(at for at, (start, header) in enumerate(batches) if start + header.size > position)
     content[position] ^= 1 << bit
     path.write_bytes(content)
@@ -152,12 +152,12 @@ def test_a_flipped_bit_ends_the_log_before_its_batch(
 
 def test_segments_behind_a_torn_one_go(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = filled(directory)
-    first, second, *_ = log.segments
+    first, second, *_ = log.segments.ordered
     first.path.write_bytes(first.path.read_bytes()[:-1])
     with caplog.at_level(logging.WARNING):
         again = open_log(directory)
     assert again.log_end_offset == second.base_offset - 2
-    assert len(again.segments) == 1
+    assert len(again.segments.ordered) == 1
     assert sorted(path.name for path in directory.glob("*.log")) == [first.path.name]
     assert "cutting off" in caplog.text
     assert "follows a torn segment" in caplog.text
@@ -225,21 +225,21 @@ def test_files_that_wait_for_their_removal_go(directory: Path) -> None:
 
 def test_a_finished_compaction_replaces_the_segments_it_was_made_from(directory: Path) -> None:
     log = filled(directory)
-    ends = log.segments[2].base_offset
+    ends = log.segments.ordered[2].base_offset
     kept = batch(4, 2) + batch(ends - 2, 2)
     log.close()
     (directory / "00000000000000000000.log.swap").write_bytes(kept)
     (directory / "00000000000000000000.index.swap").write_bytes(b"")
     (directory / "00000000000000000000.timeindex.swap").write_bytes(b"")
     log = open_log(directory)
-    assert [each.base_offset for each in log.segments][:2] == [0, ends]
+    assert [each.base_offset for each in log.segments.ordered][:2] == [0, ends]
     assert offsets(read_all(log)) == [4, 5, ends - 2, ends - 1, *range(ends, 80)]
     assert not list(directory.glob("*.swap"))
 
 
 def test_an_unfinished_split_is_dropped(directory: Path) -> None:
     log = filled(directory)
-    base = log.segments[1].base_offset
+    base = log.segments.ordered[1].base_offset
     log.close()
     (directory / f"{base:020d}.log.swap").write_bytes(batch(base, 1))
     (directory / f"{base:020d}.log.cleaned").write_bytes(b"")
@@ -281,7 +281,7 @@ def test_a_log_that_ends_before_its_start_begins_anew_there(directory: Path) -> 
 
 def test_snapshots_of_producers_are_kept_where_recovery_can_use_them(directory: Path) -> None:
     log = filled(directory)
-    base = log.segments[1].base_offset
+    base = log.segments.ordered[1].base_offset
     for offset in (base, base + 2, 78, 80, 90):
         write_snapshot(directory, offset, [])
     log.close()
@@ -311,7 +311,7 @@ def test_a_batch_larger_than_what_is_read_at_once_is_checked_whole(directory: Pa
     append(log, value=b"a" * 3_000_000)
     append(log, value=b"b" * 2_000_000)
     assert open_log(directory, config).log_end_offset == 2
-    content = bytearray(log.active_segment.path.read_bytes())
+    content = bytearray(log.segments.active.path.read_bytes())
     content[4_000_000] ^= 1
-    log.active_segment.path.write_bytes(content)
+    log.segments.active.path.write_bytes(content)
     assert open_log(directory, config).log_end_offset == 1

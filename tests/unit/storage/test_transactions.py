@@ -67,14 +67,14 @@ def history(directory: Path) -> list[AbortedTransaction]:
 
 
 def aborted(log: Log) -> list[AbortedTransaction]:
-    return [each for segment in log.segments for each in segment.txn_index.read()]
+    return [each for segment in log.segments.ordered for each in segment.txn_index.read()]
 
 
 def test_indexes_that_a_crash_took_are_written_anew(tmp_path: Path) -> None:
     expected = history(tmp_path)
     log = open_log(tmp_path)
     assert aborted(log) == expected
-    assert [len(segment.txn_index.read()) for segment in log.segments] == [0, 1, 1]
+    assert [len(segment.txn_index.read()) for segment in log.segments.ordered] == [0, 1, 1]
 
 
 def test_a_snapshot_spares_recovery_what_is_before_it(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_a_reader_is_told_of_the_aborted_transactions_in_what_it_gets(tmp_path: 
     log = open_log(tmp_path)
 
     def told(offset: int, upto: int, max_bytes: int = 10_000) -> list[AbortedTransaction]:
-        part = log.read(offset, max_bytes, upto_offset=upto)
+        part = log.reader.read(offset, max_bytes, upto_offset=upto)
         assert part is not None
-        return log.aborted_transactions(offset, part)
+        return log.reader.aborted_transactions(offset, part)
 
     assert told(0, 8) == [first]
     assert told(4, 8) == [first, second]

@@ -57,7 +57,7 @@ def test_the_rest_of_the_log_is_cleaned(
         table.log.roll(NOW)
         assert table.compact(from_start=again > 0)
         assert table.cleaner.failing == {}
-        files = [segment.path.read_bytes() for segment in table.log.segments]
+        files = [segment.path.read_bytes() for segment in table.log.segments.ordered]
         found = {
             header.base_offset: data[position : position + header.size]
             for data in files
@@ -78,7 +78,7 @@ def test_records_are_found_by_their_timestamps_behind_it(kind: str, tmp_path: Pa
     table.put(("a", "before"), timestamp=NOW - 10)
     table.append(BAD[kind](1))
     table.put(("a", "behind"), timestamp=NOW + 5)
-    assert table.log.offset_for_timestamp(NOW - 10) == (NOW - 10, 0, 0)
-    assert table.log.offset_for_timestamp(NOW) == (NOW + 5, 4, 0)
-    assert table.log.max_timestamp() == (NOW + 5, 4)
+    assert table.log.reader.offset_for_timestamp(NOW - 10) == (NOW - 10, 0, 0)
+    assert table.log.reader.offset_for_timestamp(NOW) == (NOW + 5, 4, 0)
+    assert table.log.reader.max_timestamp() == (NOW + 5, 4)
     table.close()

@@ -39,11 +39,11 @@ def found(log: Log) -> list[Finding]:
 def test_a_sound_log_has_nothing_to_find(log: Log) -> None:
     verified = verify_partition(log.directory)
     assert verified.findings == []
-    assert (verified.segments, verified.bytes) == (len(log.segments), log.size)
+    assert (verified.segments, verified.bytes) == (len(log.segments.ordered), log.segments.size)
 
 
 def test_a_flipped_byte_is_found_with_its_batch_and_nothing_else(log: Log) -> None:
-    segment = log.segments[1]
+    segment = log.segments.ordered[1]
     (_, _), (position, header), (following, _) = list(segment.headers())[:3]
     flip(segment.path, position + 90)
     [finding] = found(log)
@@ -52,7 +52,7 @@ def test_a_flipped_byte_is_found_with_its_batch_and_nothing_else(log: Log) -> No
 
 
 def test_a_lost_length_is_found_up_to_the_next_sound_batch(log: Log) -> None:
-    segment = log.segments[0]
+    segment = log.segments.ordered[0]
     batches = list(segment.headers())
     flip(segment.path, batches[2][0] + 8)
     [finding] = found(log)
@@ -61,22 +61,22 @@ def test_a_lost_length_is_found_up_to_the_next_sound_batch(log: Log) -> None:
 
 
 def test_a_torn_tail_is_no_damage_in_the_middle(log: Log) -> None:
-    path = log.active_segment.path
+    path = log.segments.active.path
     with path.open("ab") as file:
         file.write(b"\0" * 30)
     [finding] = found(log)
-    assert (finding.position, finding.offset) == (log.active_segment.size, 80)
+    assert (finding.position, finding.offset) == (log.segments.active.size, 80)
     assert "the next start after a crash cuts it off" in finding.remedy
 
 
 def test_indexes_snapshots_and_epochs_are_looked_at(log: Log) -> None:
-    flip(log.segments[0].index.path, 7)
-    log.segments[1].time_index.path.unlink()
+    flip(log.segments.ordered[0].index.path, 7)
+    log.segments.ordered[1].time_index.path.unlink()
     (log.directory / "00000000000000000006.snapshot").write_bytes(b"garbage")
     (log.directory / "leader-epoch-checkpoint").write_text("garbage\n1\n")
     assert {finding.file.name for finding in found(log)} == {
-        log.segments[0].index.path.name,
-        log.segments[1].time_index.path.name,
+        log.segments.ordered[0].index.path.name,
+        log.segments.ordered[1].time_index.path.name,
         "00000000000000000006.snapshot",
         "leader-epoch-checkpoint",
     }
@@ -85,18 +85,18 @@ def test_indexes_snapshots_and_epochs_are_looked_at(log: Log) -> None:
 def test_the_command_tells_and_ends_with_1(log: Log) -> None:
     run = CliRunner().invoke(app, ["verify", str(log.directory.parent)])
     assert (run.exit_code, run.stdout) == (0, "")
-    flip(log.segments[0].path, 100)
+    flip(log.segments.ordered[0].path, 100)
     run = CliRunner().invoke(app, ["verify", str(log.directory)])
     assert run.exit_code == 1
-    assert f"{log.segments[0].path}\t0\t0\t" in run.stdout
+    assert f"{log.segments.ordered[0].path}\t0\t0\t" in run.stdout
     assert '"position": 0' in CliRunner().invoke(app, ["verify", "--json", str(log.directory)]).stdout
 
 
 def test_a_damaged_batch_is_not_searched_for_timestamps(log: Log) -> None:
-    position, header = list(log.segments[0].headers())[3]
-    flip(log.segments[0].path, position + 90)
+    position, header = list(log.segments.ordered[0].headers())[3]
+    flip(log.segments.ordered[0].path, position + 90)
     with pytest.raises(KafkaError, match=f"byte {position}, offset {header.base_offset}: it is damaged") as raised:
-        log.offset_for_timestamp(header.max_timestamp)
+        log.reader.offset_for_timestamp(header.max_timestamp)
     assert raised.value.code is ErrorCode.corrupt_message
 
 

@@ -256,7 +256,7 @@ class _Fetch:
             self._missing = 0
         if part is None:
             return 0
-        if part.file is not partition.log.active_segment.file:
+        if part.file is not partition.log.segments.active.file:
             self._missing = 0  # as in Kafka: the rest of an older segment is all that can be read at once
         return part.size - (wanted.max_bytes - room)
 
@@ -388,7 +388,7 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
     # Aborted transactions: a list where read_committed read something and for what is not here, null otherwise.
     has_list = partition is None or (read_committed and error is ErrorCode.none)
     aborted = (
-        partition.log.aborted_transactions(wanted.fetch_offset, part)
+        partition.log.reader.aborted_transactions(wanted.fetch_offset, part)
         if read_committed and part is not None and partition is not None
         else ()
     )

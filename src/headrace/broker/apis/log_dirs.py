@@ -61,7 +61,13 @@ class LogDirsApi:
 
         for partition in self._replicas.partitions():
             lag = max(0, partition.high_watermark - partition.log_end_offset)
-            add(partition.log.directory.parent, partition.topic_partition, partition.log.size, lag, is_future=False)
+            add(
+                partition.log.directory.parent,
+                partition.topic_partition,
+                partition.log.segments.size,
+                lag,
+                is_future=False,
+            )
             yield
         for topic_partition, move in tuple(self._mover.moves.items()):
             lag = move.log.log_end_offset - move.end_offset

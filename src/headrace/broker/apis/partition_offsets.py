@@ -242,6 +242,6 @@ def find_by_timestamp(partition: Partition, timestamp: int) -> tuple[int, int, i
     """
     log = partition.log
     if timestamp == MAX_TIMESTAMP:
-        newest = log.max_timestamp()
+        newest = log.reader.max_timestamp()
         return _NOWHERE if newest is None else (*newest, log.leader_epochs.epoch_for(newest[1]))
-    return log.offset_for_timestamp(timestamp) or _NOWHERE
+    return log.reader.offset_for_timestamp(timestamp) or _NOWHERE

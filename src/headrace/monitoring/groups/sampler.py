@@ -265,7 +265,7 @@ def look_up(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
     found = []
     for each in wanted:
         try:
-            time_ms = time_of(each.partition.log.segments, each.offset)
+            time_ms = time_of(each.partition.log.segments.ordered, each.offset)
         except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
             # The log may have moved on under the look-up, or is being deleted; the next sweep asks again.
             log.debug("The time of %s in %s was not found: %s", each.offset, each.partition.topic_partition, error)

@@ -77,7 +77,7 @@ def dirt_of(cleanable: Compactable, cleaned_upto: int | None, now_ms: int) -> Di
     clean_bytes = dirty_bytes = 0
     overdue = False
     first_uncleanable = log_of_it.log_start_offset
-    for segment, following in pairwise(log_of_it.segments):
+    for segment, following in pairwise(log_of_it.segments.ordered):
         end = following.base_offset
         dirty = end > first_dirty
         too_new = (
@@ -215,7 +215,7 @@ class LogCleaner:
                 SourceSegment(each.base_offset, each.size, each.index.size, each.time_index.size)
                 for each in dirt.segments
             ],
-            transaction_segments=[each.base_offset for each in cleanable.log.segments],
+            transaction_segments=[each.base_offset for each in cleanable.log.segments.ordered],
             first_dirty_offset=dirt.first_dirty_offset,
             first_uncleanable_offset=dirt.first_uncleanable_offset,
             producers={each.producer_id: LastRecord(each.last_offset, each.epoch) for each in cleanable.producers()},
@@ -243,12 +243,12 @@ class LogCleaner:
                 raise CleaningAbortedError(reason)
 
         # compaction leaves gaps; recovery takes one behind the recovery point for something that was lost
-        cleaned.flush_rolled()
+        cleaned.flusher.flush_rolled()
         self._log_dirs.keep_bounds(cleaned)
         try:
             end_offset, unreadable = process.clean(job, swap)
         except (CleaningFailedError, OSError) as error:
-            if self._on_loop(lambda: not set(by_base.values()).issubset(cleaned.segments)):
+            if self._on_loop(lambda: not set(by_base.values()).issubset(cleaned.segments.ordered)):
                 raise CleaningAbortedError(f"its segments have changed meanwhile ({error})") from error
             raise
         finally:

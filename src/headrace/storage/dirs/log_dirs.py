@@ -20,7 +20,7 @@ from headrace.storage.files.atomic_file import remove_tree, sync_directory
 from headrace.storage.files.disk_failures import is_disk_failure
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
-from headrace.storage.log.readable_log import ReadableLog
+from headrace.storage.log.state import LogState
 from headrace.types import TopicPartition
 
 _AT_ONCE: Final = 2**63
@@ -128,11 +128,11 @@ class LogDirs:
             self.note_failure(directory.path, error.__cause__)
             raise
         loaded.keep_bounds = self.keep_bounds
-        loaded.on_disk_error = self._disk_error
+        loaded.state.on_disk_error = self._disk_error
         known = directory.recovery_points.get(topic_partition)
         if known is not None and not directory.clean_shutdown:
             # from before the crash, which has perhaps taken something from behind it
-            directory.recovery_points[topic_partition] = min(known, loaded.recovery_point_to_keep)
+            directory.recovery_points[topic_partition] = min(known, loaded.flusher.recovery_point_to_keep)
         self.logs[topic_partition] = loaded
         self._opened(directory, topic_partition)
         return loaded
@@ -348,7 +348,7 @@ class LogDirs:
         failure = None
         for topic_partition, each in tuple(self.logs.items()):
             try:
-                each.flush_rolled()
+                each.flusher.flush_rolled()
             except KafkaError as error:
                 # a log that is deleted meanwhile has its files under other names
                 if self.logs.get(topic_partition) is each:
@@ -375,8 +375,9 @@ class LogDirs:
 
     # -- directories that fail -----------------------------------------------------------------------------------------
 
-    def _disk_error(self, met_by: ReadableLog, error: OSError) -> None:
-        if self.logs.get(met_by.topic_partition) is met_by:
+    def _disk_error(self, met_by: LogState, error: OSError) -> None:
+        known = self.logs.get(met_by.topic_partition)
+        if known is not None and known.state is met_by:
             self.note_failure(met_by.directory.parent, error)
 
     def note_failure(self, directory: Path, error: BaseException | None) -> None:

@@ -82,7 +82,7 @@ class LogMove:
         self.aborted = False
         self._topic_id = topic_id
         self._copied: dict[str, int] = {}
-        self._truncations = moved.truncations
+        self._truncations = moved.state.truncations
 
     @property
     def size(self) -> int:
@@ -93,7 +93,7 @@ class LogMove:
     def end_offset(self) -> int:
         """The offset after the last batch that is copied whole."""
         end = self.log.log_start_offset
-        for segment in self.log.segments:
+        for segment in self.log.segments.ordered:
             copied = self._copied.get(segment.path.name, 0)
             if copied < segment.size:
                 return segment.end_offset_at(copied) if copied else end
@@ -111,14 +111,14 @@ class LogMove:
 
     def plan(self) -> Plan:
         """What is to be copied now. Raises OSError."""
-        if self.log.truncations != self._truncations:
+        if self.log.state.truncations != self._truncations:
             # what was cut off may have been copied, and written anew since
-            self._truncations = self.log.truncations
+            self._truncations = self.log.state.truncations
             stale, self._copied = list(self._copied), {}
         else:
             stale = []
         sizes: dict[str, int] = {}
-        for segment in self.log.segments:
+        for segment in self.log.segments.ordered:
             for path in segment.files():
                 size = segment.size if path == segment.path else _size_of(path)
                 if size is not None:

@@ -1,8 +1,7 @@
 """The log of one partition: an ordered run of segments, appended to at the end and dropped from at the start.
 
 Synchronous, and told the time by its caller. One thread appends, reads, truncates and deletes; `flush` and
-`remove_deleted_files`, which wait for the disk, may run in another beside it. Reading is in `readable_log`, flushing in
-`flushed_log`.
+`remove_deleted_files`, which wait for the disk, may run in another beside it.
 """
 
 import logging
@@ -15,14 +14,17 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.atomic_file import sync_directory
 from headrace.storage.files.checkpoint import CorruptCheckpointError
 from headrace.storage.log.config import LogConfig
-from headrace.storage.log.flushed_log import FlushedLog
+from headrace.storage.log.flusher import LogFlusher
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
-from headrace.storage.log.leader_epochs import EpochEntry, read_entries
+from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
 from headrace.storage.log.producer_snapshot import remove_stray_snapshots
+from headrace.storage.log.reader import LogReader
 from headrace.storage.log.recovery import Loading, load_segments, remove_segments, remove_unfinished_swaps
 from headrace.storage.log.retention import expired_segments
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
+from headrace.storage.log.segments import Segments
+from headrace.storage.log.state import LogState
 from headrace.storage.log.txn_recovery import restore_transaction_indexes
 from headrace.types import Buffer, TopicPartition
 from headrace.wording import count
@@ -34,21 +36,40 @@ class CleaningAbortedError(Exception):
     """The log is no longer what was compacted: do it again."""
 
 
-class Log(FlushedLog):
-    """Appends and keeps the batches of one partition; what reads them is in `ReadableLog`."""
+class Log:
+    """Appends, truncates, drops, swaps and moves; `reader` reads and `flusher` flushes.
 
-    __slots__ = ("_deleted_files", "is_moving", "keep_bounds")
+    Code that runs for every append or read takes offsets and settings from `state`, without the detour of a property.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_deleted_files",
+        "flusher",
+        "is_moving",
+        "keep_bounds",
+        "leader_epochs",
+        "reader",
+        "segments",
+        "state",
+        "topic_partition",
+    )
 
     def __init__(
         self, directory: Path, topic_partition: TopicPartition, config: LogConfig, epochs: list[EpochEntry], now_ms: int
     ) -> None:
         """Use `open`."""
-        super().__init__(directory, topic_partition, config, epochs, now_ms)
+        self.topic_partition = topic_partition
+        self.state = LogState(directory, topic_partition, config)
+        self.segments: Segments = self.state.segments
+        self.leader_epochs = LeaderEpochs(directory / LEADER_EPOCHS_FILE, epochs, self.state)
+        self.reader = LogReader(self.state)
+        self.flusher = LogFlusher(self.state, self.leader_epochs, now_ms)
         self._deleted_files: deque[tuple[int, list[Path]]] = deque()
         self.is_moving = False
         """Whether it is being copied to another log directory; it is not compacted meanwhile."""
         self.keep_bounds: Callable[[Log], None] = _keep_nothing
-        """Writes the recovery point and the log start offset down before what lies behind them changes."""
+        """Writes the recovery point and the log start offset to the disk before later data is rewritten."""
 
     @classmethod
     def open(
@@ -78,7 +99,7 @@ class Log(FlushedLog):
             entries = []
         self = cls(directory, topic_partition, config, entries, now_ms)
         try:
-            ordered, self.log_end_offset = load_segments(
+            ordered, end_offset = load_segments(
                 Loading(
                     directory=directory,
                     config=config,
@@ -92,17 +113,38 @@ class Log(FlushedLog):
                 self.leader_epochs,
             )
             restore_transaction_indexes(directory, ordered)
-            self._segments.replace(ordered)
-            self.log_start_offset = max(log_start_offset, self._segments.first_offset)
-            self.recovery_point = self.log_end_offset if clean_shutdown else min(recovery_point, self.log_end_offset)
-            self._kept_recovery_point = max(recovery_point, self.recovery_point)
-            self.leader_epochs.complete(self.headers(self._segments.first_offset), self.log_start_offset)
-            self.leader_epochs.truncate_from_end(self.log_end_offset)
-            self.leader_epochs.truncate_from_start(self.log_start_offset)
-            remove_stray_snapshots(directory, [segment.base_offset for segment in ordered], self.log_end_offset)
+            state = self.state
+            self.segments.replace(ordered)
+            state.log_end_offset = end_offset
+            state.log_start_offset = max(log_start_offset, self.segments.first_offset)
+            self.flusher.start_at(end_offset if clean_shutdown else min(recovery_point, end_offset), recovery_point)
+            self.leader_epochs.complete(self.segments.headers(self.segments.first_offset), state.log_start_offset)
+            self.leader_epochs.truncate_from_end(end_offset)
+            self.leader_epochs.truncate_from_start(state.log_start_offset)
+            remove_stray_snapshots(directory, [segment.base_offset for segment in ordered], end_offset)
         except OSError as error:
-            raise self._storage_error("open", error) from error
+            raise self.state.storage_error("open", error) from error
         return self
+
+    @property
+    def directory(self) -> Path:
+        return self.state.directory
+
+    @property
+    def config(self) -> LogConfig:
+        return self.state.config
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.state.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.state.log_end_offset
+
+    def configure(self, config: LogConfig) -> None:
+        """Use `config` from now on."""
+        self.state.config = config
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -127,8 +169,9 @@ class Log(FlushedLog):
         has `max_timestamp`: of a batch, not of the record inside it. All or nothing: raises
         KafkaError(kafka_storage_error) with the log as it was.
         """
-        segment = self._segments.ordered[-1]
-        config = self.config
+        state = self.state
+        segment = state.segments.ordered[-1]
+        config = state.config
         try:
             rolls = segment.should_roll(size, last_offset, max_timestamp, config, now_ms)
             if rolls:
@@ -140,37 +183,37 @@ class Log(FlushedLog):
                 buffers, size, first_last_offset, max_timestamp, offset_of_max_timestamp, config.index_interval_bytes
             )
         except OSError as error:
-            raise self._storage_error(f"append {size} bytes to", error) from error
-        self._segments.appended(base_offset, segment, position)
-        self.log_end_offset = last_offset + 1
+            raise state.storage_error(f"append {size} bytes to", error) from error
+        state.segments.appended(base_offset, segment, position)
+        state.log_end_offset = last_offset + 1
         return rolls
 
     def stays_in_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether the active segment, which has a batch already, takes `size` bytes of batches up to `last_offset`."""
-        segment = self._segments.ordered[-1]
-        return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.config, now_ms)
+        segment = self.segments.ordered[-1]
+        return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.state.config, now_ms)
 
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment at the log end offset; an empty active one serves as it is."""
-        if not self.active_segment.size:
-            return self.active_segment
+        if not self.segments.active.size:
+            return self.segments.active
         try:
             return self._roll_to(self.log_end_offset, now_ms)
         except OSError as error:
-            raise self._storage_error("roll", error) from error
+            raise self.state.storage_error("roll", error) from error
 
     def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
-        *older, active = self._segments.ordered
+        *older, active = self.segments.ordered
         active.seal()
-        self._note_rolled(active)
+        self.flusher.rolled(active)
         segment = Segment.create(self.directory, base_offset, now_ms=now_ms, config=self.config)
-        self._new_names = True
+        self.flusher.files_created()
         if active.size:
-            self._segments.replace([*older, active, segment])
+            self.segments.replace([*older, active, segment])
         else:
             # nothing of the empty segment is worth keeping, and its name says an offset it will never hold
             _unlink(active.mark_deleted())
-            self._segments.replace([*older, segment])
+            self.segments.replace([*older, segment])
         return segment
 
     # -- dropping ------------------------------------------------------------------------------------------------------
@@ -182,50 +225,52 @@ class Log(FlushedLog):
         """
         if offset >= self.log_end_offset:
             return
-        if offset < self._segments.first_offset:
+        if offset < self.segments.first_offset:
             self.truncate_fully_and_start_at(offset)
             return
         try:
             self._begin_truncation(offset)
-            kept = self._segments.floor(offset) + 1
-            remove_segments(self.directory, self._segments.ordered[kept:])
-            self._segments.replace(self._segments.ordered[:kept])
-            end_offset = self.active_segment.truncate(offset)
+            kept = self.segments.floor(offset) + 1
+            remove_segments(self.directory, self.segments.ordered[kept:])
+            self.segments.replace(self.segments.ordered[:kept])
+            end_offset = self.segments.active.truncate(offset)
             # what was cut off must not come back with a power failure, behind what is written next
-            self.active_segment.file.sync()
+            self.segments.active.file.sync()
             self._end_at(end_offset)
         except OSError as error:
-            raise self._storage_error("truncate", error) from error
+            raise self.state.storage_error("truncate", error) from error
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and go on at `offset`. Raises KafkaError(kafka_storage_error)."""
         try:
-            self._begin_truncation(min(offset, self._segments.first_offset))
-            remove_segments(self.directory, self._segments.ordered)
-            now_ms = self.active_segment.created_ms
-            self._segments.replace([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
+            self._begin_truncation(min(offset, self.segments.first_offset))
+            remove_segments(self.directory, self.segments.ordered)
+            now_ms = self.segments.active.created_ms
+            self.segments.replace([Segment.create(self.directory, offset, now_ms=now_ms, config=self.config)])
             sync_directory(self.directory)
             self.leader_epochs.clear()
-            self.log_start_offset = offset
+            self.state.log_start_offset = offset
             self._end_at(offset)
         except OSError as error:
-            raise self._storage_error("truncate", error) from error
+            raise self.state.storage_error("truncate", error) from error
 
     def _begin_truncation(self, offset: int) -> None:
-        self._truncations += 1
-        remove_unfinished_swaps(self.directory)
-        if offset < self.recovery_point:
-            # a recovery that trusts what lies before the old one would trust what is written anew
-            self.recovery_point = offset
-            self.log_start_offset = min(self.log_start_offset, offset)
+        state = self.state
+        state.truncations += 1
+        remove_unfinished_swaps(state.directory)
+        if offset < self.flusher.recovery_point:
+            # a recovery that trusts what lies before the old one would trust what is written again
+            self.flusher.truncated_to(offset)
+            state.log_start_offset = min(state.log_start_offset, offset)
             self.keep_bounds(self)
 
     def _end_at(self, offset: int) -> None:
-        self.log_end_offset = offset
-        self.recovery_point = min(self.recovery_point, offset)
-        self.log_start_offset = min(self.log_start_offset, offset)
+        state = self.state
+        state.log_end_offset = offset
+        self.flusher.truncated_to(offset)
+        state.log_start_offset = min(state.log_start_offset, offset)
         self.leader_epochs.truncate_from_end(offset)
-        remove_stray_snapshots(self.directory, [segment.base_offset for segment in self._segments.ordered], offset)
+        remove_stray_snapshots(self.directory, [segment.base_offset for segment in self.segments.ordered], offset)
 
     def advance_log_start(self, offset: int) -> None:
         """Hide what is before `offset` (DeleteRecords); retention removes segments that are hidden as a whole.
@@ -238,7 +283,7 @@ class Log(FlushedLog):
                 f"{self.topic_partition} ends at offset {self.log_end_offset}; it cannot start at {offset}",
             )
         if offset > self.log_start_offset:
-            self.log_start_offset = offset
+            self.state.log_start_offset = offset
             self.leader_epochs.truncate_from_start(offset)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
@@ -248,20 +293,20 @@ class Log(FlushedLog):
         """
         try:
             doomed = expired_segments(
-                self._segments.ordered, self.config, now_ms, high_watermark, self.log_start_offset, self.log_end_offset
+                self.segments.ordered, self.config, now_ms, high_watermark, self.log_start_offset, self.log_end_offset
             )
             if not doomed:
                 return 0
-            if len(doomed) == len(self._segments.ordered):
+            if len(doomed) == len(self.segments.ordered):
                 self._roll_to(self.log_end_offset, now_ms)
-            self._segments.replace(self._segments.ordered[len(doomed) :])
-            self.advance_log_start(self._segments.first_offset)
+            self.segments.replace(self.segments.ordered[len(doomed) :])
+            self.advance_log_start(self.segments.first_offset)
             files = [path for segment in doomed for path in segment.mark_deleted()]
             self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
             for segment in doomed:
                 segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
         except OSError as error:
-            raise self._storage_error("delete old segments of", error) from error
+            raise self.state.storage_error("delete old segments of", error) from error
         log.info(
             "%s: removed %s, the log starts at offset %d",
             self.topic_partition,
@@ -282,7 +327,7 @@ class Log(FlushedLog):
             self._check_swap(old, cleaned)
             cleaned.change_suffix(SWAP_SUFFIX)
         except OSError as error:
-            raise self._storage_error("compact", error) from error
+            raise self.state.storage_error("compact", error) from error
 
     def finish_swap(self, old: Sequence[Segment], cleaned: Segment, now_ms: int) -> None:
         """Put the `.swap` segment in the place of `old`; readers go on with what they have in hand.
@@ -294,10 +339,10 @@ class Log(FlushedLog):
             files = [path for segment in old for path in segment.mark_deleted()]
             cleaned.change_suffix("")
         except OSError as error:
-            raise self._storage_error("compact", error) from error
+            raise self.state.storage_error("compact", error) from error
         self._deleted_files.append((now_ms + self.config.file_delete_delay_ms, files))
-        ordered = self._segments.ordered
-        self._segments.replace([*ordered[:place], cleaned, *ordered[place + len(old) :]])
+        ordered = self.segments.ordered
+        self.segments.replace([*ordered[:place], cleaned, *ordered[place + len(old) :]])
         for segment in old[1:]:
             segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
 
@@ -306,7 +351,7 @@ class Log(FlushedLog):
         if self.is_moving:
             _unlink(cleaned.files())
             raise CleaningAbortedError(f"{self.topic_partition} is being moved to another log directory")
-        ordered = self._segments.ordered
+        ordered = self.segments.ordered
         place = next((place for place, each in enumerate(ordered) if each is old[0]), -1)
         whole = place >= 0 and all(each is other for each, other in zip_longest(old, ordered[place : place + len(old)]))
         if not whole or ordered[-1] is old[-1] or not cleaned.path.exists():
@@ -334,29 +379,28 @@ class Log(FlushedLog):
     def close(self) -> None:
         """Finish the files and bring them to the disk. Raises KafkaError(kafka_storage_error)."""
         try:
-            self.active_segment.seal()
-            self.flush()
-            self.active_segment.sync_indexes()
+            self.segments.active.seal()
+            self.flusher.flush()
+            self.segments.active.sync_indexes()
         except OSError as error:
-            raise self._storage_error("close", error) from error
-        self._segments.replace([])
+            raise self.state.storage_error("close", error) from error
+        self.segments.replace([])
 
     def switch_to(self, directory: Path, from_parent: Path) -> None:
         """Go on in `directory`, which has the same content; the old one, in `from_parent`, has been given up."""
         # a flush that is under way in another thread syncs the old files
-        self._truncations += 1
-        self._moved_from = from_parent
-        self._new_names = True
+        self.state.truncations += 1
+        self.flusher.switched(from_parent)
         self._deleted_files.clear()
         self.move(directory)
-        for segment in self._segments.ordered:
+        for segment in self.segments.ordered:
             segment.close_file()
 
     def move(self, directory: Path) -> None:
         """The directory has been renamed to `directory`."""
-        self.directory = directory
+        self.state.directory = directory
         self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
-        for segment in self._segments.ordered:
+        for segment in self.segments.ordered:
             segment.move(directory)
         self._deleted_files = deque(
             (due, [directory / path.name for path in files]) for due, files in self._deleted_files

@@ -15,6 +15,7 @@ _CACHED_POSITIONS: Final = 64
 class Segments:
     """At least one segment, ascending by base offset; the last one is appended to.
 
+    The list `ordered` is replaced and never changed, so that other threads may iterate over it.
     Remembers where sequential readers will go on, so that they are spared the index and the walk from its entry.
     """
 
@@ -35,8 +36,19 @@ class Segments:
         return self._bases[0]
 
     @property
+    def active(self) -> Segment:
+        """The one that is appended to."""
+        return self.ordered[-1]
+
+    @property
     def active_base_offset(self) -> int:
+        """Changes when the log rolls, and producer state is worth a snapshot."""
         return self._bases[-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments, without their indexes."""
+        return sum(segment.size for segment in self.ordered)
 
     def floor(self, offset: int) -> int:
         """Place of the segment that `offset` belongs to; the first one for an offset before it."""

@@ -1,11 +1,10 @@
-"""What of the log of one partition is on the disk: the recovery point, and the flushes that move it.
+"""Brings the log of one partition to the disk, and knows how far it is there: the recovery point.
 
 A flush waits for the disk, and may run in another thread beside the one that appends.
 """
 
 import errno
 import logging
-import weakref
 from itertools import zip_longest
 from pathlib import Path
 from threading import Lock
@@ -13,12 +12,9 @@ from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.atomic_file import sync_directory, sync_file
-from headrace.storage.log.config import LogConfig
-from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
-from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs
-from headrace.storage.log.readable_log import ReadableLog
+from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.segment import Segment
-from headrace.types import TopicPartition
+from headrace.storage.log.state import LogState
 
 _NOT_THE_DISK: Final = (errno.ENOENT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """A flush that fails so may be tried again: the log is just being deleted, or a file could not be opened."""
@@ -26,48 +22,70 @@ _NOT_THE_DISK: Final = (errno.ENOENT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 log = logging.getLogger(__name__)
 
 
-class FlushedLog(ReadableLog):
-    """A log that is brought to the disk: everything before its recovery point is there.
-
-    `config` may be replaced at any time.
-    """
+class LogFlusher:
+    """Flushes a log; everything before `recovery_point` is on the disk. Only the flusher moves that."""
 
     __slots__ = (
         "_flushing",
         "_kept_recovery_point",
         "_last_flush_ms",
+        "_leader_epochs",
         "_moved_from",
         "_new_names",
         "_rolled",
-        "_truncations",
-        "config",
+        "_state",
         "flush_failure",
-        "leader_epochs",
         "recovery_point",
     )
 
-    def __init__(
-        self, directory: Path, topic_partition: TopicPartition, config: LogConfig, epochs: list[EpochEntry], now_ms: int
-    ) -> None:
-        super().__init__(directory, topic_partition)
-        self.config = config
-        self.recovery_point = 0
-        # a weak reference, because a cycle would keep the files of a deleted log open until the next collection
-        self.leader_epochs = LeaderEpochs(directory / LEADER_EPOCHS_FILE, epochs, weakref.proxy(self))
+    def __init__(self, state: LogState, leader_epochs: LeaderEpochs, now_ms: int) -> None:
+        self._state = state
+        self._leader_epochs = leader_epochs
         self._last_flush_ms = now_ms
-        self._truncations = 0
         self._flushing = Lock()
         self._new_names = True
         self._rolled: list[Segment] = []
         self._kept_recovery_point = 0
-        self.flush_failure: str | None = None
-        """Why the log cannot be used any more: what an fsync failed to write, the next one does not try again."""
         self._moved_from: Path | None = None
+        self.recovery_point = 0
+        self.flush_failure: str | None = None
+        """Why the log cannot be used any more: a second fsync would not write what the first one failed to write."""
 
-    @property
-    def truncations(self) -> int:
-        """How often the log was truncated since it was opened."""
-        return self._truncations
+    # -- what the log does, which moves the recovery point or leaves something to flush --------------------------------
+
+    def start_at(self, recovery_point: int, kept: int) -> None:
+        """The log has been opened: it is on the disk before `recovery_point`; a checkpoint said `kept`."""
+        self.recovery_point = recovery_point
+        self._kept_recovery_point = max(kept, recovery_point)
+
+    def truncated_to(self, offset: int) -> None:
+        """The log has nothing from `offset` on any more."""
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def rolled(self, active: Segment) -> None:
+        """`active` is appended to no more: it waits for the next flush if a recovery would look into it anyway.
+
+        Raises OSError.
+        """
+        end_offset = self._state.log_end_offset
+        if self.recovery_point >= end_offset:
+            # no flush will come to this segment by itself any more
+            if self._kept_recovery_point < end_offset:
+                self._rolled.append(active)
+            else:  # and recovery would not look into it
+                active.file.sync()
+                active.sync_indexes()
+
+    def files_created(self) -> None:
+        """The directory has names that are not on the disk yet."""
+        self._new_names = True
+
+    def switched(self, from_parent: Path) -> None:
+        """The log goes on in another directory; the old one was in `from_parent`."""
+        self._moved_from = from_parent
+        self._new_names = True
+
+    # -- flushing ------------------------------------------------------------------------------------------------------
 
     @property
     def recovery_point_to_keep(self) -> int:
@@ -78,8 +96,8 @@ class FlushedLog(ReadableLog):
         kept = self.recovery_point
         if self._rolled:
             kept = min(kept, self._rolled[0].base_offset)
-        elif self._segments.ordered:  # otherwise it is closed, with its indexes
-            kept = min(kept, max(self._segments.active_base_offset, self.log_end_offset - 1))
+        elif self._state.segments.ordered:  # otherwise it is closed, with its indexes
+            kept = min(kept, max(self._state.segments.active_base_offset, self._state.log_end_offset - 1))
         self._kept_recovery_point = max(self._kept_recovery_point, kept)
         return kept
 
@@ -90,17 +108,16 @@ class FlushedLog(ReadableLog):
 
     def flush_due(self, now_ms: int) -> bool:
         """Whether `flush.messages` or `flush.ms` asks for a flush."""
-        unflushed = self.log_end_offset - self.recovery_point
-        return unflushed > 0 and (
-            unflushed >= self.config.flush_messages or now_ms - self._last_flush_ms >= self.config.flush_ms
-        )
+        config = self._state.config
+        unflushed = self._state.log_end_offset - self.recovery_point
+        return unflushed > 0 and (unflushed >= config.flush_messages or now_ms - self._last_flush_ms >= config.flush_ms)
 
     def flush(self, now_ms: int | None = None, *, upto: int | None = None) -> None:
         """Bring records to the disk, all or those before `upto`, and move the recovery point there.
 
         May run beside appends. Raises KafkaError(kafka_storage_error).
         """
-        end = self.log_end_offset if upto is None else upto
+        end = self._state.log_end_offset if upto is None else upto
         if now_ms is not None:
             self._last_flush_ms = now_ms
         if end > self.recovery_point or self._rolled:
@@ -110,8 +127,9 @@ class FlushedLog(ReadableLog):
     def _flush(self, end: int) -> None:
         if self.flush_failure is not None:
             raise KafkaError(ErrorCode.kafka_storage_error, self.flush_failure)
-        truncations = self._truncations
-        segments = self._segments.ordered
+        state = self._state
+        truncations = state.truncations
+        segments = state.segments.ordered
         try:
             self.keep_switch()
             while self._rolled:
@@ -123,20 +141,20 @@ class FlushedLog(ReadableLog):
                 if next_segment is not None and next_segment.base_offset <= self.recovery_point:
                     continue
                 self._sync_segment(segment, active=segment is segments[-1])
-            self.leader_epochs.sync()
+            self._leader_epochs.sync()
             if self._new_names:
                 self._new_names = False
                 try:
-                    sync_directory(self.directory)
+                    sync_directory(state.directory)
                 except OSError:
                     self._new_names = True
                     raise
-            if truncations == self._truncations:
+            if truncations == state.truncations:
                 self.recovery_point = max(self.recovery_point, end)
-            if segments[-1] is not self._segments.ordered[-1]:
+            if segments[-1] is not state.segments.active:
                 self._sync_segment(segments[-1], active=False)  # it was rolled meanwhile, when this flush was not over
         except OSError as error:
-            failed = self._storage_error("flush", error)
+            failed = state.storage_error("flush", error)
             if error.errno not in _NOT_THE_DISK:
                 self.flush_failure = str(failed)
             raise failed from error
@@ -149,23 +167,13 @@ class FlushedLog(ReadableLog):
             if segment.txn_index.path.exists():
                 sync_file(segment.txn_index.path)
         except FileNotFoundError:
-            if segment in self._segments.ordered:
+            if segment in self._state.segments.ordered:
                 raise
             log.debug("%s was dropped while it was being flushed", segment.path)
 
     def flush_rolled(self) -> None:
         """Bring the segments that are not appended to any more to the disk. May run beside appends."""
-        self.flush(upto=self._segments.active_base_offset)
-
-    def _note_rolled(self, active: Segment) -> None:
-        """`active` is appended to no more: it waits for the next flush where a recovery would look into it anyway."""
-        if self.recovery_point >= self.log_end_offset:
-            # no flush will come to this segment by itself any more
-            if self._kept_recovery_point < self.log_end_offset:
-                self._rolled.append(active)
-            else:  # and recovery would not look into it
-                active.file.sync()
-                active.sync_indexes()
+        self.flush(upto=self._state.segments.active_base_offset)
 
     def keep_switch(self) -> None:
         """Let no power failure bring the log back to where it was before `switch_to`. Raises OSError."""

@@ -1,0 +1,115 @@
+"""Reads the log of one partition: by offset, by timestamp, and as the headers of its batches."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.index import CorruptIndexError
+from headrace.storage.log.segment import Segment
+from headrace.storage.log.state import LogState
+from headrace.storage.log.timestamps import max_timestamp, offset_for_timestamp
+from headrace.storage.log.txn_index import AbortedTransaction
+
+_T = TypeVar("_T")
+_ATTEMPTS: Final = 5
+_PAUSE_S: Final = 0.005
+
+
+class LogReader:
+    """Reads between the bounds of a log; changes nothing but the positions that its segments remember."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def read(self, offset: int, max_bytes: int, *, upto_offset: int, min_one_batch: bool = True) -> FileSlice | None:
+        """A region of one segment file, from the batch that holds `offset` up to at most the one with `upto_offset`.
+
+        At most `max_bytes` long, in which case the last batch may be cut off; but at least one batch with
+        `min_one_batch`, and nothing instead of less than one without. None when there is nothing to read.
+        Raises KafkaError: offset_out_of_range, kafka_storage_error.
+        """
+        state = self._state
+        if not state.log_start_offset <= offset <= state.log_end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"offset {offset} of {state.topic_partition} is not within the log, "
+                f"{state.log_start_offset} to {state.log_end_offset}",
+            )
+        upto_offset = min(upto_offset, state.log_end_offset)
+        if offset >= upto_offset:
+            return None
+        try:
+            found = state.segments.locate(offset)
+            if found is None:
+                return None
+            segment, position = found
+            available = self._limit_in(segment, upto_offset) - position
+            size = min(available, max_bytes)
+            if size < available:
+                _, header = next(segment.headers(position))
+                if size < header.size:
+                    size = header.size if min_one_batch else 0
+            if size <= 0 or size > available:
+                return None
+            return FileSlice(segment.file, position, size)
+        except OSError as error:
+            raise state.storage_error("read", error) from error
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        """Timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms.
+
+        May run in a thread. Raises KafkaError: corrupt_message, kafka_storage_error.
+        """
+        start = self._state.log_start_offset
+        return self._look_up(lambda segments: offset_for_timestamp(segments, timestamp, start))
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The largest timestamp in the log, in ms, and the offset of the first record that has it (KIP-734).
+
+        May run in a thread. Raises as `offset_for_timestamp` does.
+        """
+        return self._look_up(max_timestamp)
+
+    def _look_up(self, look: Callable[[Sequence[Segment]], _T]) -> _T:
+        state = self._state
+        attempts = _ATTEMPTS
+        while True:
+            segments = state.segments.ordered
+            try:
+                return look(segments)
+            except (OSError, KafkaError, CorruptIndexError) as error:
+                # A thread may find files renamed, replaced or removed on the way; another look finds others.
+                attempts -= 1
+                time.sleep(_PAUSE_S)
+                if attempts and (state.segments.ordered is not segments or isinstance(error, FileNotFoundError)):
+                    continue
+                if isinstance(error, OSError):
+                    raise state.storage_error("read", error) from error
+                if isinstance(error, CorruptIndexError):
+                    raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+                raise
+
+    def aborted_transactions(self, offset: int, part: FileSlice) -> list[AbortedTransaction]:
+        """What a reader of committed records, who is given `part` for `offset`, has to leave out (KIP-98).
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        state = self._state
+        try:
+            return state.segments.aborted_transactions(offset, part, state.log_end_offset)
+        except OSError as error:
+            raise state.storage_error("read transactions of", error) from error
+
+    def _limit_in(self, segment: Segment, upto_offset: int) -> int:
+        """The position in `segment` that a reader up to `upto_offset` must not pass."""
+        state = self._state
+        if upto_offset >= state.log_end_offset:
+            if segment is state.segments.ordered[-1]:
+                state.segments.remember(upto_offset, segment, segment.size)
+            return segment.size
+        found = state.segments.locate(upto_offset)
+        return found[1] if found is not None and found[0] is segment else segment.size
