@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from headrace.broker import left_transactions
 from headrace.errors import KafkaError
-from headrace.storage.dirs.meta_properties import text_to_id
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey, versions
+from headrace.wire.ids import text_to_id
 from headrace.wire.records import RecordData, batch_headers, build_batch
 from tests.adoption.history import (
     TOPICS,

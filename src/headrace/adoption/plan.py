@@ -26,6 +26,7 @@ from headrace.cluster.topic_changes import internal_topic, new_topic_id, topic_n
 from headrace.config import BrokerConfig, ConfigError, check_dynamic, parse_topic_overrides
 from headrace.config.group import parse_client_metrics, parse_group_overrides
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.ids import id_to_text
 from headrace.wording import count
 
 PARTIAL: Final = "headrace.adopt.partial"
@@ -244,7 +245,7 @@ def _check_replicas(
     for name, directory in missing:
         if directory is not None and directory not in directory_ids:
             raise _refused(
-                f"{name} is in the log directory with id {znodes.encode_id(directory)} (see directory.id in "
+                f"{name} is in the log directory with id {id_to_text(directory)} (see directory.id in "
                 "meta.properties), which is not among log.dirs. Name all directories that the broker had"
             )
     if missing and not config.headrace_adopt_partial:

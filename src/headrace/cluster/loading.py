@@ -21,6 +21,7 @@ from headrace.cluster.image import (
     TopicImage,
 )
 from headrace.cluster.store import Create, MalformedNode, MetadataStore, Node, Operation
+from headrace.wire.ids import new_id
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ async def _load_topics(store: MetadataStore) -> list[TopicImage]:
         topic_id, replicas = decoded(znodes.topic_path(name), znodes.decode_topic, node.data)
         if topic_id is None:
             # Written by something older than topic ids (KIP-516): give it one, as Kafka's controller does.
-            topic_id = uuid.uuid4()
+            topic_id = new_id()
             await store.set(znodes.topic_path(name), znodes.encode_topic(topic_id, replicas), node.version)
         assignments.append((name, topic_id, replicas))
     paths = [znodes.state_path(name, partition) for name, _, replicas in assignments for partition in replicas]

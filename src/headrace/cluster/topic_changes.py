@@ -23,6 +23,7 @@ from headrace.cluster.placement import check_manual, place
 from headrace.cluster.store import Create, Delete, Operation, Set
 from headrace.config import BrokerConfig, ConfigError, parse_topic_overrides
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.ids import new_id
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 MAX_RECORDS_PER_REQUEST: Final = 10_000
@@ -312,7 +313,7 @@ def _manual_replicas(image: MetadataImage, new: NewTopic) -> list[tuple[int, ...
 def new_topic_id(taken: Container[uuid.UUID]) -> uuid.UUID:
     """A random id, not among those `taken` nor reserved, that does not print with a leading hyphen (as Kafka's)."""
     while True:
-        topic_id = uuid.uuid4()
+        topic_id = new_id()
         if topic_id not in _RESERVED_IDS and topic_id not in taken and topic_id.bytes[0] >> 2 != 62:
             return topic_id
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headrace.cluster.image import BrokerImage, ConfigResource, Endpoint, PartitionImage
+from headrace.wire.ids import id_to_text, text_to_id
 
 CLUSTER_ID: Final = "/cluster/id"
 BROKER_IDS: Final = "/brokers/ids"
@@ -93,15 +93,6 @@ def decode_cluster_id(data: bytes) -> str:
     return str(_decode(data)["id"])
 
 
-def encode_id(topic_id: uuid.UUID) -> str:
-    """A UUID in the 22 URL-safe base64 characters that Kafka prints."""
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
-def decode_id(text: str) -> uuid.UUID:
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-
-
 def encode_broker(broker: BrokerImage, timestamp_ms: int) -> bytes:
     plain = next((endpoint for endpoint in broker.endpoints if endpoint.security_protocol == "PLAINTEXT"), None)
     value: dict[str, object] = {
@@ -143,7 +134,7 @@ def encode_topic(topic_id: uuid.UUID, replicas: Mapping[int, Sequence[int]]) -> 
         {
             "removing_replicas": {},
             "partitions": {str(partition): list(brokers) for partition, brokers in replicas.items()},
-            "topic_id": encode_id(topic_id),
+            "topic_id": id_to_text(topic_id),
             "adding_replicas": {},
             "version": 3,
         }
@@ -154,7 +145,7 @@ def decode_topic(data: bytes) -> tuple[uuid.UUID | None, dict[int, tuple[int, ..
     value = _decode(data)
     replicas = {int(partition): tuple(brokers) for partition, brokers in value["partitions"].items()}
     topic_id = value.get("topic_id")
-    return (decode_id(topic_id) if topic_id else None), dict(sorted(replicas.items()))
+    return (text_to_id(topic_id) if topic_id else None), dict(sorted(replicas.items()))
 
 
 def encode_state(partition: PartitionImage, controller_epoch: int) -> bytes:

@@ -21,13 +21,10 @@ from headrace.storage.log.open_transactions import OpenTransactions
 from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
+from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, build_batch
 
 _PLACED = struct.Struct(">qii")
-_MARKER_KEY = struct.Struct(">hh")
-"""Version, and 0 for an abort or 1 for a commit."""
-_MARKER_VALUE = struct.Struct(">hi")
-"""Version and coordinator epoch."""
 _PLACED_SIZE: Final = 16
 """The leading bytes of a batch that its leader writes: base offset, length, leader epoch; the checksum covers none."""
 
@@ -302,9 +299,9 @@ class Partition:
         """Append the marker that ends an open transaction (KIP-98). Raises KafkaError(kafka_storage_error)."""
         log = self.log
         offset = log.log_end_offset
-        key = _MARKER_KEY.pack(0, commit)
+        key, value = encode_marker(Marker.COMMIT if commit else Marker.ABORT, coordinator_epoch=0)
         batch = build_batch(
-            [RecordData(key, _MARKER_VALUE.pack(0, 0), now_ms)],
+            [RecordData(key, value, now_ms)],
             base_offset=offset,
             leader_epoch=self.leader_epoch,
             producer_id=producer_id,

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header
 from headrace.wire.compression import Codec
+from headrace.wire.control import Marker
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.coordinator.driver import subscription
 from tests.unit.coordinator.fake_loop import FakeLoop, Reply
@@ -408,19 +410,24 @@ def offset_batch(offset: int, *, producer_id: int = -1, attributes: int = 0) -> 
     return build_batch([RecordData(key, value, 0)], producer_id=producer_id, attributes=attributes)
 
 
-def marker(producer_id: int, *, commit: bool) -> bytes:
-    key = b"\x00\x00\x00" + (b"\x01" if commit else b"\x00")
+def control_batch(producer_id: int, kind: int) -> bytes:
     return build_batch(
-        [RecordData(key, b"\x00\x00\x00\x00\x00\x00", 0)],
+        [RecordData(pack(">hh", 0, kind), bytes(6), 0)],
         producer_id=producer_id,
         attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
     )
 
 
-@pytest.mark.parametrize(("commit", "expected"), [(True, 9), (False, None)])
-def test_transactional_offsets_in_a_log_that_kafka_wrote_are_understood(commit: bool, expected: int | None) -> None:
+@pytest.mark.parametrize(("marker", "expected"), [(Marker.COMMIT, 9), (Marker.ABORT, None)])
+def test_transactional_offsets_in_a_log_that_kafka_wrote_are_understood(marker: Marker, expected: int | None) -> None:
     batch = offset_batch(9, producer_id=4, attributes=TRANSACTIONAL_FLAG)
-    assert World(MemoryLog([batch, marker(4, commit=commit)])).offset() == expected
+    assert World(MemoryLog([batch, control_batch(4, marker)])).offset() == expected
+
+
+def test_a_control_record_of_another_type_ends_no_transaction() -> None:
+    batch = offset_batch(9, producer_id=4, attributes=TRANSACTIONAL_FLAG)
+    other = control_batch(4, 6)
+    assert World(MemoryLog([batch, other, control_batch(4, Marker.COMMIT)])).offset() == 9
 
 
 def test_a_partition_that_kafka_wrote_is_read() -> None:

@@ -9,10 +9,7 @@ import pytest
 from headrace.errors import KafkaError
 from headrace.storage.dirs.meta_properties import (
     MetaProperties,
-    id_to_text,
-    new_id,
     read_meta_properties,
-    text_to_id,
     write_meta_properties,
 )
 from headrace.storage.dirs.partition_metadata import read_topic_id, write_topic_id
@@ -29,6 +26,7 @@ from headrace.storage.log.producer_snapshot import (
 )
 from headrace.storage.log.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import TopicPartition
+from headrace.wire.ids import id_to_text, new_id, text_to_id
 
 TOPIC_ID = UUID("4f1c8f0e-6a1e-4c3b-9d54-0123456789ab")
 

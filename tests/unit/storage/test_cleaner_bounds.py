@@ -13,6 +13,7 @@ from headrace.storage.cleaner.job import CleaningJob, SourceSegment
 from headrace.storage.log.txn_index import AbortedTransaction, TransactionIndex
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header, seal
 from headrace.wire.compression import Codec
+from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, assemble, build_batch, iter_records
 from tests.unit.storage.logs import NOW
 
@@ -45,7 +46,7 @@ def _aborted(offset: int, body: bytes) -> bytes:
 
 
 def _marker(offset: int, kind: int, records: int = 1) -> bytes:
-    key, value = pack(">hh", 0, kind), pack(">hi", 0, 5)
+    key, value = encode_marker(Marker(kind), 5)
     flags = TRANSACTIONAL_FLAG | CONTROL_FLAG
     return _batch(offset, *[(key, value)] * records, producer_id=PRODUCER, producer_epoch=0, attributes=flags)
 

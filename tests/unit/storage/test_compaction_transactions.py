@@ -1,13 +1,13 @@
 """Of transactions, compaction keeps what consumers of committed records need, and in the end nothing else."""
 
 from pathlib import Path
-from struct import pack
 
 import pytest
 
 from headrace.storage.log.producer_snapshot import ProducerEntry
 from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.wire.batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
+from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.storage.compaction import DAY, Table
 from tests.unit.storage.logs import NOW
@@ -32,7 +32,7 @@ class Transactional(Table):
         offset = self.log.log_end_offset
         self.append(
             build_batch(
-                [RecordData(pack(">hh", 0, kind), pack(">hi", 0, 5), NOW)],
+                [RecordData(*encode_marker(Marker(kind), 5), NOW)],
                 base_offset=offset,
                 leader_epoch=0,
                 producer_id=producer_id,

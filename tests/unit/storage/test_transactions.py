@@ -14,6 +14,7 @@ from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.types import TopicPartition
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
+from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.storage.logs import NOW, SMALL, open_log
 
@@ -25,7 +26,7 @@ def put(log: Log, producer_id: int, *, marker: int | None = None, count: int = 1
     if marker is None:
         records = [RecordData(b"k", b"v" * size, NOW)] * count
     else:
-        records = [RecordData(struct.pack(">hh", 0, marker), struct.pack(">hi", 0, 1), NOW)]
+        records = [RecordData(*encode_marker(Marker(marker), 1), NOW)]
     data = build_batch(
         records,
         base_offset=log.log_end_offset,

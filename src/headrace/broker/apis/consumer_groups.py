@@ -1,6 +1,5 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups of the consumer protocol (KIP-848)."""
 
-import base64
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from headrace.server.context import Handler, RequestContext
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+from headrace.wire.ids import id_to_text, new_id
 from headrace.wire.items import made_of
 
 _MEMBER_ID_FROM_CLIENT_SINCE: Final = 1
@@ -143,7 +143,7 @@ def _heartbeat(context: RequestContext, request: Request) -> ConsumerHeartbeat:
         )
     return ConsumerHeartbeat(
         member_id=request.member_id,
-        new_member_id=_new_member_id(),
+        new_member_id=id_to_text(new_id()),
         epoch=request.member_epoch,
         instance_id=request.instance_id,
         rack_id=request.rack_id,
@@ -156,11 +156,6 @@ def _heartbeat(context: RequestContext, request: Request) -> ConsumerHeartbeat:
         owned=owned,
         brings_member_id=context.api_version >= _MEMBER_ID_FROM_CLIENT_SINCE,
     )
-
-
-def _new_member_id() -> str:
-    """As Kafka prints an id: 22 characters of URL-safe base 64."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 def _by_topic(partitions: Iterable[TopicIdPartition]) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ The shell of `machine`. Its callers make one change after the other.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
@@ -17,6 +16,7 @@ from headrace.cluster.image import BrokerImage
 from headrace.cluster.loading import decoded, load_image, missing_nodes
 from headrace.cluster.store import Create, MetadataStore, NodeExists, NoNode, Operation, Set
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.ids import id_to_text, new_id
 
 Deliver: TypeAlias = Callable[[int, Command], Awaitable[None]]
 """Brings a command to a broker; done when the broker has carried it out."""
@@ -111,7 +111,7 @@ class Office:
         while True:
             missing = await missing_nodes(self._store)
             if await self._store.exists(znodes.CLUSTER_ID) is None:
-                cluster_id = suggested or znodes.encode_id(uuid.uuid4())
+                cluster_id = suggested or id_to_text(new_id())
                 missing.append(Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)))
                 missing.extend(founding)
             try:

@@ -7,11 +7,11 @@ from typing import Final, Protocol
 from headrace.errors import KafkaError
 from headrace.types import Buffer
 from headrace.wire.batch import BatchHeader
+from headrace.wire.control import Marker, marker_of
 from headrace.wire.records import batch_headers, records_of, uncompressed_body
 
 log = logging.getLogger(__name__)
 
-_COMMIT_MARKER: Final = 1
 _RECORDS_PER_STEP: Final = 200
 
 
@@ -53,7 +53,6 @@ def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], 
 
 def _end_transaction(state: Loadable, header: BatchHeader, body: bytes) -> None:
     for record in records_of(header, body):
-        # A marker's key is its version and type, both int16.
-        if record.key is not None and len(record.key) >= 4:
-            is_commit = int.from_bytes(record.key[2:4], "big") == _COMMIT_MARKER
-            state.end_transaction(header.producer_id, committed=is_commit)
+        marker = marker_of(record.key)
+        if marker is not None:
+            state.end_transaction(header.producer_id, committed=marker is Marker.COMMIT)

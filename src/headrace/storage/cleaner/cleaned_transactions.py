@@ -4,15 +4,10 @@ Records of an aborted transaction go. Its marker goes when no batch of it is lef
 """
 
 from collections.abc import Iterable
-from struct import Struct
-from typing import Final
 
 from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.wire.batch import BatchHeader
-
-_CONTROL_KEY: Final = Struct(">hh")
-_ABORT: Final = 0
-_COMMIT: Final = 1
+from headrace.wire.control import Marker, marker_of
 
 
 class CleanedTransactions:
@@ -46,15 +41,15 @@ class CleanedTransactions:
         self._begin_up_to(header.last_offset)
         if key is None:
             return True, None
-        kind = _CONTROL_KEY.unpack_from(key)[1]
+        marker = marker_of(key)
         producer_id = header.producer_id
-        if kind == _ABORT:
+        if marker is Marker.ABORT:
             transaction = self._ongoing_aborted.pop(producer_id, None)
             if producer_id in self._seen:
                 self._seen.discard(producer_id)
                 return False, transaction
             return True, None
-        if kind == _COMMIT:
+        if marker is Marker.COMMIT:
             if producer_id in self._ongoing_committed:
                 self._ongoing_committed.discard(producer_id)
                 return False, None

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.log_dir import LogDir
-from headrace.storage.dirs.meta_properties import id_to_text
 from headrace.storage.dirs.partition_dir import (
     DELETE_SUFFIX,
     KRAFT_METADATA,
@@ -30,6 +29,7 @@ from headrace.storage.files.checkpoint import CorruptCheckpointError
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.leader_epochs import UNDEFINED, read_entries
 from headrace.types import TopicPartition
+from headrace.wire.ids import id_to_text
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.dirs.meta_properties import MetaProperties, new_id, read_meta_properties, write_meta_properties
+from headrace.storage.dirs.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from headrace.storage.files.atomic_file import replace_file, sync_directory
 from headrace.storage.files.checkpoint import (
     CLEANER_OFFSET_FILE,
@@ -23,6 +23,7 @@ from headrace.storage.files.checkpoint import (
 )
 from headrace.storage.log.log import Log
 from headrace.types import TopicPartition
+from headrace.wire.ids import new_id
 
 LOCK_FILE: Final = ".lock"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"

@@ -3,35 +3,18 @@
 Version 0 is what a broker with ZooKeeper writes, version 1 (KIP-631) one without; either is read.
 """
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.atomic_file import replace_file
+from headrace.wire.ids import id_to_text, text_to_id
 
 FILE_NAME: Final = "meta.properties"
 _ID_KEY: Final = {0: "broker.id", 1: "node.id"}
-
-
-def id_to_text(identity: UUID) -> str:
-    """Kafka's form of an id: 22 characters of URL-safe base64."""
-    return urlsafe_b64encode(identity.bytes).rstrip(b"=").decode()
-
-
-def text_to_id(text: str) -> UUID:
-    """Raises ValueError."""
-    return UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-
-
-def new_id() -> UUID:
-    """A random id whose text does not begin with a dash, which command lines take for an option."""
-    while id_to_text(identity := uuid4()).startswith("-"):
-        pass
-    return identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from uuid import UUID
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.disk_space import DiskSpace, Marks, Room
 from headrace.storage.dirs.log_dir import NEW_FILE, LogDir
-from headrace.storage.dirs.meta_properties import id_to_text, new_id
 from headrace.storage.files.disk_failures import is_disk_failure, reason_of
+from headrace.wire.ids import id_to_text, new_id
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from typing import Final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.dirs.meta_properties import id_to_text, text_to_id
 from headrace.storage.files.atomic_file import read_file, replace_file
+from headrace.wire.ids import id_to_text, text_to_id
 
 FILE_NAME: Final = "partition.metadata"
 

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from headrace.errors import KafkaError
 from headrace.storage.dirs.meta_properties import FILE_NAME as META_PROPERTIES
-from headrace.storage.dirs.meta_properties import id_to_text
 from headrace.storage.dirs.partition_dir import STRAY_SUFFIX, parse_name, way_back
 from headrace.storage.dirs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from headrace.storage.dirs.partition_metadata import read_topic_id
@@ -31,6 +30,7 @@ from headrace.storage.log.recovery import valid_batches
 from headrace.storage.log.segment import MIN_BATCH_LENGTH, Segment
 from headrace.storage.log.segment_files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_of, segment_file
 from headrace.wire.batch import HEADER_SIZE, MAGIC_V2, batch_crc_ok, parse_header
+from headrace.wire.ids import id_to_text
 
 _NO_LIMIT: Final = 2**63
 _REBUILT: Final = "remove the file while the broker is down; the next start makes it anew"

@@ -2,16 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from struct import Struct
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from headrace.storage.log.producer_snapshot import ProducerEntry
 from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.wire.batch import BatchHeader
-
-_CONTROL_KEY: Final = Struct(">hh")
-_ABORT: Final = 0
-_MARKERS: Final = (_ABORT, 1)
+from headrace.wire.control import Marker, marker_of
 
 
 class OpenTransaction(NamedTuple):
@@ -54,14 +50,14 @@ class OpenTransactions:
 
     def end(self, header: BatchHeader, key: bytes | None) -> AbortedTransaction | None:
         """A control batch, with the key of its record; the transaction that it aborts, if it does and there is one."""
-        kind = _CONTROL_KEY.unpack_from(key)[1] if key is not None and len(key) >= _CONTROL_KEY.size else -1
-        if kind not in _MARKERS:
+        marker = marker_of(key)
+        if marker is None:
             return None
         ended = self._open.pop(header.producer_id, None)
         if ended is None:
             return None
         self._note_first()
-        if kind != _ABORT:
+        if marker is not Marker.ABORT:
             return None
         stable = header.next_offset if self.first_offset is None else self.first_offset
         return AbortedTransaction(header.producer_id, ended.first_offset, header.last_offset, stable)

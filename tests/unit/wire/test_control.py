@@ -1,0 +1,29 @@
+"""End-transaction markers, byte for byte as Kafka writes them."""
+
+import pytest
+
+from headrace.wire.control import Marker, coordinator_epoch_of, encode_marker, marker_of
+
+
+@pytest.mark.parametrize(
+    ("marker", "key"), [(Marker.ABORT, b"\0\0\0\0"), (Marker.COMMIT, b"\0\0\0\1")], ids=["abort", "commit"]
+)
+def test_a_marker_is_encoded_as_kafka_does_and_read_again(marker: Marker, key: bytes) -> None:
+    encoded = encode_marker(marker, 7)
+    assert encoded == (key, b"\0\0\0\0\0\7")
+    assert (marker_of(encoded[0]), coordinator_epoch_of(encoded[1])) == (marker, 7)
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\0\0\0\2", b"\0\0\xff\xff"])
+def test_other_control_records_are_no_markers(key: bytes | None) -> None:
+    assert marker_of(key) is None
+
+
+def test_later_versions_of_a_marker_are_read_by_their_first_fields() -> None:
+    assert marker_of(b"\0\1\0\1more") is Marker.COMMIT
+    assert coordinator_epoch_of(b"\0\1\0\0\0\7\0") == 7
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\0\0\0\0\0"])
+def test_a_value_without_an_epoch_has_epoch_minus_one(value: bytes | None) -> None:
+    assert coordinator_epoch_of(value) == -1
