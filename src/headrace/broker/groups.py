@@ -49,15 +49,6 @@ CONSUMER_APIS: Final = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_D
 _SOON_S: Final = 0.2
 
 
-class _Partitions:
-    """Topics and the partitions that this broker leads, as the history of groups looks at them."""
-
-    def __init__(self, cache: MetadataCache, replicas: ReplicaManager) -> None:
-        self.describe = cache.describe
-        self.partition_count = cache.partition_count
-        self.partition = replicas.find
-
-
 class Groups:
     """What the broker has to do with groups; `start` before anything else, `stop` at the end."""
 
@@ -74,7 +65,7 @@ class Groups:
         history_path: Path,
         opened: Callable[[], None],
     ) -> None:
-        """`opened` is told when the modules have been read and all that stays has been made."""
+        """`partition` finds one that this broker leads; `opened` is called when all modules are loaded."""
         self._config = config
         self._cache = cache
         self._admin = admin
@@ -151,7 +142,7 @@ class Groups:
                 self.configure(resource)
         for partition in self._replicas.partitions():
             self._tell(partition.topic_partition)
-        history.start(coordinator, _Partitions(self._cache, self._replicas))
+        history.start(coordinator, self._topic_table, self._replicas.find)
         self._opened()
         return coordinator
 
@@ -165,8 +156,8 @@ class Groups:
         families: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
             GroupApis(coordinator, self._endpoint, self._create_offsets_topic),
             GroupAdminApis(coordinator),
-            OffsetApis(coordinator, self._cache),
-            ConsumerGroupApis(coordinator, self._cache.topic_name),
+            OffsetApis(coordinator, self._topic_table),
+            ConsumerGroupApis(coordinator, self._topic_table),
         ]
         for family in families:
             self._handlers.update(durable(family.routes(), self._group_commit))

@@ -1,6 +1,7 @@
 """The group APIs on a coordinator in memory, asked as a client would."""
 
 import asyncio
+import re
 import uuid
 from typing import Any
 from uuid import UUID
@@ -39,17 +40,18 @@ class GroupWorld:
             **OffsetApis(self.coordinator, self).routes(),
         }
 
-    def partition_count(self, topic: str) -> int | None:
-        return self.topics[topic][1] if topic in self.topics else None
+    @property
+    def version(self) -> int:
+        return 0
 
-    def topic_id(self, topic: str) -> UUID | None:
-        return self.topics[topic][0] if topic in self.topics else None
+    def matching(self, regex: str) -> tuple[str, ...] | None:
+        return tuple(sorted(name for name in self.topics if re.fullmatch(regex, name)))
 
     def describe(self, topic: str) -> tuple[bytes, int] | None:
         return (self.topics[topic][0].bytes, self.topics[topic][1]) if topic in self.topics else None
 
-    def topic_name(self, topic_id: UUID) -> str | None:
-        return next((name for name, (known, _) in self.topics.items() if known == topic_id), None)
+    def name_of(self, topic_id: bytes) -> str | None:
+        return next((name for name, (known, _) in self.topics.items() if known.bytes == topic_id), None)
 
     def _endpoint(self, context: RequestContext) -> Endpoint:
         return Endpoint(3, *context.local_address)

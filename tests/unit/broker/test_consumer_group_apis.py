@@ -23,7 +23,7 @@ class World(GroupWorld):
     def __init__(self) -> None:
         super().__init__()
         self.topics["t"] = (TOPIC, 4)
-        self.routes |= ConsumerGroupApis(self.coordinator, lambda each: "t" if each == TOPIC else None).routes()
+        self.routes |= ConsumerGroupApis(self.coordinator, self).routes()
 
     async def beat(self, version: int = 1, member_id: str = "a", epoch: int = 0, **fields: Any) -> Any:
         return await self.ask(

@@ -5,12 +5,13 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
 from headrace.coordinator.groups.shard import OffsetToCommit
+from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, RawReply, RequestContext
 from headrace.slices import Steps, chunks, in_slices
@@ -43,20 +44,6 @@ _ZERO = timedelta(0)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class Topics(Protocol):
-    """What topics there are."""
-
-    def partition_count(self, topic: str) -> int | None:
-        """Partitions of the topic; None where it does not exist."""
-
-    def topic_id(self, topic: str) -> UUID | None: ...
-
-    def topic_name(self, topic_id: UUID) -> str | None: ...
-
-    def describe(self, topic: str) -> tuple[bytes, int] | None:
-        """Id (16 bytes) and partitions of the topic; None where it does not exist."""
-
-
 class OffsetApis:
     """Commits, fetches and deletes offsets of groups."""
 
@@ -87,7 +74,7 @@ class OffsetApis:
             if not partitions:
                 continue  # as Kafka: what was not said is not answered
             if version >= _TOPIC_IDS_SINCE:
-                name = (topic.topic_id and self._topics.topic_name(topic.topic_id)) or ""
+                name = (topic.topic_id and self._topics.name_of(topic.topic_id.bytes)) or ""
                 unknown = _UNKNOWN if name else _UNKNOWN_ID
             else:
                 name, unknown = topic.name, _UNKNOWN
@@ -178,9 +165,9 @@ class OffsetApis:
         if request.topics is None:
             # By id, topics that are gone have no name in the answer: they are left out.
             wanted: list[tuple[dict[str, Any], str | None, Sequence[int]]] = [
-                ({"name": name, "topic_id": topic_id}, name, list(partitions))
+                ({"name": name, "topic_id": found and UUID(bytes=found[0])}, name, list(partitions))
                 for name, partitions in committed.items()
-                if (topic_id := self._topics.topic_id(name)) is not None or not by_id
+                if (found := self._topics.describe(name)) is not None or not by_id
             ]
         else:
             wanted = [
@@ -255,12 +242,13 @@ class OffsetApis:
         The place to refuse topics that the principal may not read.
         """
         if by_id:
-            name = None if topic.topic_id is None else self._topics.topic_name(topic.topic_id)
+            name = None if topic.topic_id is None else self._topics.name_of(topic.topic_id.bytes)
             if name is None:
                 return None, ErrorCode.unknown_topic_id, 0
         else:
             name = topic.name
-        return name, ErrorCode.unknown_topic_or_partition, self._topics.partition_count(name) or 0
+        _, partition_count = self._topics.describe(name) or _NO_TOPIC
+        return name, ErrorCode.unknown_topic_or_partition, partition_count
 
 
 def _commit_answer(topics: list[tuple[Any, list[ErrorCode]]], version: int) -> Steps[bytearray]:

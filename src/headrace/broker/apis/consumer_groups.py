@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
 from headrace.coordinator.groups.consumer.member import ConsumerMember, Partitions, TopicIdPartition
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat
+from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, RequestContext
 from headrace.types import Request
@@ -32,11 +33,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class ConsumerGroupApis:
-    """`topic_name` tells the name of a topic by its id."""
+    """Heartbeats and descriptions of groups of the consumer protocol (KIP-848)."""
 
-    def __init__(self, coordinator: GroupCoordinator, topic_name: Callable[[uuid.UUID | None], str | None]) -> None:
+    def __init__(self, coordinator: GroupCoordinator, topics: Topics) -> None:
         self._coordinator = coordinator
-        self._topic_name = topic_name
+        self._topics = topics
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -119,7 +120,7 @@ class ConsumerGroupApis:
         return [
             {**each, "topic_name": name}
             for each in _by_topic(partitions)
-            if (name := self._topic_name(each["topic_id"])) is not None
+            if (name := self._topics.name_of(each["topic_id"].bytes)) is not None
         ]
 
 

@@ -17,10 +17,12 @@ from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.effects import Note
 from headrace.coordinator.groups.shard import Group
+from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
 from headrace.monitoring.groups.events import Event
-from headrace.monitoring.groups.sampler import GroupSampler, Partitions, Reset, Wanted, look_up
+from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up
 from headrace.monitoring.groups.store import HistoryStore
+from headrace.replication.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +64,12 @@ class GroupHistory:
         """How many rebalances each group has begun since the broker started."""
         self.events_lost = 0
 
-    def start(self, coordinator: GroupCoordinator, partitions: Partitions) -> None:
+    def start(
+        self, coordinator: GroupCoordinator, topics: Topics, partition: Callable[[str, int], Partition | None]
+    ) -> None:
         """Take samples from now on."""
         self.coordinator = coordinator
-        self.sampler = GroupSampler(coordinator.groups_with_offsets, partitions, self._assumed_reset)
+        self.sampler = GroupSampler(coordinator.groups_with_offsets, topics, partition, self._assumed_reset)
         self._task = self._loop.create_task(self._keep())
 
     async def stop(self) -> None:

@@ -9,12 +9,13 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
 from headrace.coordinator.groups.offsets import GroupOffsets
 from headrace.coordinator.groups.records import CommittedOffset
 from headrace.coordinator.groups.shard import Group
+from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
 from headrace.monitoring.groups.members import Reads, reads_of
 from headrace.monitoring.groups.progress import GroupProgress, TopicProgress
@@ -38,16 +39,6 @@ class Reset(StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
-
-
-class Partitions(Protocol):
-    """What is asked about topics."""
-
-    def partition_count(self, topic: str) -> int | None:
-        """How many partitions the topic has; None where there is no such topic."""
-
-    def partition(self, topic: str, index: int) -> Partition | None:
-        """The partition, where this broker leads it."""
 
 
 class Wanted(NamedTuple):
@@ -78,11 +69,14 @@ class GroupSampler:
     def __init__(
         self,
         groups: Callable[[], list[tuple[Group, GroupOffsets]]],
-        partitions: Partitions,
+        topics: Topics,
+        partition: Callable[[str, int], Partition | None],
         assumed_reset: Reset = Reset.EARLIEST,
     ) -> None:
+        """`partition` finds one that this broker leads."""
         self._groups = groups
-        self._partitions = partitions
+        self._cluster_topics = topics
+        self._partition = partition
         self.assumed_reset = assumed_reset
         self._topics: dict[str, TopicProgress] = {}
         self._progress: dict[str, dict[str, GroupProgress]] = {}
@@ -183,7 +177,7 @@ class GroupSampler:
     ) -> None:
         known = self._progress.setdefault(group.group_id, {})
         reads = self._reads_of(group)
-        topics = [*offsets, *(name for name in reads if name not in offsets and self._partitions.partition_count(name))]
+        topics = [*offsets, *(name for name in reads if name not in offsets and self._cluster_topics.describe(name))]
         for name in known.keys() - set(topics):
             del known[name]
             self._gone.add((group.group_id, name))
@@ -213,7 +207,7 @@ class GroupSampler:
                     committed = progress.committed
                 progress.seen[:], progress.read = seen, read
                 for index, offset_wanted in progress.update(committed, topic, self._positions(committed, topic, read)):
-                    partition = self._partitions.partition(name, index)
+                    partition = self._partition(name, index)
                     if partition is not None:
                         wanted.append(Wanted(progress, index, partition, offset_wanted))
             progress.rates.note(progress.committed, now_ms)
@@ -249,8 +243,9 @@ class GroupSampler:
 
     def _topic(self, name: str, now_ms: int) -> TopicProgress:
         starts, ends = [], []
-        for index in range(self._partitions.partition_count(name) or 0):
-            partition = self._partitions.partition(name, index)
+        _, count = self._cluster_topics.describe(name) or (b"", 0)
+        for index in range(count):
+            partition = self._partition(name, index)
             starts.append(UNKNOWN if partition is None else partition.log_start_offset)
             ends.append(UNKNOWN if partition is None else partition.high_watermark)
         topic = self._topics.get(name)

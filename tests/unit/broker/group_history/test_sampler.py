@@ -1,6 +1,7 @@
 """What a sweep over groups finds out."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,18 @@ class Topics:
         self.is_offline = False
         self.exists = True
 
-    def partition_count(self, topic: str) -> int | None:
-        return 2 if self.exists and topic == "t" else None
+    @property
+    def version(self) -> int:
+        return 0
+
+    def matching(self, regex: str) -> tuple[str, ...]:
+        return ("t",) if self.exists and re.fullmatch(regex, "t") else ()
+
+    def describe(self, topic: str) -> tuple[bytes, int] | None:
+        return (bytes(16), 2) if self.exists and topic == "t" else None
+
+    def name_of(self, _: bytes) -> str | None:
+        return None
 
     def partition(self, topic: str, index: int) -> Partition | None:
         if topic != "t" or (self.is_offline and index == 1):
@@ -73,7 +84,7 @@ async def coordinator() -> GroupCoordinator:
 
 @pytest.fixture
 def sampler(coordinator: GroupCoordinator, topics: Topics) -> GroupSampler:
-    return GroupSampler(coordinator.groups_with_offsets, topics)
+    return GroupSampler(coordinator.groups_with_offsets, topics, topics.partition)
 
 
 def commit(coordinator: GroupCoordinator, group_id: str, *offsets: int, topic: str = "t") -> None:
@@ -225,7 +236,7 @@ async def test_lag_stays_when_the_last_member_leaves(
 async def test_with_latest_partitions_without_a_commit_are_not_behind(
     coordinator: GroupCoordinator, topics: Topics
 ) -> None:
-    sampler = GroupSampler(coordinator.groups_with_offsets, topics, Reset.LATEST)
+    sampler = GroupSampler(coordinator.groups_with_offsets, topics, topics.partition, Reset.LATEST)
     member(coordinator)
     assert sweep(sampler) == 0
     assert [(each.position, each.lag) for each in sampler.standings("g", NOW)["t"]] == [(100, 0), (100, 0)]
@@ -282,7 +293,7 @@ async def test_events_that_come_faster_than_the_disk_are_counted(path: Path) -> 
 async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupCoordinator, topics: Topics) -> None:
     history = GroupHistory(path, interval_ms=100, retention_ms=10**15, max_bytes=10**7)
     commit(coordinator, "g", 55)
-    history.start(coordinator, topics)
+    history.start(coordinator, topics, topics.partition)
     while True:
         taken = await history.in_thread(lambda: history.store.samples("g", "t", 0, 2**60))
         if len(taken.ticks) >= 2:
