@@ -121,7 +121,6 @@ class Client:
         self._paused_until = 0.0
         self._last_commit = 0.0
         self._script: Script = self.run()
-        self._wake: Any = None
         self._pending: Reply | None = None
         self._log_seen = (0, 0)
         self._resume(None)
@@ -180,12 +179,11 @@ class Client:
     # The script
 
     def _resume(self, value: Any) -> None:
-        self._wake = None
         if not self.is_alive:
             return
         now = self.world.loop.now
         if now < self._paused_until:
-            self._wake = self.world.loop.call_at(self._paused_until, self._resume, value)
+            self.world.loop.call_at(self._paused_until, self._resume, value)
             return
         try:
             wanted = self._script.send(value)
@@ -195,7 +193,7 @@ class Client:
         if isinstance(wanted, Call):
             self._send(wanted)
         else:
-            self._wake = self.world.loop.call_later(wanted, self._resume, None)
+            self.world.loop.call_later(wanted, self._resume, None)
 
     def _latency(self) -> float:
         slow = self.world.is_faulty and self.random.random() < 0.03

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from headrace.coordinator.groups.records import OffsetKey, decode_key, decode_offset
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
-from headrace.wire.batch import BASE_OFFSET
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch, iter_records
 
@@ -29,7 +28,7 @@ class CrashingLog:
             raise KafkaError(self.refusal)
         base = self.end
         placed = bytearray(batch)
-        BASE_OFFSET.pack_into(placed, 0, base)
+        placed[:8] = base.to_bytes(8, "big")
         self._batches.append((base, bytes(placed)))
         self.end += self._read(batch)
         return base

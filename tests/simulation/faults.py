@@ -14,7 +14,6 @@ from headrace.coordinator.groups.classic.rebalance import Rebalance
 from headrace.coordinator.groups.consumer import group as consumer_group
 from headrace.coordinator.groups.consumer.state import ConsumerState
 from headrace.coordinator.groups.effects import TimerKind
-from headrace.coordinator.groups.records import OffsetKey
 from headrace.coordinator.groups.shard import GroupShard
 from headrace.coordinator.runtime import shards
 from headrace.coordinator.runtime.timers import Timers
@@ -148,16 +147,6 @@ def _rebalance_waits_for_nobody() -> AbstractContextManager[None]:
         return impatient
 
     return _replaced(Rebalance, "maybe_complete_join", make)
-
-
-def _deleted_offsets_stay() -> AbstractContextManager[None]:
-    def make(decide: Any) -> Any:
-        def partial(shard: Any, group_id: str) -> Any:
-            return [change for change in decide(shard, group_id) if not isinstance(change[0], OffsetKey)]
-
-        return partial
-
-    return _replaced(GroupShard, "decide_delete", make)
 
 
 def _upgrade_takes_partitions_that_are_given_up_for_free() -> AbstractContextManager[None]:

@@ -84,9 +84,6 @@ def each_of(*names: str) -> Check:
     )
 
 
-NOT_EMPTY: Final = Check("not empty", lambda v: v != "" and v != ())
-
-
 class Setting:
     """One row of a settings table.
 

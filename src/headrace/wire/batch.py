@@ -33,7 +33,6 @@ _UNCHECKED = struct.Struct(">qiibI")
 _CHECKED = struct.Struct(">hiqqqhii")
 _CRC = struct.Struct(">I")
 _CRC_POSITION: Final = 17
-BASE_OFFSET: Final = struct.Struct(">q")
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_POSITION: Final = 21
 _MAX_TIMESTAMP = struct.Struct(">q")

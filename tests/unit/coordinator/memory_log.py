@@ -15,7 +15,6 @@ from headrace.coordinator.groups.records import (
 )
 from headrace.errors import KafkaError
 from headrace.types import Buffer
-from headrace.wire.batch import BASE_OFFSET
 from headrace.wire.records import iter_records
 
 
@@ -31,7 +30,7 @@ class MemoryLog:
         if self.error is not None:
             raise self.error
         placed = bytearray(batch)
-        BASE_OFFSET.pack_into(placed, 0, self._end)
+        placed[:8] = self._end.to_bytes(8, "big")
         self.stored.append(bytes(placed))
         base = self._end
         self._end += len(list(iter_records(batch)))
