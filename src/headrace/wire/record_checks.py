@@ -88,8 +88,14 @@ class RecordWalk:
         delta: i64 = 0
         offset: i64 = 0
         byte: i64 = 0
+        # The bytes of the last length, if it had two; how many it had, and how many the record.
+        first: i64 = 256
+        second: i64 = 256
+        width: i64 = 0
+        whole: i64 = 0
         newest_delta: i64 = self.delta_of_largest
         from_delta: i64 = self._from_delta
+        is_far_from_wrapping: bool = -_EIGHTH < base < _EIGHTH
         found: bool = False
         if end > size and is_last:
             return OUTSIDE
@@ -98,10 +104,19 @@ class RecordWalk:
                 if not is_last and size - at < MOST_AHEAD:
                     break
                 start = at
-                length, at = _number(data, at, size)
-                if at < 0:
-                    return at
-                end = at + length
+                if at + 1 < size and data[at] == first and data[at + 1] == second:
+                    # As long as the record before, which lets the processor go on before it has read the length.
+                    at += width
+                    end = start + whole
+                else:
+                    length, at = _number(data, at, size)
+                    if at < 0:
+                        return at
+                    end = at + length
+                    width = at - start
+                    whole = end - start
+                    first = data[start]
+                    second = data[start + 1] if width == 2 else 256
                 if end - start < MIN_RECORD:
                     return TOO_SHORT
                 if end > size and is_last:
@@ -111,13 +126,14 @@ class RecordWalk:
                 if at >= end:
                     return OUTSIDE
                 byte = data[at]
-                if byte < 0x80:
-                    delta = (byte >> 1) ^ -(byte & 1)
+                if byte < 0x80 and is_far_from_wrapping:
+                    timestamp = base + ((byte >> 1) ^ -(byte & 1))
                     at += 1
                 else:
                     delta, at = _long_number(data, at, end)
                     if at < 0:
                         return at
+                    timestamp = _sum(base, delta)
                 if at >= end:
                     return OUTSIDE
                 byte = data[at]
@@ -128,7 +144,6 @@ class RecordWalk:
                     offset, at = _number(data, at, end)
                     if at < 0:
                         return at
-                timestamp = _sum(base, delta)
                 if timestamp < smallest and timestamp != NO_TIMESTAMP:
                     smallest = timestamp
                 if timestamp > largest and offset >= from_delta:
@@ -201,6 +216,7 @@ class RecordWalk:
                 continue
             if at != end:
                 return NOT_FILLED
+            at = end
             left -= 1
             steps -= 1
             part = _HEAD

@@ -147,10 +147,8 @@ def _batch_round(packed: Iterable[bytes], header: rb.BatchHeader, max_size: int 
     return out
 
 
-def uncompressed_body(
-    header: rb.BatchHeader, data: Buffer, position: int, max_size: int = MAX_UNCOMPRESSED_BATCH
-) -> bytes:
-    """The records of the batch at `position`, back to back.
+def uncompressed_body(header: rb.BatchHeader, data: Buffer, position: int, max_size: int | None = None) -> bytes:
+    """The records of the batch at `position`, back to back; up to `max_size` bytes, or MAX_UNCOMPRESSED_BATCH.
 
     Raises KafkaError(corrupt_message) for what its codec cannot unpack, and (unsupported_compression_type) for a
     codec that does not exist.
@@ -158,7 +156,7 @@ def uncompressed_body(
     if header.codec > Codec.ZSTD:
         raise KafkaError(ErrorCode.unsupported_compression_type, f"compression type {header.codec} does not exist")
     packed = memoryview(data)[position + rb.HEADER_SIZE : position + header.size]
-    return decompress(Codec(header.codec), packed, max_size)
+    return decompress(Codec(header.codec), packed, MAX_UNCOMPRESSED_BATCH if max_size is None else max_size)
 
 
 def batch_headers(data: Buffer) -> Iterator[tuple[int, rb.BatchHeader]]:
