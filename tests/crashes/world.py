@@ -34,7 +34,7 @@ from tests.crashes.story import (
     What,
     batch,
 )
-from tests.unit.storage.compaction import InlineProcess
+from tests.unit.storage.cleaner.compaction import InlineProcess
 
 NOW = 1_700_000_000_000
 PLAIN = TopicPartition("plain", 0)

@@ -18,10 +18,10 @@ from headrace.storage.log.segment import Segment
 from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
-from tests.unit.storage.compaction import Table
+from tests.unit.storage.cleaner.compaction import Table
 from tests.unit.storage.logs import NOW, SMALL, append, open_log
 
-JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[3] / ".build" / "jars" / "kafka")
+JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[4] / ".build" / "jars" / "kafka")
 
 COMPLAINTS: Final = ("Mismatches in", "Non-consecutive", "Found timestamp", "Found out of order", "not found", "rror")
 

@@ -11,7 +11,7 @@ import pytest
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, batch_headers, build_batch
-from tests.unit.storage.compaction import Table
+from tests.unit.storage.cleaner.compaction import Table
 from tests.unit.storage.logs import NOW
 
 

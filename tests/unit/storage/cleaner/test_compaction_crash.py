@@ -11,7 +11,7 @@ import pytest
 from headrace.storage.cleaner.job import CleanedGroup, CleanedLog, CleaningJob
 from headrace.storage.log.log import Log
 from headrace.wire.records import Record, iter_records
-from tests.unit.storage.compaction import COMPACTED, TP, InlineProcess, Table
+from tests.unit.storage.cleaner.compaction import COMPACTED, TP, InlineProcess, Table
 from tests.unit.storage.logs import NOW, read_all
 
 OPERATIONS = ("rename", "unlink", "open", "pwrite", "pwritev", "ftruncate", "write", "truncate", "fsync")

@@ -23,7 +23,7 @@ from headrace.coordinator.groups.records import (
 )
 from headrace.errors import ErrorCode, KafkaError
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "consumer_offsets" / "records.jsonl"
+GOLDEN = Path(__file__).parents[3] / "golden" / "consumer_offsets" / "records.jsonl"
 CAPTURED = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 

@@ -16,7 +16,7 @@ from headrace.storage.cleaner.plain_offset_map import BYTES_PER_KEY, PlainOffset
 from headrace.storage.cleaner.spans import batch_of, survivors
 from headrace.wire.batch import BatchHeader, parse_header
 from headrace.wire.records import RecordData, build_batch, uncompressed_body
-from tests.unit.storage.compaction import Table
+from tests.unit.storage.cleaner.compaction import Table
 
 Pair = tuple[bytes | None, bytes | None]
 Opened = tuple[BatchHeader, bytes]

@@ -25,7 +25,7 @@ RECORDS = [
     (bytes.fromhex(record["key"]), None if record["value"] is None else bytes.fromhex(record["value"]))
     for record in map(
         json.loads,
-        (Path(__file__).parents[2] / "golden" / "consumer_offsets" / "consumer_protocol.jsonl")
+        (Path(__file__).parents[4] / "golden" / "consumer_offsets" / "consumer_protocol.jsonl")
         .read_text()
         .splitlines(),
     )

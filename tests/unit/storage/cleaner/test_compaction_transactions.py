@@ -9,7 +9,7 @@ from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.wire.batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
 from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, build_batch
-from tests.unit.storage.compaction import DAY, Table
+from tests.unit.storage.cleaner.compaction import DAY, Table
 from tests.unit.storage.logs import NOW
 
 ABORT, COMMIT = 0, 1

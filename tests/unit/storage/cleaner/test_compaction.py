@@ -14,7 +14,7 @@ from headrace.storage.log.producer_snapshot import ProducerEntry
 from headrace.wire.batch import DELETE_HORIZON_FLAG, batch_crc_ok
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
-from tests.unit.storage.compaction import DAY, TP, Table
+from tests.unit.storage.cleaner.compaction import DAY, TP, Table
 from tests.unit.storage.logs import NOW, read_all
 
 

@@ -6,7 +6,7 @@ import pytest
 from headrace.coordinator.groups.records import GroupKey, OffsetKey, decode_key
 from headrace.coordinator.runtime.partitioner import java_hash, partition_for
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "consumer_offsets" / "records.jsonl"
+GOLDEN = Path(__file__).parents[3] / "golden" / "consumer_offsets" / "records.jsonl"
 
 
 @pytest.mark.parametrize(
