@@ -5,8 +5,6 @@ skipped, so a second run takes a second. What cannot be installed here is named 
 missing Python packages (or, under CI, anything missing) make the run fail.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

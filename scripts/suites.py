@@ -8,8 +8,6 @@ tests/suites/*.allow that does not pass is a failure of this command. `--grow` a
 in them; nothing is ever taken out.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

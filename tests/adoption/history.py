@@ -1,7 +1,5 @@
 """Writes topics of every kind with real clients, and reads back what a broker shows of them."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

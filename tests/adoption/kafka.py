@@ -1,7 +1,5 @@
 """Apache Kafka on a data directory that changes hands: stopped, and started on what somebody else wrote."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

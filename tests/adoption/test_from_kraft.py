@@ -1,7 +1,5 @@
 """Headrace on the data directory of Apache Kafka 4.3, which had everything in it that a broker's directory can have."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """One data directory under Headrace, then Apache Kafka 3.9 with ZooKeeper, then Headrace again."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Records that are no longer in memory: whoever reads them waits for the disk, and nobody else does."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator
@@ -64,7 +62,7 @@ def consumer(broker: Broker) -> Consumer:
     return consumer
 
 
-def next_record(reader: Consumer) -> Message[bytes, bytes]:
+def next_record(reader: Consumer) -> "Message[bytes, bytes]":
     record = wait_for(lambda: reader.poll(0.05), "a record")
     assert record is not None
     return record

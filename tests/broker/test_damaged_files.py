@@ -1,7 +1,5 @@
 """Files damaged while the broker was down: healed, or refused with a clear message; never a surprise for a client."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """A data directory that is renamed, removed or replaced under a running broker, and one whose lock file is deleted."""
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 import subprocess

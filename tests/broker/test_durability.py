@@ -1,7 +1,5 @@
 """With flush.messages=1: what is acknowledged or seen is on the disk; a slow disk holds up only who waits for it."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from collections.abc import Iterator

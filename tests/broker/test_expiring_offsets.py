@@ -1,7 +1,5 @@
 """Offsets that are about to expire are announced, to Prometheus and in the log."""
 
-from __future__ import annotations
-
 import re
 import urllib.request
 

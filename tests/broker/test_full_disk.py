@@ -1,7 +1,5 @@
 """A disk without room: what cannot be written is refused by name, the rest goes on, and a crash then loses nothing."""
 
-from __future__ import annotations
-
 import resource
 import signal
 from collections.abc import Iterator

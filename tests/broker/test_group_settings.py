@@ -1,7 +1,5 @@
 """Settings of groups that change while a broker runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from headrace.testing import Broker

@@ -1,7 +1,5 @@
 """A broker killed again and again while idempotent producers write: nothing is lost, doubled or reordered."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A broker killed while topics come and go: metadata and log directories agree at the next start."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """Several log directories: partitions move between them under load, and one that fails leaves the others alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A broker at the limit of open files: clients are turned away before a log lacks one; logs may be more than files."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import socket

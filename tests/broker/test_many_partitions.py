@@ -1,7 +1,5 @@
 """A thousand partitions written to at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic

@@ -1,7 +1,5 @@
 """A metadata file that another process has locked, that is gone, or whose disk fails: what clients and the log hear."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Every metric that a broker shows is explained."""
 
-from __future__ import annotations
-
 import urllib.request
 from pathlib import Path
 

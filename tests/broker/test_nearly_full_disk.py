@@ -1,7 +1,5 @@
 """A small disk that producers fill: they wait at the hard mark, everything else goes on, and nothing is lost."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

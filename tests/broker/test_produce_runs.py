@@ -1,7 +1,5 @@
 """Produce requests that come together do what they do one by one: answers, files, producers, consumers' view."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

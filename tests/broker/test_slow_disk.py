@@ -1,7 +1,5 @@
 """Producers that are faster than the disk: they wait for it, and nobody else does."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

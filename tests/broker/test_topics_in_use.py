@@ -1,7 +1,5 @@
 """Topics and segments that go while clients use them."""
 
-from __future__ import annotations
-
 import threading
 import time
 import uuid

@@ -1,7 +1,5 @@
 """The broker behind a scenario: Headrace as a process, or, to check the tests themselves, a running Apache Kafka."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Final, Protocol

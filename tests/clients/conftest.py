@@ -1,7 +1,5 @@
 """Fixtures of the client tests: brokers, topic names, and the driver that a test is run with."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Iterator

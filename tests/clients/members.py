@@ -1,7 +1,5 @@
 """Consumers of one group, of librdkafka, and the producer that keeps them busy."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Messages for the scenarios, and what a client must have made of them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 

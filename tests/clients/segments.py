@@ -1,7 +1,5 @@
 """A glance into the broker's segment files."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Groups of the classic protocol with unmodified clients: assignors, static members, time-outs, limits, crashes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Groups of the consumer protocol (KIP-848) with the clients that have it: librdkafka and the Java client."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What every client does in its first hour, with each client."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Administration of groups of both protocols, with Kafka's own command and the clients' admin calls."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

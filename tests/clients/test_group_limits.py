@@ -1,7 +1,5 @@
 """How long the first members of a group are waited for, and how many may join, with unmodified clients."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Groups whose members change from the classic to the consumer protocol and back, one after the other, at work."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kafka's own command-line tools. A JVM takes a second to start, so a test does much with few of them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

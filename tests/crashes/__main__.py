@@ -1,7 +1,5 @@
 """`python -m tests.crashes`: many seeds, on all cores."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -1,7 +1,5 @@
 """What must be true of a partition that was opened after a crash."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from headrace.replication.partition import Partition

@@ -12,8 +12,6 @@ journal entry each. `after_power_loss` then says what a disk may hold when the p
 `after_process_death` says what the kernel holds: everything, the last write perhaps in part.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

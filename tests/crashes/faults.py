@@ -1,7 +1,5 @@
 """Mistakes that storage code could make: each must be found, or the search for them is worth nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """One seed: a few lives of a broker's storage, each ended by a crash, and many crashes that were not to be."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

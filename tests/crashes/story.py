@@ -1,7 +1,5 @@
 """What was done to a partition, and what may therefore be found of it after a crash at any point."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
@@ -76,7 +74,7 @@ class State:
     flushed: int = 0
     start_kept: int = 0
 
-    def after(self, what: What) -> State:
+    def after(self, what: What) -> "State":
         match what:
             case Appended(appended):
                 return replace(self, content=(*self.content, appended), end=appended.header.next_offset)

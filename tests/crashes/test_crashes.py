@@ -1,7 +1,5 @@
 """No crash loses what was safe, and none makes a start serve what was never written."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A broker's storage on a disk that is recorded: what is done to it, and what a start finds after a crash."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

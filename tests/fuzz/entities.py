@@ -1,7 +1,5 @@
 """Hypothesis strategies for requests: any values that the schema of an API and version can carry."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

@@ -4,8 +4,6 @@ The handlers are those of a whole broker. What a handler did not expect shows as
 log, and each of these is a failure here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import struct

@@ -1,7 +1,5 @@
 """A broker, and a client that must go on working whatever another one does."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Iterator

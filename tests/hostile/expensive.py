@@ -1,7 +1,5 @@
 """The most expensive request of every API: as many entries as one request may have, in the array that costs most."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final

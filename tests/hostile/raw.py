@@ -4,8 +4,6 @@ Nothing here comes from the code under test: only `struct`, the protocol page, a
 the layout of https://kafka.apache.org/documentation/#recordbatch.
 """
 
-from __future__ import annotations
-
 import itertools
 import socket
 import struct

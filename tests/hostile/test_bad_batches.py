@@ -1,7 +1,5 @@
 """Record batches that lie: each is refused with Kafka's error, is named in the log, and leaves the log as it was."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib

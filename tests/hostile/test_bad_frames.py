@@ -1,7 +1,5 @@
 """Frames that are no requests: the connection ends as with Kafka, and the log says whose it was and why."""
 
-from __future__ import annotations
-
 import struct
 from typing import Final
 

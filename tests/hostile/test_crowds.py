@@ -1,7 +1,5 @@
 """Clients that are too many, too slow or too fast: memory stays bounded and the others are served."""
 
-from __future__ import annotations
-
 import resource
 import struct
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Requests that ask for as much as one may: others hardly wait, memory stays bounded, the broker can be stopped."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -1,7 +1,5 @@
 """Members of groups subscribe by expressions made to take long: others are served, and SIGTERM ends the broker."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Members that ask for impossible timeouts."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
@@ -50,7 +48,7 @@ class Member:
         self.send_join()
         return self.joined()
 
-    def sync(self, *assigned: Member) -> None:
+    def sync(self, *assigned: "Member") -> None:
         self._client.send(
             ApiKey.SYNC_GROUP,
             5,

@@ -1,7 +1,5 @@
 """How long a client with single records waits while another one sends or asks for what is much work."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

@@ -1,7 +1,5 @@
 """Batches whose check takes long: who sends them waits, and nobody else."""
 
-from __future__ import annotations
-
 import gzip
 import socket
 import struct

@@ -4,8 +4,6 @@ The bounds are far above what is seen on an idle machine, where nobody waits for
 loop that is held for as long as all of an attack takes.
 """
 
-from __future__ import annotations
-
 import select
 import statistics
 import struct

@@ -1,7 +1,5 @@
 """The differences from Apache Kafka that Headrace keeps, each with its reason; docs/compatibility.md tells of them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Both brokers behind one `ask`, which notes where their answers differ."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

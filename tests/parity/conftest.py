@@ -1,7 +1,5 @@
 """Both brokers for the session, and the report of where they differ."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 from collections.abc import Callable, Generator, Iterator

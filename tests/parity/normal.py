@@ -1,7 +1,5 @@
 """Answers without what must differ between two brokers: identities, addresses, texts, clocks, order of hash maps."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Mapping

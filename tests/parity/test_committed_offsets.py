@@ -1,7 +1,5 @@
 """OffsetCommit, OffsetFetch and OffsetDelete."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Compressed records in every form that a client might send: what Kafka reads, and what it refuses."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final

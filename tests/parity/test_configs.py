@@ -1,7 +1,5 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The life of a group of the consumer protocol (KIP-848), and every way to be refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fetch: offsets, limits, epochs, sessions and long polls."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The life of a classic group, alone and in pairs, with dynamic and static members, and every way to be refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ApiVersions, Metadata, DescribeCluster and DescribeTopicPartitions."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A group that moves between the classic and the consumer protocol (KIP-848) while it has members."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeLogDirs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

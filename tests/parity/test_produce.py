@@ -1,7 +1,5 @@
 """Produce and InitProducerId: good batches, bad ones, and sequences of idempotent producers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

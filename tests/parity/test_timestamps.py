@@ -1,7 +1,5 @@
 """The largest timestamp of a batch, whatever its header says, and the bounds within which timestamps must be."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """CreateTopics, DeleteTopics and CreatePartitions: what is made, and every way to be refused."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tests of the running pipeline share: a broker of their own, the real log, and the demo as a command."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

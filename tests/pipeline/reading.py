@@ -1,7 +1,5 @@
 """A topic as any consumer reads it, and the access log as plain Python counts it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

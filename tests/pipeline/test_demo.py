@@ -1,7 +1,5 @@
 """`headrace demo` from end to end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The queries are killed in the middle of a batch, go on from their checkpoints, and every result is there once."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter
@@ -29,7 +27,7 @@ CHANGELOGS = {
 
 
 def test_a_killed_query_gives_every_result_once(
-    broker: BrokerProcess, spark: SparkSession, access_log: Path, tmp_path: Path
+    broker: BrokerProcess, spark: "SparkSession", access_log: Path, tmp_path: Path
 ) -> None:
     data, log = tmp_path / "pipeline", tmp_path / "spark.log"
     lines = [line.rstrip(b"\n") for line in access_log.open("rb")]

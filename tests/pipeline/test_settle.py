@@ -1,7 +1,5 @@
 """Requests that a query dropped because they came too late are counted from the archive."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def _lines(spark: SparkSession, times: list[str]) -> DataFrame:
+def _lines(spark: "SparkSession", times: list[str]) -> "DataFrame":
     from headrace.pipeline.transforms import lines
 
     texts = [f'192.0.2.1 - - [17/May/2015:{time} +0000] "GET /a HTTP/1.1" 200 7' for time in times]
@@ -28,7 +26,7 @@ def _crash(*_: Any) -> None:
 
 
 def test_late_requests_are_counted_once_even_if_that_is_cut_short(
-    broker: BrokerProcess, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerProcess, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headrace.pipeline.jobs.access_log import EVENTS, LATE_BY, PAGE_VIEWS
     from headrace.pipeline.jobs.place import Place

@@ -1,7 +1,5 @@
 """A batch that is written again after a crash at any point between the table and the topic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,20 +24,20 @@ SECOND = [("/a", 5), ("/c", 3), ("/d", 1)]
 class Place:
     """A table and a topic, written by one writer that may crash: each `sink()` is a process started anew."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str, directory: Path) -> None:
+    def __init__(self, spark: "SparkSession", bootstrap: str, directory: Path) -> None:
         self.bootstrap = bootstrap
         self._spark = spark
         self._path = str(directory / "table")
         Topics(bootstrap).create("views", partitions=2, config={})
 
-    def sink(self) -> Sink:
+    def sink(self) -> "Sink":
         from headrace.pipeline.jobs.job import Output
         from headrace.pipeline.jobs.sink import Cluster, Sink
 
         output = Output(table="views", keys=("page",), topic="views")
         return Sink(output, "views/views", self._path, Cluster(bootstrap=self.bootstrap))
 
-    def rows(self, rows: list[tuple[str, int]]) -> DataFrame:
+    def rows(self, rows: list[tuple[str, int]]) -> "DataFrame":
         named = [{"page": page, "views": views} for page, views in rows]
         return frame(self._spark, named, "page: string, views: bigint")
 
@@ -56,7 +54,7 @@ class Place:
 
 
 @pytest.fixture
-def place(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Place:
+def place(spark: "SparkSession", broker: BrokerProcess, tmp_path: Path) -> Place:
     return Place(spark, broker.bootstrap, tmp_path)
 
 

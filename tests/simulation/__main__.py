@@ -1,7 +1,5 @@
 """`python -m tests.simulation`: many seeds, on all cores, or one again."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

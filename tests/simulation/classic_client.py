@@ -2,8 +2,6 @@
 other. Its leader assigns with `sticky`.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -20,8 +18,8 @@ from tests.simulation.clients import (
     SESSION_S,
     Call,
     Client,
-    Fatal,
-    Lost,
+    FatalError,
+    LostError,
     Reply,
     Script,
     TopicPartition,
@@ -75,10 +73,10 @@ class ClassicClient(Client):
                 try:
                     yield from self._join()
                     yield from self._consume()
-                except Lost as lost:
+                except LostError as lost:
                     self._forget(lost.error)
             yield from self._leave()
-        except Fatal as fatal:
+        except FatalError as fatal:
             self.told = fatal.error
             self.lose_everything()
             self.world.note(f"{self.name} ends: {fatal.error.name}")
@@ -118,7 +116,7 @@ class ClassicClient(Client):
             elif error in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
                 self._forget(error)
             elif error is not ErrorCode.rebalance_in_progress:
-                raise Fatal(error)
+                raise FatalError(error)
 
     def _ask_join(self, reply: Reply, new_member_id: str) -> None:
         if len(self.world.clients) > self.world.settings.group_max_size:
@@ -173,7 +171,7 @@ class ClassicClient(Client):
             if error in RETRIABLE:
                 yield BACKOFF_S
             elif error is not ErrorCode.rebalance_in_progress:
-                raise Fatal(error)
+                raise FatalError(error)
             return False
         assert isinstance(sync, SyncResult)
         self.sees_log()
@@ -205,7 +203,7 @@ class ClassicClient(Client):
             if is_stalled and self.stalls_until - self.world.loop.now > REBALANCE_S:
                 yield from self._leave()
                 yield self.stalls_until - self.world.loop.now
-                raise Lost(ErrorCode.unknown_member_id)
+                raise LostError(ErrorCode.unknown_member_id)
             if not is_stalled:
                 self.process(HEARTBEAT_S)
                 if self.is_commit_due:
@@ -241,7 +239,7 @@ class ClassicClient(Client):
     def _leave(self) -> Script:
         try:
             yield from self.committing(list(self.owned))
-        except (Lost, Fatal):
+        except (LostError, FatalError):
             pass
         self.lose_everything()
         if self.instance_id is None and self.member_id:

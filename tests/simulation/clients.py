@@ -3,8 +3,6 @@
 A client is a generator: it yields how long it sleeps, or a request whose answer it then gets.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
@@ -42,14 +40,14 @@ class Call:
     was given will get it.
     """
 
-    ask: Callable[[Reply], Any]
+    ask: "Callable[[Reply], Any]"
     timeout: float = REQUEST_TIMEOUT_S
 
 
 Script: TypeAlias = "Generator[float | Call, Any, None]"
 
 
-class Lost(Exception):
+class LostError(Exception):
     """The coordinator does not know the member any more, as it was: it gives up all it has and joins again."""
 
     def __init__(self, error: ErrorCode) -> None:
@@ -57,7 +55,7 @@ class Lost(Exception):
         self.error = error
 
 
-class Fatal(Exception):
+class FatalError(Exception):
     """The member was told why it cannot take part, and ends."""
 
     def __init__(self, error: ErrorCode) -> None:
@@ -68,7 +66,7 @@ class Fatal(Exception):
 class Reply:
     """Stands for the future of a request: the coordinator answers it, once, unless its connection is gone."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: "Client") -> None:
         self._client = client
         self.is_done = False
         self.log_seen: tuple[int, int] | None = None
@@ -90,7 +88,7 @@ class Client:
 
     kind = ""
 
-    def __init__(self, world: World, name: str, topics: tuple[str, ...], instance_id: str | None, seed: str) -> None:
+    def __init__(self, world: "World", name: str, topics: tuple[str, ...], instance_id: str | None, seed: str) -> None:
         self.world = world
         self.name = name
         self.topics = topics
@@ -243,7 +241,7 @@ class Client:
     # What both protocols do
 
     def committing(self, partitions: Iterable[TopicPartition]) -> Script:
-        """Commit positions; whatever comes of it, the caller goes on. Raises Lost, Fatal."""
+        """Commit positions; whatever comes of it, the caller goes on. Raises LostError, FatalError."""
         offsets = {one: position for one in partitions if (position := self.owned.get(one)) is not None}
         self._last_commit = self.world.loop.now
         if not offsets:
@@ -254,11 +252,11 @@ class Client:
         self.check_answer(answer)
 
     def check_answer(self, answer: Any) -> None:
-        """Raises Lost or Fatal where the coordinator does not know the member."""
+        """Raises LostError or FatalError where the coordinator does not know the member."""
         if answer in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_member_epoch):
-            raise Lost(answer)
+            raise LostError(answer)
         if answer is ErrorCode.fenced_instance_id:
-            raise Fatal(answer)
+            raise FatalError(answer)
 
     def fetching_positions(self) -> Script:
         """Ask where to begin with the partitions that are new."""

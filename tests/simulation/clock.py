@@ -1,7 +1,5 @@
 """Virtual time: an event loop whose clock jumps from one event to the next, and the clocks that show it."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A client of the consumer protocol (KIP-848), as the Java consumer is one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +13,8 @@ from tests.simulation.clients import (
     RETRIABLE,
     Call,
     Client,
-    Fatal,
-    Lost,
+    FatalError,
+    LostError,
     Script,
     TopicPartition,
 )
@@ -50,12 +48,12 @@ class ConsumerClient(Client):
             while not self.wants_to_leave:
                 try:
                     yield from self._take_part()
-                except Lost as lost:
+                except LostError as lost:
                     self.world.note(f"{self.name} loses its membership: {lost.error.name}")
                     self.lose_everything()
                     self.epoch, self._is_full_due, self._assigned = 0, True, set()
             yield from self._leave()
-        except Fatal as fatal:
+        except FatalError as fatal:
             self.told = fatal.error
             self.lose_everything()
             self.world.note(f"{self.name} ends: {fatal.error.name}")
@@ -65,7 +63,7 @@ class ConsumerClient(Client):
             return  # the next heartbeat tells of the newer epoch
         super().check_answer(answer)
         if isinstance(answer, ErrorCode) and answer not in RETRIABLE and answer is not ErrorCode.none:
-            raise Fatal(answer)
+            raise FatalError(answer)
 
     def _take_part(self) -> Script:
         while not self.wants_to_leave:
@@ -83,7 +81,7 @@ class ConsumerClient(Client):
                 if self.stalls_until - now > REBALANCE_S:
                     yield from self._leave()
                     yield self.stalls_until - self.world.loop.now
-                    raise Lost(ErrorCode.unknown_member_id)
+                    raise LostError(ErrorCode.unknown_member_id)
                 continue
             self.process(HEARTBEAT_S)
             if self.is_commit_due:
@@ -166,7 +164,7 @@ class ConsumerClient(Client):
     def _leave(self) -> Script:
         try:
             yield from self.committing(list(self.owned))
-        except (Lost, Fatal):
+        except (LostError, FatalError):
             pass
         self.lose_everything()
         if self.epoch > 0:

@@ -1,7 +1,5 @@
 """A partition of `__consumer_offsets` that can lose its unflushed tail, refuse writes and be compacted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from headrace.coordinator.groups.records import OffsetKey, decode_key, decode_offset

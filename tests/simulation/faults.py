@@ -1,7 +1,5 @@
 """Faults to plant into the coordinator, each a mistake that somebody could make; the simulation has to find them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What happens in one simulation: settings, and acts at their times, all drawn from a seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +43,7 @@ class History:
     settings: Chosen
     acts: tuple[Act, ...]
 
-    def with_acts(self, acts: Sequence[Act]) -> History:
+    def with_acts(self, acts: Sequence[Act]) -> "History":
         return replace(self, acts=tuple(acts))
 
     def __str__(self) -> str:

@@ -1,12 +1,10 @@
 """What a person reads of a failing seed: the shortest history that fails so, what happened, how to replay it."""
 
-from __future__ import annotations
-
 from tests.simulation.history import History
-from tests.simulation.world import Violation, play, shortest
+from tests.simulation.world import ViolationError, play, shortest
 
 
-def explain(history: History, violation: Violation) -> str:
+def explain(history: History, violation: ViolationError) -> str:
     short = shortest(history, violation)
     trace: list[str] = []
     found = play(short, trace)

@@ -1,6 +1,6 @@
 """One simulated cluster: the product's coordinator over a log that can crash, clients, and what must always hold.
 
-`run` plays a history and raises Violation where a promise is broken:
+`run` plays a history and raises ViolationError where a promise is broken:
 
 - a partition has one owner: of two members that read it one has been fenced, and one that follows the protocol in time
   never meets another;
@@ -9,8 +9,6 @@
 - once faults end, the group settles within SETTLE_S: every live member has its assignment, or was told why not, and
   every partition of a subscribed topic has an owner.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -44,7 +42,7 @@ NEVER_S: Final = 1e6
 """How long somebody takes who hangs."""
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """A promise was broken; `what` names it, so that a shorter history can be known to break the same."""
 
     def __init__(self, what: str, detail: str) -> None:
@@ -184,7 +182,9 @@ class World:
                 continue
             was, now = before.get(OffsetKey("g", topic, index), 0), offsets[topic, index]
             if now < was and not client.is_tainted and (topic, index) not in self.doubtful:
-                raise Violation("committed offset went back", f"{topic}-{index} from {was} to {now} by {client.name}")
+                raise ViolationError(
+                    "committed offset went back", f"{topic}-{index} from {was} to {now} by {client.name}"
+                )
         return next((error for error in errors if error is not ErrorCode.none), ErrorCode.none)
 
     def committed_offsets(self) -> GroupOffsets:
@@ -293,7 +293,7 @@ class World:
             except KafkaError:
                 return
             if any(client.is_sure and ("t", 0) in client.owned for client in self.clients.values()):
-                raise Violation("offsets reset under a member", "t-0 has a reader")
+                raise ViolationError("offsets reset under a member", "t-0 has a reader")
 
     def _do_admin_delete(self) -> None:
         if self.is_up:
@@ -302,7 +302,7 @@ class World:
             except KafkaError:
                 return
             if any(client.is_sure and client.owned for client in self.clients.values()):
-                raise Violation("group deleted under a member", "it has readers")
+                raise ViolationError("group deleted under a member", "it has readers")
 
     def _do_admin_remove(self, instance_id: str) -> None:
         """An administrator removes a static member."""
@@ -343,10 +343,10 @@ class World:
                 continue
             where = f"{partition[0]}-{partition[1]} is read by {other.name} and {client.name}"
             if other.is_sure and client.is_sure:
-                raise Violation("two owners that keep to the protocol", where)
+                raise ViolationError("two owners that keep to the protocol", where)
             are_both_known = not other.is_tainted and not client.is_tainted
             if are_both_known and other.may_commit(partition) and client.may_commit(partition):
-                raise Violation("two owners that may commit", where)
+                raise ViolationError("two owners that may commit", where)
 
     def check_machine(self) -> None:
         """The coordinator's own invariants, once after each change."""
@@ -358,7 +358,7 @@ class World:
             try:
                 found.machine.check()
             except AssertionError as error:
-                raise Violation("broken machine", str(error)) from error
+                raise ViolationError("broken machine", str(error)) from error
         self._compare_offsets()
 
     def _compare_offsets(self) -> None:
@@ -372,7 +372,7 @@ class World:
             for index, value in partitions.items()
         }
         if known != self.log.committed:
-            raise Violation("offsets differ from the log", f"{known} where the log has {self.log.committed}")
+            raise ViolationError("offsets differ from the log", f"{known} where the log has {self.log.committed}")
 
     def _check_settled(self) -> None:
         living = [client for client in self.clients.values() if client.is_alive and client.told is None]
@@ -385,20 +385,20 @@ class World:
                 is_overlooked = found is not None and found.is_classic and (topic, index) in self._overlooked
                 if len(owners) != 1 and not (is_overlooked and not owners):
                     names = " and ".join(owners) or "nobody"
-                    raise Violation("not settled", f"{topic}-{index} is read by {names}; {self._state()}")
+                    raise ViolationError("not settled", f"{topic}-{index} is read by {names}; {self._state()}")
         if not living:
             if found is not None and not found.machine.is_empty:
-                raise Violation("not settled", f"all clients are gone, but {self._state()}")
+                raise ViolationError("not settled", f"all clients are gone, but {self._state()}")
             return
         assert found is not None
         known = set(found.machine.membership.members if found.is_classic else found.machine.members)
         if known != {client.member_id for client in living}:
-            raise Violation("not settled", f"{self._state()} where {[client.member_id for client in living]} live")
+            raise ViolationError("not settled", f"{self._state()} where {[client.member_id for client in living]} live")
         stable = GroupState.STABLE if found.is_classic else ConsumerGroupState.STABLE
         if found.machine.state != stable:
-            raise Violation("not settled", self._state())
+            raise ViolationError("not settled", self._state())
         if found.is_classic and any(client.kind == "consumer" for client in living):
-            raise Violation("not settled", "a member of the consumer protocol in a classic group")
+            raise ViolationError("not settled", "a member of the consumer protocol in a classic group")
 
     def _state(self) -> str:
         found = self.group()
@@ -416,7 +416,7 @@ class World:
         self.loop.run_until(self.loop.now)
         after = self._snapshot()
         if before != after:
-            raise Violation("reload differs", f"{after} where it was {before}")
+            raise ViolationError("reload differs", f"{after} where it was {before}")
 
     def _snapshot(self) -> object:
         self._compare_offsets()
@@ -432,20 +432,20 @@ class World:
         return machine.generation, machine.protocol_name, sorted(machine.metadata().members)
 
 
-def play(history: History, trace: list[str] | None = None) -> Violation | None:
+def play(history: History, trace: list[str] | None = None) -> ViolationError | None:
     """What went wrong, if anything did. An exception of the product counts as well."""
     try:
         World(history, trace=trace).run()
-    except Violation as violation:
+    except ViolationError as violation:
         return violation
     except AssertionError as error:
-        return Violation("assertion", repr(error))
+        return ViolationError("assertion", repr(error))
     except Exception as error:  # noqa: BLE001  # whatever the machines raise is a finding
-        return Violation(f"exception {type(error).__name__}", repr(error))
+        return ViolationError(f"exception {type(error).__name__}", repr(error))
     return None
 
 
-def shortest(history: History, violation: Violation) -> History:
+def shortest(history: History, violation: ViolationError) -> History:
     """Leave out of a failing history what it also fails without."""
     acts: Sequence[Act] = history.acts
     size = max(len(acts) // 2, 1)

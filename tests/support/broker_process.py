@@ -4,8 +4,6 @@ For tests that need a real process (signals, memory, command lines, clients that
 behaviour in the same process are served by `headrace.testing`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -22,7 +20,7 @@ from tests.support.ports import free_port
 API_VERSIONS_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 """ApiVersions v0, correlation id 1, without client id: what every broker answers first."""
 
-_running: list[BrokerProcess] = []
+_running: "list[BrokerProcess]" = []
 
 
 class BrokerProcess:

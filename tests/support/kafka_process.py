@@ -1,7 +1,5 @@
 """Apache Kafka as a process: one KRaft node with a data directory of its own, to compare Headrace with."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Free TCP ports for processes that a test starts."""
 
-from __future__ import annotations
-
 import random
 import socket
 

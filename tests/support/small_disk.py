@@ -1,7 +1,5 @@
 """A file system of a few megabytes, for what happens when it is full."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A Spark session for tests, and the warnings that pyspark gives rise to by itself."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """One for all tests of a run; started by the first that needs it."""
     pytest.importorskip("pyspark", reason="the extra headrace[pipeline] is not installed")
     from headrace.pipeline.session import build_session
@@ -25,12 +23,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-def frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], columns: str) -> DataFrame:
+def frame(spark: "SparkSession", rows: Sequence[Mapping[str, object]], columns: str) -> "DataFrame":
     """A DataFrame of rows that JSON can hold; `createDataFrame` would start Python workers for them."""
     return spark.sql(f"SELECT inline(from_json(:rows, 'array<struct<{columns}>>'))", args={"rows": json.dumps(rows)})
 
 
-def log_records(spark: SparkSession, lines: Sequence[str | bytes | None]) -> DataFrame:
+def log_records(spark: "SparkSession", lines: Sequence[str | bytes | None]) -> "DataFrame":
     """Lines of an access log as the Kafka source gives them, in one partition."""
     values = [line.encode() if isinstance(line, str) else line for line in lines]
     rows = [

@@ -1,7 +1,5 @@
 """Requests in any version over a plain socket, with answers as plain values that can be compared."""
 
-from __future__ import annotations
-
 import datetime as dt
 import socket
 import struct

@@ -1,7 +1,5 @@
 """What a Kafka cluster knew of its topics, read from where it kept that: a KRaft metadata log, or ZooKeeper. Pure."""
 
-from __future__ import annotations
-
 import uuid
 from collections import Counter
 from typing import NamedTuple

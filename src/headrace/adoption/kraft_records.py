@@ -4,8 +4,6 @@ Only what a single broker can go on with is decoded; of the rest it is counted w
 (`metadata/src/main/resources/common/metadata`), all of them in the flexible encoding of KIP-482.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -115,13 +113,13 @@ def _apply(cluster: KafkaCluster, value: bytes) -> None:
             ) from error
 
 
-def _topic(cluster: KafkaCluster, reader: _Reader) -> None:
+def _topic(cluster: KafkaCluster, reader: "_Reader") -> None:
     name, topic_id = reader.string(), reader.uuid()
     cluster.topics[name] = topic_id
     cluster.partitions[topic_id] = {}
 
 
-def _partition(cluster: KafkaCluster, reader: _Reader) -> None:
+def _partition(cluster: KafkaCluster, reader: "_Reader") -> None:
     index, topic_id = reader.int32(), reader.uuid()
     replicas = reader.int32s()
     for _ in range(3):  # in-sync, removing and adding replicas
@@ -133,7 +131,7 @@ def _partition(cluster: KafkaCluster, reader: _Reader) -> None:
     cluster.partitions[topic_id][index] = KafkaPartition(replicas, leader_epoch, directories)
 
 
-def _partition_change(cluster: KafkaCluster, reader: _Reader) -> None:
+def _partition_change(cluster: KafkaCluster, reader: "_Reader") -> None:
     index, topic_id = reader.int32(), reader.uuid()
     partition = cluster.partitions[topic_id][index]
     tags = reader.tagged_fields()
@@ -146,7 +144,7 @@ def _partition_change(cluster: KafkaCluster, reader: _Reader) -> None:
     cluster.partitions[topic_id][index] = partition
 
 
-def _remove_topic(cluster: KafkaCluster, reader: _Reader) -> None:
+def _remove_topic(cluster: KafkaCluster, reader: "_Reader") -> None:
     topic_id = reader.uuid()
     cluster.removed.add(topic_id)
     del cluster.partitions[topic_id]
@@ -155,7 +153,7 @@ def _remove_topic(cluster: KafkaCluster, reader: _Reader) -> None:
     cluster.configs.pop(ConfigResource(TOPIC_CONFIG, name), None)
 
 
-def _config(cluster: KafkaCluster, reader: _Reader) -> None:
+def _config(cluster: KafkaCluster, reader: "_Reader") -> None:
     kind, resource_name, name, value = reader.int8(), reader.string(), reader.string(), reader.nullable_string()
     if kind not in _CONFIG_KINDS:
         return
@@ -166,12 +164,12 @@ def _config(cluster: KafkaCluster, reader: _Reader) -> None:
         values[name] = value
 
 
-def _feature_level(cluster: KafkaCluster, reader: _Reader) -> None:
+def _feature_level(cluster: KafkaCluster, reader: "_Reader") -> None:
     name = reader.string()
     cluster.features[name] = reader.int16()
 
 
-def _producer_ids(cluster: KafkaCluster, reader: _Reader) -> None:
+def _producer_ids(cluster: KafkaCluster, reader: "_Reader") -> None:
     reader.int32()  # broker id
     reader.int64()  # broker epoch
     cluster.next_producer_id = reader.int64()
@@ -188,7 +186,7 @@ class _Reader:
         self.kind = self.version = -1
 
     @classmethod
-    def of_record(cls, data: bytes) -> _Reader:
+    def of_record(cls, data: bytes) -> "_Reader":
         """Behind the frame of a record, whose type is `kind`."""
         reader = cls(data)
         if (frame := reader.uvarint()) != _FRAME_VERSION:

@@ -3,8 +3,6 @@
 Whatever does not add up is an error that says what to do: nothing has been changed by then.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field

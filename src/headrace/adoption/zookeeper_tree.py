@@ -2,8 +2,6 @@
 written when one goes to it. No broker of the cluster may be running.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from types import TracebackType

@@ -1,7 +1,5 @@
 """Where clients find this broker: what is advertised, or the very address that a client reached."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Carries out a controller's commands on this broker, in order: logs are open before clients learn of partitions."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

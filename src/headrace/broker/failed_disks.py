@@ -1,7 +1,5 @@
 """Disks that fail while the broker runs: their partitions go offline, the others are served."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Puts run-time settings in force: the broker's own, those of topics, and those of groups."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,7 +39,7 @@ class LiveSettings:
         if changed:
             log.info("Settings of this broker changed at run time: %s", ", ".join(sorted(changed)))
 
-    async def apply(self, resources: Sequence[ConfigResource], replicas: ReplicaManager, groups: Groups) -> None:
+    async def apply(self, resources: Sequence[ConfigResource], replicas: "ReplicaManager", groups: "Groups") -> None:
         """Put the settings of `resources`, which have changed, in force."""
         topics = {resource.name for resource in resources if resource.kind == TOPIC_CONFIG}
         pace = Pace()

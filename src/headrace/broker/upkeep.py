@@ -1,7 +1,5 @@
 """Work that a broker repeats at intervals, each in a task of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -4,8 +4,6 @@ They have the meaning of the requests of the same names (`LeaderAndIsr`, `Update
 hands them to the broker in its own process as they are.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias

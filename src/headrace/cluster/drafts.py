@@ -3,8 +3,6 @@
 The image is immutable, and making another one costs as much as it holds: with thousands of topics, only once a request.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 

@@ -1,12 +1,10 @@
 """Failures of the metadata store as answers to clients, logged once for as long as they last."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.cluster.store import StoreError, StoreLocked, StoreUnavailable
+from headrace.cluster.store import StoreError, StoreLockedError, StoreUnavailableError
 from headrace.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
@@ -35,8 +33,8 @@ class StoreFailures:
             if str(error) != self._failure:
                 self._failure = str(error)
                 log.error("Topics and settings cannot be changed: %s", error)
-            if isinstance(error, StoreUnavailable):
-                code = locked if isinstance(error, StoreLocked) else failed
+            if isinstance(error, StoreUnavailableError):
+                code = locked if isinstance(error, StoreLockedError) else failed
                 raise KafkaError(code, f"Nothing was changed: {error}") from error
             raise KafkaError(
                 failed, f"Nothing was changed: {error}. The metadata was changed by somebody else: restart the broker."

@@ -1,7 +1,5 @@
 """The cluster's metadata as one immutable value. A change makes a new image; who holds an old one sees no change."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -98,7 +96,7 @@ class MetadataImage:
         """The run-time settings of a resource; empty where it has none."""
         return self.configs.get(ConfigResource(kind, name), _NO_CONFIG)
 
-    def with_topics(self, topics: Iterable[TopicImage]) -> MetadataImage:
+    def with_topics(self, topics: Iterable[TopicImage]) -> "MetadataImage":
         """An image in which `topics` are new or take the place of those with the same names."""
         topics = tuple(topics)
         return replace(
@@ -107,7 +105,7 @@ class MetadataImage:
             names={**self.names, **{topic.topic_id: topic.name for topic in topics}},
         )
 
-    def without_topics(self, names: Iterable[str]) -> MetadataImage:
+    def without_topics(self, names: Iterable[str]) -> "MetadataImage":
         """An image that lacks these topics and their settings."""
         gone = set(names)
         return replace(
@@ -121,11 +119,11 @@ class MetadataImage:
             },
         )
 
-    def with_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> MetadataImage:
+    def with_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> "MetadataImage":
         """An image with these settings for these resources; empty settings remove a resource."""
         merged = {**self.configs, **configs}
         return replace(self, configs={resource: values for resource, values in merged.items() if values})
 
-    def with_brokers(self, brokers: Iterable[BrokerImage]) -> MetadataImage:
+    def with_brokers(self, brokers: Iterable[BrokerImage]) -> "MetadataImage":
         """An image in which exactly `brokers` are alive."""
         return replace(self, brokers={broker.id: broker for broker in sorted(brokers)})

@@ -1,7 +1,5 @@
 """Reads the metadata tree into an image, and says which nodes every tree has."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +18,7 @@ from headrace.cluster.image import (
     PartitionImage,
     TopicImage,
 )
-from headrace.cluster.store import Create, MalformedNode, MetadataStore, Node, Operation
+from headrace.cluster.store import Create, MalformedNodeError, MetadataStore, Node, Operation
 from headrace.wire.ids import new_id
 
 T = TypeVar("T")
@@ -29,11 +27,11 @@ _CONFIG_KINDS = (TOPIC_CONFIG, BROKER_CONFIG, GROUP_CONFIG, CLIENT_METRICS_CONFI
 
 
 def decoded(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
-    """`decode(data)`, of the node at `path`. Raises MalformedNode."""
+    """`decode(data)`, of the node at `path`. Raises MalformedNodeError."""
     try:
         return decode(data)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise MalformedNode(path, f"{type(error).__name__}: {error}") from error
+        raise MalformedNodeError(path, f"{type(error).__name__}: {error}") from error
 
 
 async def missing_nodes(store: MetadataStore) -> list[Operation]:

@@ -3,8 +3,6 @@
 The image is replaced whole, so a reader that holds one sees no change. Clients are answered from here only.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where the replicas of new partitions go. Pure: the random start comes from the caller."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from random import Random
 

@@ -1,14 +1,12 @@
 """Blocks of producer ids, which the controller allocates to brokers (KIP-730)."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 
 from headrace.cluster import znodes
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.loading import decoded
-from headrace.cluster.store import BadVersion, MetadataStore
+from headrace.cluster.store import BadVersionError, MetadataStore
 from headrace.errors import ErrorCode, KafkaError
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
@@ -42,7 +40,7 @@ class ProducerIdBlocks:
                 block = znodes.encode_producer_ids(self._broker_id, first, last)
                 try:
                     await self._store.set(path, block, node.version)
-                except BadVersion:
+                except BadVersionError:
                     continue
                 self._failures.note_written()
                 return first, PRODUCER_IDS_PER_BLOCK

@@ -3,8 +3,6 @@
 Two stores fit it: the embedded one (one broker, one file) and ZooKeeper. Who uses the port knows neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -24,43 +22,43 @@ class StoreError(Exception):
         self.path = path
 
 
-class NoNode(StoreError):
+class NoNodeError(StoreError):
     """The node, or the parent of a node to create, does not exist."""
 
     what = "no such node"
 
 
-class NodeExists(StoreError):
+class NodeExistsError(StoreError):
     """The node to create is there already."""
 
     what = "node exists"
 
 
-class BadVersion(StoreError):
+class BadVersionError(StoreError):
     """The node has changed since the version that the request names."""
 
     what = "node has another version"
 
 
-class NotEmpty(StoreError):
+class NotEmptyError(StoreError):
     """The node to delete has children."""
 
     what = "node has children"
 
 
-class MalformedNode(StoreError):
+class MalformedNodeError(StoreError):
     """The node's data is not what its writer must have meant."""
 
     what = "the node cannot be read: stop the broker and restore the metadata from a backup"
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailableError(StoreError):
     """The store cannot be read or written: a full disk, a damaged file, a lost connection. Nothing was changed."""
 
     what = "the metadata store is not available"
 
 
-class StoreLocked(StoreUnavailable):
+class StoreLockedError(StoreUnavailableError):
     """Another process has the store locked. Nothing was changed; the same request may succeed a moment later."""
 
     what = "the metadata store is locked by another process"
@@ -124,13 +122,13 @@ SessionListener: TypeAlias = Callable[[str], None]
 
 
 class MetadataStore(Protocol):
-    """What both stores offer. A call raises the children of StoreError that it names, or StoreUnavailable.
+    """What both stores offer. A call raises the children of StoreError that it names, or StoreUnavailableError.
 
     Nothing is done in part.
     """
 
     async def get(self, path: str, watcher: Watcher | None = None) -> Node:
-        """The node; raises NoNode. `watcher` hears of its change or deletion."""
+        """The node; raises NoNodeError. `watcher` hears of its change or deletion."""
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """The nodes at `paths`, None for those that do not exist; one pass however many they are."""
@@ -139,16 +137,16 @@ class MetadataStore(Protocol):
         """The node's version, or None. `watcher` hears of its creation, change or deletion."""
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
-        """Names of the node's children, sorted; raises NoNode. `watcher` hears when one comes or goes."""
+        """Names of the node's children, sorted; raises NoNodeError. `watcher` hears when one comes or goes."""
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
-        """Create the node; raises NodeExists, and NoNode where its parent is missing."""
+        """Create the node; raises NodeExistsError, and NoNodeError where its parent is missing."""
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        """Replace the node's data and return its new version; raises NoNode, BadVersion."""
+        """Replace the node's data and return its new version; raises NoNodeError, BadVersionError."""
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Remove the node; raises NoNode, BadVersion, NotEmpty."""
+        """Remove the node; raises NoNodeError, BadVersionError, NotEmptyError."""
 
     async def multi(self, operations: Sequence[Operation]) -> None:
         """Do all, durably, or none; raises what the first that fails would raise by itself."""

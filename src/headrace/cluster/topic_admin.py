@@ -3,8 +3,6 @@
 Decisions are pure (`topic_changes`); the controller then gives new partitions their leaders (`controller/machine.py`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import uuid

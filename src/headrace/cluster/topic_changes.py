@@ -3,8 +3,6 @@
 Errors and their order are those of Kafka's ReplicationControlManager.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Container, Mapping, Sequence
 from random import Random

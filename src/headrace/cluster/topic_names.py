@@ -1,7 +1,5 @@
 """Which names a topic may have."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Paths of Kafka's metadata tree and what its nodes hold, byte for byte as Kafka 3.9 in ZooKeeper mode writes it."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Mapping, Sequence

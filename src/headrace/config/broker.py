@@ -4,8 +4,6 @@ A value comes from the first of these that has it: set at run time for this brok
 file/environment/command line the broker started with, the default (KIP-226).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from itertools import dropwhile
 from typing import Final, NamedTuple

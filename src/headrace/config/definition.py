@@ -4,8 +4,6 @@ Values follow Kafka's textual rules (trimmed, booleans in any case, lists split 
 written for Kafka means the same here. Knows no particular setting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 

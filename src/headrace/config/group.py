@@ -4,8 +4,6 @@ Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/docu
 KIP-932, KIP-1071) and KIP-714.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -154,7 +152,7 @@ def parse_group_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
     return _parse(overrides, GROUP_SETTINGS, "group")
 
 
-def check_group_limits(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
+def check_group_limits(broker: "BrokerConfig", overrides: Mapping[str, str]) -> None:
     """Raise ConfigError where a group's setting lies outside what the broker allows one group."""
     for key, text in overrides.items():
         limits = [f"group.{part}.{bound}.{rest}" for part, rest in (key.split(".", 1),) for bound in ("min", "max")]

@@ -5,8 +5,6 @@ it is while a misspelt key is still refused. Those of the settings table that no
 nobody believes them in force.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from headrace.config.definition import Setting

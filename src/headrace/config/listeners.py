@@ -1,7 +1,5 @@
 """Parses `listeners`, `advertised.listeners`, `listener.security.protocol.map` and `headrace.http.listener`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 

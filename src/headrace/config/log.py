@@ -3,8 +3,6 @@
 Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#brokerconfigs.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from headrace.config.definition import (

@@ -3,8 +3,6 @@
 Knows the syntax only; which keys exist and what they may hold is decided by whoever takes the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 

@@ -4,8 +4,6 @@ Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/docu
 zookeeper.*, the documentation of Kafka 3.9).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from headrace.config.definition import (

@@ -4,8 +4,6 @@ Names, types, limits and, unless the documentation says otherwise, defaults are 
 https://kafka.apache.org/documentation/#brokerconfigs.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from headrace.config.definition import (

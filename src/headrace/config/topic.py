@@ -3,8 +3,6 @@
 Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#topicconfigs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -336,7 +334,7 @@ def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
     return values
 
 
-def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Value]:
+def topic_values(broker: "BrokerConfig", overrides: Mapping[str, str]) -> dict[str, Value]:
     """Every topic setting in force for a topic with `overrides` on `broker`, by attribute name (`retention_ms`).
 
     Raises ConfigError as parse_topic_overrides() does.
@@ -352,7 +350,7 @@ def topic_values(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str
     return values
 
 
-def inherited(broker: BrokerConfig, setting: Setting) -> Value:
+def inherited(broker: "BrokerConfig", setting: Setting) -> Value:
     """What a topic gets that does not set `setting` itself: the first broker setting with a value, in ms."""
     for synonym in setting.synonyms:
         value = broker.value(synonym)

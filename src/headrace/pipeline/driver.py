@@ -6,8 +6,6 @@ anything else noticing. It tells what happens as JSON lines on standard output: 
 also ends, without a report, on SIGTERM and when its standard input ends, as it does when whoever started it dies.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -47,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell(out, "failed", reason=str(error))
         return 1
     except Exception as error:
-        log.exception("the queries ended")
+        log.exception("The queries ended")
         _tell(out, "failed", reason=_first_line(error))
         return 1
     return 0
@@ -122,7 +120,7 @@ def _tell(out: TextIO, event: str, **values: Any) -> None:
         out.write(json.dumps({"event": event, **values}) + "\n")
         out.flush()
     except BrokenPipeError:
-        log.warning("nobody reads what is told any more")
+        log.warning("Nobody reads what is told any more")
 
 
 def _first_line(error: Exception) -> str:

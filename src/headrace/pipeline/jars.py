@@ -3,8 +3,6 @@
 Their versions are set in `jars.pom.xml` beside this module and nowhere else.
 """
 
-from __future__ import annotations
-
 import os
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Prints a Delta table: `python -m headrace.pipeline.look TABLE [ROWS]`."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

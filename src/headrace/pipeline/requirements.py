@@ -1,7 +1,5 @@
 """Is everything here that Spark needs? Asked before anything starts, because Spark's own answers are riddles."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """The Spark session of a pipeline: small enough for a laptop, silent, in UTC."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Topics as the pipeline needs them: made, measured, and told how far a query has read."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Mapping

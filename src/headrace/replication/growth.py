@@ -1,7 +1,5 @@
 """Tells those who wait for a partition to grow by how many bytes it has, so that they need not look at its log."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -21,7 +19,7 @@ class Growth:
 
     __slots__ = ("_partition", "_segment", "_size", "watchers")
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: "Partition") -> None:
         self.watchers: set[Watcher] = set()
         self._partition = partition
         self._segment: Segment | None = None

@@ -1,7 +1,5 @@
 """One module per client, all behind the same contract, so that a scenario is written once and run with each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

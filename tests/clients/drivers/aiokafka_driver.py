@@ -1,7 +1,5 @@
 """aiokafka: the asyncio client, on an event loop in a thread of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -99,7 +97,7 @@ class AiokafkaDriver:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * DEADLINE_S)
 
     @contextmanager
-    def _producer(self, topic: str, codec: str | None) -> Iterator[_Producer]:
+    def _producer(self, topic: str, codec: str | None) -> "Iterator[_Producer]":
         async def start() -> Any:
             producer = AIOKafkaProducer(
                 **self._config, enable_idempotence=True, compression_type=codec, linger_ms=5, request_timeout_ms=20_000

@@ -1,7 +1,5 @@
 """confluent-kafka: librdkafka's newest version behind Python."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ tell the test something (kcat and the console tools do not report a commit), the
 `observer`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The Java client behind Kafka's own command-line tools, one short-lived JVM a call."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -132,7 +130,7 @@ class JavaDriver:
         return run_tool(tool, "--bootstrap-server", self._bootstrap, *arguments, stdin=stdin)
 
     @contextmanager
-    def _producer(self, topic: str, codec: str) -> Iterator[_Producer]:
+    def _producer(self, topic: str, codec: str) -> "Iterator[_Producer]":
         command = java_command(
             CONSOLE_PRODUCER,
             *("--bootstrap-server", self._bootstrap, "--topic", topic, "--compression-codec", codec),

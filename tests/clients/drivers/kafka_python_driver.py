@@ -1,7 +1,5 @@
 """kafka-python 3: the protocol written anew in Python."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -80,7 +78,7 @@ class KafkaPythonDriver:
         """Every client is closed where it is used."""
 
     @contextmanager
-    def _producer(self, topic: str, codec: str | None) -> Iterator[_Producer]:
+    def _producer(self, topic: str, codec: str | None) -> "Iterator[_Producer]":
         producer = KafkaProducer(**self._config, enable_idempotence=True, compression_type=codec, linger_ms=5)
         try:
             yield _Producer(producer, topic)

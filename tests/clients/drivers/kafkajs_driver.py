@@ -1,7 +1,5 @@
 """KafkaJS: Node's own client, in a process that `tests/clients/node/driver.mjs` drives."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import uuid
@@ -76,7 +74,7 @@ class KafkajsDriver:
         return answer["result"]
 
     @contextmanager
-    def _producer(self, topic: str, codec: str) -> Iterator[_Producer]:
+    def _producer(self, topic: str, codec: str) -> "Iterator[_Producer]":
         self.call("startProducer", topic=topic, codec=codec)
         try:
             yield _Producer(self)
@@ -86,7 +84,7 @@ class KafkajsDriver:
     @contextmanager
     def _consumer(
         self, topic: str, *, group: str | None = None, start: dict[str, object] | None = None
-    ) -> Iterator[_Consumer]:
+    ) -> "Iterator[_Consumer]":
         # KafkaJS knows consumers in groups only: one that commits nothing stands in for a consumer without
         self.call("startConsumer", topic=topic, group=group or f"{topic}-{uuid.uuid4().hex}", start=start)
         try:

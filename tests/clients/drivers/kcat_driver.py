@@ -1,7 +1,5 @@
 """kcat (Debian): an older librdkafka behind a command line."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
@@ -72,7 +70,7 @@ class KcatDriver:
         """Every process ends where it is used."""
 
     @contextmanager
-    def _producer(self, topic: str, codec: str) -> Iterator[_Producer]:
+    def _producer(self, topic: str, codec: str) -> "Iterator[_Producer]":
         command = [*self._kcat, "-X", "enable.idempotence=true", "-P", "-t", topic, "-z", codec, "-K", KEY_DELIMITER]
         producer = _Producer(command)
         try:

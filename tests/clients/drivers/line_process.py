@@ -1,7 +1,5 @@
 """A client that is a program: lines in, lines out."""
 
-from __future__ import annotations
-
 import queue
 import subprocess
 import threading

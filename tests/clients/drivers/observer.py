@@ -1,7 +1,5 @@
 """What the tests ask a broker themselves, beside the client under test."""
 
-from __future__ import annotations
-
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 

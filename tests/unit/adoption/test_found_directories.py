@@ -1,7 +1,5 @@
 """Which of several log directories has the metadata."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

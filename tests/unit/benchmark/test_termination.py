@@ -1,7 +1,5 @@
 """A bench that is told to end takes its brokers with it."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

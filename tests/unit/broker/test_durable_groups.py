@@ -1,7 +1,5 @@
 """Answers of the coordinator that follow the fsync of what it wrote."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Awaitable

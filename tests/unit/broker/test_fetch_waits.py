@@ -1,7 +1,5 @@
 """Fetches that wait: what an append costs them, when they are answered, and with what."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -13,18 +13,18 @@ from headrace.cluster.store import (
     CHILDREN,
     CREATED,
     DELETED,
-    BadVersion,
+    BadVersionError,
     Create,
     Delete,
     Event,
     MetadataStore,
     Node,
-    NodeExists,
-    NoNode,
-    NotEmpty,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
     Set,
-    StoreLocked,
-    StoreUnavailable,
+    StoreLockedError,
+    StoreUnavailableError,
 )
 from headrace.cluster.stores.embedded import EmbeddedStore
 
@@ -35,20 +35,20 @@ async def test_a_node_holds_what_it_was_created_with(store: MetadataStore) -> No
 
 
 async def test_a_node_needs_its_parent(store: MetadataStore) -> None:
-    with pytest.raises(NoNode, match="/a"):
+    with pytest.raises(NoNodeError, match="/a"):
         await store.create("/a/b")
 
 
 async def test_a_node_is_created_once(store: MetadataStore) -> None:
     await store.create("/a")
-    with pytest.raises(NodeExists, match="/a"):
+    with pytest.raises(NodeExistsError, match="/a"):
         await store.create("/a")
 
 
 async def test_what_is_not_there_is_said_so(store: MetadataStore) -> None:
     assert await store.exists("/a") is None
     for call in (store.get("/a"), store.children("/a"), store.set("/a", b""), store.delete("/a")):
-        with pytest.raises(NoNode):
+        with pytest.raises(NoNodeError):
             await call
 
 
@@ -61,9 +61,9 @@ async def test_every_set_makes_a_new_version(store: MetadataStore) -> None:
 
 async def test_a_set_or_delete_of_another_version_is_refused(store: MetadataStore) -> None:
     await store.create("/a", b"1")
-    with pytest.raises(BadVersion):
+    with pytest.raises(BadVersionError):
         await store.set("/a", b"2", 1)
-    with pytest.raises(BadVersion):
+    with pytest.raises(BadVersionError):
         await store.delete("/a", 1)
     assert await store.get("/a") == Node(b"1", 0)
 
@@ -78,7 +78,7 @@ async def test_children_come_sorted_and_without_grandchildren(store: MetadataSto
 async def test_a_node_with_children_stays(store: MetadataStore) -> None:
     await store.create("/a")
     await store.create("/a/b")
-    with pytest.raises(NotEmpty):
+    with pytest.raises(NotEmptyError):
         await store.delete("/a")
 
 
@@ -89,7 +89,7 @@ async def test_many_nodes_are_read_at_once(store: MetadataStore) -> None:
 
 async def test_of_many_operations_all_happen_or_none(store: MetadataStore) -> None:
     await store.create("/a")
-    with pytest.raises(BadVersion):
+    with pytest.raises(BadVersionError):
         await store.multi([Create("/b"), Set("/a", b"1"), Delete("/a", 7)])
     assert await store.children("/") == ["a"]
     assert await store.get("/a") == Node(b"", 0)
@@ -136,7 +136,7 @@ async def test_a_failed_change_wakes_nobody(store: MetadataStore) -> None:
     heard: list[Event] = []
     await store.create("/a")
     await store.get("/a", heard.append)
-    with pytest.raises(NodeExists):
+    with pytest.raises(NodeExistsError):
         await store.multi([Set("/a", b"1"), Create("/a")])
     assert not heard
 
@@ -172,24 +172,24 @@ async def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "metadata.db").write_bytes(b"no database " * 1000)
-    with pytest.raises(StoreUnavailable, match=r"metadata\.db: .*not available"):
+    with pytest.raises(StoreUnavailableError, match=r"metadata\.db: .*not available"):
         EmbeddedStore(tmp_path / "metadata.db")
 
 
 @pytest.mark.parametrize(
     ("code", "kind", "told"),
     [
-        (sqlite3.SQLITE_BUSY, StoreLocked, "locked by another process"),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreLocked, "locked by another process"),
-        (sqlite3.SQLITE_READONLY, StoreUnavailable, "read-only"),
-        (sqlite3.SQLITE_IOERR_WRITE, StoreUnavailable, "the disk fails"),
-        (sqlite3.SQLITE_FULL, StoreUnavailable, "free space"),
-        (sqlite3.SQLITE_CORRUPT, StoreUnavailable, "restore it from a backup"),
-        (sqlite3.SQLITE_MISUSE, StoreUnavailable, "bad"),
+        (sqlite3.SQLITE_BUSY, StoreLockedError, "locked by another process"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreLockedError, "locked by another process"),
+        (sqlite3.SQLITE_READONLY, StoreUnavailableError, "read-only"),
+        (sqlite3.SQLITE_IOERR_WRITE, StoreUnavailableError, "the disk fails"),
+        (sqlite3.SQLITE_FULL, StoreUnavailableError, "free space"),
+        (sqlite3.SQLITE_CORRUPT, StoreUnavailableError, "restore it from a backup"),
+        (sqlite3.SQLITE_MISUSE, StoreUnavailableError, "bad"),
     ],
 )
 async def test_whatever_sqlite_fails_with_is_a_failure_of_the_store(
-    tmp_path: Path, code: int, kind: type[StoreUnavailable], told: str
+    tmp_path: Path, code: int, kind: type[StoreUnavailableError], told: str
 ) -> None:
     error = sqlite3.OperationalError("bad")
     error.sqlite_errorcode = code
@@ -221,7 +221,7 @@ async def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     await store.create("/a")
     store._database.execute("PRAGMA max_page_count = 8")
-    with pytest.raises(StoreUnavailable, match="full"):
+    with pytest.raises(StoreUnavailableError, match="full"):
         await store.set("/a", bytes(100_000))
     assert await store.get("/a") == Node(b"", 0)
     await store.close()

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.cluster.commands import PartitionState
 from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, TopicImage
-from headrace.cluster.store import MetadataStore, Operation, StoreUnavailable
+from headrace.cluster.store import MetadataStore, Operation, StoreUnavailableError
 from headrace.cluster.topic_changes import NewPartitions, NewTopic
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
@@ -139,7 +139,7 @@ async def test_a_change_that_cannot_be_written_is_refused_and_not_made(
     store: MetadataStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(operations: list[Operation]) -> None:
-        raise StoreUnavailable("/", "disk full")
+        raise StoreUnavailableError("/", "disk full")
 
     monkeypatch.setattr(store, "multi", fail)
     with pytest.raises(KafkaError, match="disk full") as caught:

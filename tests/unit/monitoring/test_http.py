@@ -1,7 +1,5 @@
 """The HTTP side: what is answered, what is refused, and that nobody can hold it up."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import http.client

@@ -1,7 +1,5 @@
 """One small Spark session for all tests of transforms, and access log lines as the Kafka source gives them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,11 +21,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def parse(spark: SparkSession) -> Parse:
+def parse(spark: "SparkSession") -> Parse:
     """Lines of a log to `lines.parsed`."""
     from headrace.pipeline.transforms import lines
 
-    def parsed(texts: Sequence[str | bytes | None]) -> DataFrame:
+    def parsed(texts: Sequence[str | bytes | None]) -> "DataFrame":
         return lines.parsed(log_records(spark, texts))
 
     return parsed

@@ -1,7 +1,5 @@
 """Access log lines for tests."""
 
-from __future__ import annotations
-
 
 def combined(
     path: str = "/",

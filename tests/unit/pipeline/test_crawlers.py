@@ -1,7 +1,5 @@
 """Who behaves like a crawler."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -22,7 +20,7 @@ VISITS: Final[dict[str, tuple[list[str], list[str]]]] = {
 
 
 @pytest.fixture(scope="module")
-def reasons(parse: Parse) -> dict[str, list[str]]:
+def reasons(parse: "Parse") -> dict[str, list[str]]:
     """By client address, all judged in one go."""
     texts = [combined(path, client=client) for client, (paths, _) in VISITS.items() for path in paths]
     texts += [combined(f"/{n}.php", status=404, client="192.0.2.5") for n in range(10)]
@@ -53,7 +51,7 @@ def test_other_user_agents_say_nothing(reasons: dict[str, list[str]], client: st
     assert client not in reasons
 
 
-def test_clients_are_judged_hour_by_hour(parse: Parse) -> None:
+def test_clients_are_judged_hour_by_hour(parse: "Parse") -> None:
     times = ["17/May/2015:10:59:59 +0000", "17/May/2015:11:00:00 +0000"]
     texts = [combined(f"/{n}", time=times[n % 2]) for n in range(38)]
     texts += [combined("/robots.txt", time=time, client="192.0.2.2") for time in times]

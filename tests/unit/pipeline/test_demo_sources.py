@@ -1,7 +1,5 @@
 """Where the demo's lines come from: a file, and a web server that is really visited."""
 
-from __future__ import annotations
-
 import re
 import threading
 from pathlib import Path

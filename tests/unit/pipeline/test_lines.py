@@ -1,7 +1,5 @@
 """What a line of an access log becomes, and which lines are rejected for what."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,12 +12,12 @@ if TYPE_CHECKING:
     from tests.unit.pipeline.conftest import Parse
 
 
-def _row(parse: Parse, line: str | bytes) -> Any:
+def _row(parse: "Parse", line: str | bytes) -> Any:
     (row,) = parse([line]).collect()
     return row
 
 
-def test_a_combined_line_has_all_its_fields(parse: Parse) -> None:
+def test_a_combined_line_has_all_its_fields(parse: "Parse") -> None:
     row = _row(
         parse,
         '83.149.9.216 - frank [17/May/2015:12:05:03 +0200] "GET /a/b.html?q=1#x HTTP/1.1" 200 203023 '
@@ -31,14 +29,14 @@ def test_a_combined_line_has_all_its_fields(parse: Parse) -> None:
     assert (row.referer, row.user_agent) == ('http://example.org/?a=\\"b\\"', "Mozilla/5.0 (X11; Linux)")
 
 
-def test_times_are_utc_whatever_their_zone(parse: Parse) -> None:
+def test_times_are_utc_whatever_their_zone(parse: "Parse") -> None:
     times = [combined(time="17/May/2015:23:30:00 -0200"), combined(time="18/May/2015:01:30:00 +0000")]
     assert [row.t for row in parse(times).selectExpr("cast(event_time as string) as t").collect()] == [
         "2015-05-18 01:30:00"
     ] * 2
 
 
-def test_a_common_line_has_neither_referer_nor_user_agent(parse: Parse) -> None:
+def test_a_common_line_has_neither_referer_nor_user_agent(parse: "Parse") -> None:
     row = _row(parse, '::1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.0" 304 -')
     assert (row.reason, row.client, row.status, row.bytes) == (None, "::1", 304, None)
     assert (row.referer, row.user_agent) == (None, None)
@@ -76,7 +74,7 @@ REJECTED: Final[dict[str, tuple[str, str]]] = {
 
 
 @pytest.fixture(scope="module")
-def judged(parse: Parse) -> dict[str, Any]:
+def judged(parse: "Parse") -> dict[str, Any]:
     """Both lots in one go, by name: a Spark job costs as much for one line as for all."""
     texts = {**ACCEPTED, **{name: line for name, (line, _) in REJECTED.items()}}
     rows = parse(list(texts.values())).orderBy("source_offset").collect()
@@ -94,18 +92,18 @@ def test_a_malformed_line_is_rejected_with_the_reason(judged: dict[str, Any], na
     assert judged[name].reason == REJECTED[name][1]
 
 
-def test_rejected_lines_say_where_they_stood(parse: Parse) -> None:
+def test_rejected_lines_say_where_they_stood(parse: "Parse") -> None:
     parsed = parse([combined(), "torn"])
     (row,) = lines.rejected(parsed).collect()
     assert (row.position, row.line) == ("access-log-0@1", "torn")
     assert lines.events(parsed).count() == 1
 
 
-def test_a_record_without_value_is_an_empty_line(parse: Parse) -> None:
+def test_a_record_without_value_is_an_empty_line(parse: "Parse") -> None:
     assert [row.reason for row in parse([None]).collect()] == ["the line is empty"]
 
 
-def test_equal_lines_are_different_events(parse: Parse) -> None:
+def test_equal_lines_are_different_events(parse: "Parse") -> None:
     events = lines.events(parse([combined(), combined()]))
     assert sorted(row.source_offset for row in events.collect()) == [0, 1]
     assert {type(row.event_time) for row in events.collect()} == {datetime}

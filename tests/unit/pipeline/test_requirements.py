@@ -1,7 +1,5 @@
 """What is said when something is missing that Spark needs."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

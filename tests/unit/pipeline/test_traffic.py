@@ -1,7 +1,5 @@
 """Pages, minutes and status codes."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from headrace.pipeline.transforms import lines, traffic
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
 LATE_BY = "10 minutes"
 
 
-def test_page_views_are_counted_by_minute_and_page(parse: Parse) -> None:
+def test_page_views_are_counted_by_minute_and_page(parse: "Parse") -> None:
     events = lines.events(
         parse(
             [
@@ -32,7 +30,7 @@ def test_page_views_are_counted_by_minute_and_page(parse: Parse) -> None:
     }
 
 
-def test_only_pages_that_were_shown_are_viewed(parse: Parse) -> None:
+def test_only_pages_that_were_shown_are_viewed(parse: "Parse") -> None:
     not_viewed = [
         combined("/style.css"),
         combined("/logo.PNG?v=2"),
@@ -49,24 +47,24 @@ def test_only_pages_that_were_shown_are_viewed(parse: Parse) -> None:
     assert [row.page for row in traffic.page_views_per_minute(events, LATE_BY).collect()] == ["/page.html"]
 
 
-def test_the_error_rate_is_the_share_of_4xx_and_5xx(parse: Parse) -> None:
+def test_the_error_rate_is_the_share_of_4xx_and_5xx(parse: "Parse") -> None:
     events = lines.events(parse([combined(status=code) for code in (200, 304, 404, 403, 500, 200, 200, 200)]))
     (row,) = traffic.request_rate_per_minute(events, LATE_BY).collect()
     assert (row.requests, row.client_errors, row.server_errors, row.error_rate) == (8, 2, 1, 0.375)
     assert row.bytes == 8 * 512
 
 
-def test_a_minute_of_unknown_sizes_has_no_bytes(parse: Parse) -> None:
+def test_a_minute_of_unknown_sizes_has_no_bytes(parse: "Parse") -> None:
     (row,) = traffic.request_rate_per_minute(lines.events(parse([combined(size="-")])), LATE_BY).collect()
     assert row.bytes == 0
 
 
-def test_status_codes_are_counted(parse: Parse) -> None:
+def test_status_codes_are_counted(parse: "Parse") -> None:
     events = lines.events(parse([combined(status=code) for code in (200, 404, 200)]))
     assert {tuple(row) for row in traffic.status_codes(events).collect()} == {(200, 2), (404, 1)}
 
 
-def test_top_pages_are_ranked_by_views_then_name(parse: Parse) -> None:
+def test_top_pages_are_ranked_by_views_then_name(parse: "Parse") -> None:
     paths = ["/b", "/b", "/a", "/a", "/c", "/style.css", "/style.css", "/style.css"]
     events = lines.events(parse([*map(combined, paths), combined("/c", status=404)]))
     ranked = traffic.top(traffic.page_totals(events), 3).collect()

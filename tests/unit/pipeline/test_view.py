@@ -1,7 +1,5 @@
 """What the demo prints."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

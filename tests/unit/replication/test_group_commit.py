@@ -1,7 +1,5 @@
 """Appends that are visible and acknowledged when an fsync has covered them, and what becomes of one that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The state of producers is noted while they write, and a start from a snapshot knows what they may send again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logs with known content."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What passes as records is what Kafka's DefaultRecord.readFrom would read, compiled or not, whole or in pieces."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Works out a resource's new settings from its present ones and a request, and checks them. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final

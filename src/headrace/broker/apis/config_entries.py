@@ -3,8 +3,6 @@
 Pure: from the settings tables, the broker's settings and a resource's own ones to the fields of an entry.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 

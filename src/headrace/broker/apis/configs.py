@@ -1,7 +1,5 @@
 """DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The levels of this process's loggers as settings of the BROKER_LOGGER resource (KIP-412)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Sequence
 from typing import Any, Final

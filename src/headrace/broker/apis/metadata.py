@@ -4,8 +4,6 @@ Metadata is asked for again and again, and is large. Its answers are kept while 
 current, and every topic as encoded while that topic is unchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Hashable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final

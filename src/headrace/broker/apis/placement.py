@@ -4,8 +4,6 @@ Every partition has its one replica here and is led by it, so that no election i
 there can be is the one that is.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from headrace.cluster.image import PartitionImage

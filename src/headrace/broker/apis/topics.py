@@ -1,7 +1,5 @@
 """CreateTopics, DeleteTopics and CreatePartitions: requests that change which topics there are."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable
 from typing import Any

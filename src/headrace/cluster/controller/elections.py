@@ -1,7 +1,5 @@
 """Who leads each partition when brokers come and go. Pure."""
 
-from __future__ import annotations
-
 from headrace.cluster import znodes
 from headrace.cluster.image import NEVER_WRITTEN, NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from headrace.cluster.store import Create, Operation, Set

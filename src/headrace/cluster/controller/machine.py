@@ -4,8 +4,6 @@ Its context is what the metadata store says. The context moves on only when the 
 failed write changes nothing. Brokers learn of a change from the commands alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar

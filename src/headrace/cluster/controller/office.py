@@ -3,8 +3,6 @@
 The shell of `machine`. Its callers make one change after the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
@@ -14,7 +12,7 @@ from headrace.cluster.controller.machine import ControllerMachine, Effects
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import BrokerImage
 from headrace.cluster.loading import decoded, load_image, missing_nodes
-from headrace.cluster.store import Create, MetadataStore, NodeExists, NoNode, Operation, Set
+from headrace.cluster.store import Create, MetadataStore, NodeExistsError, NoNodeError, Operation, Set
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.ids import id_to_text, new_id
 
@@ -70,7 +68,7 @@ class Office:
         path, data = znodes.broker_path(broker.id), znodes.encode_broker(broker, self._now_ms())
         try:
             await self._store.create(path, data, ephemeral=True)
-        except NodeExists:
+        except NodeExistsError:
             raise KafkaError(
                 ErrorCode.duplicate_broker_registration,
                 f"Another running broker has id {broker.id}; give this one its own with node.id.",
@@ -117,7 +115,7 @@ class Office:
             try:
                 if missing:
                     await self._store.multi(missing)
-            except NodeExists:
+            except NodeExistsError:
                 continue  # another broker was faster
             return decoded(znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data)
 
@@ -125,7 +123,7 @@ class Office:
         office = Create(znodes.CONTROLLER, znodes.encode_controller(self._broker_id, self._now_ms()), True)
         try:
             node = await self._store.get(znodes.CONTROLLER_EPOCH)
-        except NoNode:
+        except NoNodeError:
             await self._store.multi((office, Create(znodes.CONTROLLER_EPOCH, b"1")))
             return 1
         epoch = decoded(znodes.CONTROLLER_EPOCH, int, node.data) + 1

@@ -4,8 +4,6 @@ A write is on disk before it returns. All that may wait, for the disk or for ano
 executor, where there is one, off the event loop. A failure of SQLite or of the file is a StoreError, whatever it is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
@@ -23,19 +21,19 @@ from headrace.cluster.store import (
     CHILDREN,
     CREATED,
     DELETED,
-    BadVersion,
+    BadVersionError,
     Create,
     Delete,
     Event,
     Node,
-    NodeExists,
-    NoNode,
-    NotEmpty,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
     Operation,
     SessionListener,
     Set,
-    StoreLocked,
-    StoreUnavailable,
+    StoreLockedError,
+    StoreUnavailableError,
     Watcher,
 )
 
@@ -76,7 +74,7 @@ DELETE FROM node WHERE ephemeral;
 def founded_cluster(path: Path) -> str | None:
     """The id of the cluster whose store is in the file `path`; None where there is none yet.
 
-    Raises StoreUnavailable for a file that is no store, or that cannot be read.
+    Raises StoreUnavailableError for a file that is no store, or that cannot be read.
     """
     import sqlite3
 
@@ -97,7 +95,10 @@ def founded_cluster(path: Path) -> str | None:
 
 
 def read_tree(path: Path) -> dict[str, bytes]:
-    """Every node, by its path, of the store in the file `path`, whose broker does not run. Raises StoreUnavailable."""
+    """Every node, by its path, of the store in the file `path`, whose broker does not run.
+
+    Raises StoreUnavailableError.
+    """
     import sqlite3
 
     try:
@@ -109,7 +110,7 @@ def read_tree(path: Path) -> dict[str, bytes]:
     return dict(rows)
 
 
-def topic_ids(path: Path) -> dict[str, UUID]:
+def topic_ids(path: Path) -> "dict[str, UUID]":
     """The ids of the topics in the store in the file `path`, by name, as of the last change; a broker may have it open.
 
     Raises StoreError; OSError.
@@ -124,8 +125,8 @@ def topic_ids(path: Path) -> dict[str, UUID]:
                 shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
         try:
             tree = read_tree(copy)
-        except StoreUnavailable as error:
-            raise StoreUnavailable(str(path), str(error.__cause__)) from error
+        except StoreUnavailableError as error:
+            raise StoreUnavailableError(str(path), str(error.__cause__)) from error
     return {
         path.rpartition("/")[2]: topic_id
         for path, data in tree.items()
@@ -133,21 +134,21 @@ def topic_ids(path: Path) -> dict[str, UUID]:
     }
 
 
-def failure_of(path: Path, error: Exception) -> StoreUnavailable:
+def failure_of(path: Path, error: Exception) -> StoreUnavailableError:
     """The error of a store in the file `path` that failed with `error`: what is wrong, and what to do about it."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bytes say more than anybody can act on
     if code in _LOCKED:
-        return StoreLocked(str(path), "end that process, or wait until it has done its work")
+        return StoreLockedError(str(path), "end that process, or wait until it has done its work")
     if isinstance(error, OSError):
-        return StoreUnavailable(str(path), error.strerror or str(error))
+        return StoreUnavailableError(str(path), error.strerror or str(error))
     reason = _REASONS.get(code)
-    return StoreUnavailable(str(path), f"{error}; {reason}" if reason else str(error))
+    return StoreUnavailableError(str(path), f"{error}; {reason}" if reason else str(error))
 
 
 class EmbeddedStore:
     """A metadata store in the file `path`. One process may have it open; ephemeral nodes of a dead one are dropped.
 
-    `durable=False` leaves fsync out, for tests. Raises StoreUnavailable for a file that cannot be used.
+    `durable=False` leaves fsync out, for tests. Raises StoreUnavailableError for a file that cannot be used.
     """
 
     def __init__(self, path: Path, *, executor: Executor | None = None, durable: bool = True) -> None:
@@ -251,18 +252,18 @@ class EmbeddedStore:
         return versions
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Do `work` where it may wait. Raises StoreUnavailable for whatever SQLite or the disk has against it."""
+        """Do `work` where it may wait. Raises StoreUnavailableError for whatever SQLite or the disk has against it."""
 
         def run() -> T:
             why_gone = self._why_gone()
             if why_gone is not None:
-                raise StoreUnavailable(str(self._path), why_gone)
+                raise StoreUnavailableError(str(self._path), why_gone)
             try:
                 self._limit_lock_wait()
                 return work()
             except (OSError, self._failure) as error:
                 failure = failure_of(self._path, error)
-                if isinstance(failure, StoreLocked):
+                if isinstance(failure, StoreLockedError):
                     self._locked_at = time.monotonic()
                 raise failure from error
 
@@ -312,7 +313,7 @@ class EmbeddedStore:
                 "INSERT OR IGNORE INTO node VALUES (?, ?, ?, 0, ?)", (path, parent, operation.data, operation.ephemeral)
             )
             if not done.rowcount:
-                raise NodeExists(path)
+                raise NodeExistsError(path)
             return
         if isinstance(operation, Set) and operation.version != ANY_VERSION:
             done = self._database.execute(
@@ -324,7 +325,7 @@ class EmbeddedStore:
                 return
         version = self._node(path).version
         if operation.version not in (ANY_VERSION, version):
-            raise BadVersion(path)
+            raise BadVersionError(path)
         if isinstance(operation, Set):
             self._database.execute(
                 "UPDATE node SET data = ?, version = version + 1 WHERE path = ?", (operation.data, path)
@@ -332,13 +333,13 @@ class EmbeddedStore:
             versions[path] = version + 1
         else:
             if self._database.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
-                raise NotEmpty(path)
+                raise NotEmptyError(path)
             self._database.execute("DELETE FROM node WHERE path = ?", (path,))
 
     def _node(self, path: str) -> Node:
         row = self._database.execute("SELECT data, version FROM node WHERE path = ?", (path,)).fetchone()
         if row is None:
-            raise NoNode(path)
+            raise NoNodeError(path)
         return Node(row[0], row[1])
 
     def _tell(self, operation: Operation) -> None:
@@ -355,7 +356,7 @@ class EmbeddedStore:
                 watcher(Event(DELETED, path))
 
 
-def _leave_open(database: sqlite3.Connection) -> None:
+def _leave_open(database: "sqlite3.Connection") -> None:
     """Keep a connection to a file that is gone until the process ends, and from being closed then.
 
     SQLite ends with deleting the write-ahead log by its name, which may be another broker's by now.

@@ -4,8 +4,6 @@ Every method waits for the disk: they are called in the history's own thread. A 
 new one begun. Of one sample there is one row a group and topic, and only where something changed since the last.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 import zlib
@@ -80,7 +78,7 @@ class HistoryStore:
         """Add to the timelines; false where they could not be kept, which has been logged."""
         rows = list(events)
 
-        def insert(database: sqlite3.Connection) -> None:
+        def insert(database: "sqlite3.Connection") -> None:
             columns = "group_id, at_ms, what, generation, member_id, instance_id, client_id, client_host, reason"
             database.executemany(f"INSERT INTO event ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
@@ -93,7 +91,7 @@ class HistoryStore:
         """Add one sample, of which `changes` has group, topic and data of what is not as in the last one."""
         rows = list(changes)
 
-        def insert(database: sqlite3.Connection) -> None:
+        def insert(database: "sqlite3.Connection") -> None:
             database.execute("INSERT OR IGNORE INTO tick VALUES (?)", (at_ms,))
             database.executemany(
                 "INSERT OR REPLACE INTO sample VALUES (?, ?, ?)",
@@ -114,7 +112,7 @@ class HistoryStore:
         """Drop what is past its time, and thin out old samples where the file is too large."""
         oldest = now_ms - self._retention_ms
 
-        def expire(database: sqlite3.Connection) -> None:
+        def expire(database: "sqlite3.Connection") -> None:
             for table in ("sample", "tick"):
                 database.execute(f"DELETE FROM {table} WHERE at_ms < ?", (oldest,))
             first = database.execute("SELECT id FROM event WHERE at_ms >= ? ORDER BY id LIMIT 1", (oldest,)).fetchone()
@@ -134,7 +132,7 @@ class HistoryStore:
     def events(self, group_id: str, from_ms: int, to_ms: int, limit: int) -> list[Event]:
         """The latest events of the group in that time, oldest first."""
 
-        def select(database: sqlite3.Connection) -> list[Event]:
+        def select(database: "sqlite3.Connection") -> list[Event]:
             columns = ", ".join(Event._fields)
             rows = database.execute(
                 f"SELECT {columns} FROM event WHERE group_id = ? AND at_ms BETWEEN ? AND ? ORDER BY id DESC LIMIT ?",
@@ -151,7 +149,7 @@ class HistoryStore:
     def topics_of(self, group_id: str) -> list[str]:
         """Every topic that samples of the group may be there of."""
 
-        def select(database: sqlite3.Connection) -> list[str]:
+        def select(database: "sqlite3.Connection") -> list[str]:
             rows = database.execute("SELECT topic FROM series WHERE group_id = ? ORDER BY topic", (group_id,))
             return [row[0] for row in rows]
 
@@ -160,7 +158,7 @@ class HistoryStore:
     def samples(self, group_id: str, topic: str, from_ms: int, to_ms: int) -> Samples:
         """What is there of that time, and of the last change before it."""
 
-        def select(database: sqlite3.Connection) -> Samples:
+        def select(database: "sqlite3.Connection") -> Samples:
             ticks = [
                 row[0]
                 for row in database.execute(
@@ -196,7 +194,7 @@ class HistoryStore:
 
     # The file
 
-    def _database(self) -> sqlite3.Connection:
+    def _database(self) -> "sqlite3.Connection":
         if self._connection is None:
             import sqlite3
 
@@ -210,7 +208,7 @@ class HistoryStore:
             self._connection = connection
         return self._connection
 
-    def _prepare(self, database: sqlite3.Connection) -> None:
+    def _prepare(self, database: "sqlite3.Connection") -> None:
         import sqlite3
 
         (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -226,7 +224,7 @@ class HistoryStore:
             database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         database.execute(f"PRAGMA max_page_count = {self._max_bytes // _PAGE_BYTES}")
 
-    def _series(self, database: sqlite3.Connection, group_id: str, topic: str, now_ms: int) -> int:
+    def _series(self, database: "sqlite3.Connection", group_id: str, topic: str, now_ms: int) -> int:
         found = self._ids.get((group_id, topic))
         if found is None:
             key = (group_id, topic)
@@ -240,14 +238,14 @@ class HistoryStore:
         return int(found)
 
     def _used(self) -> int:
-        def count(database: sqlite3.Connection) -> int:
+        def count(database: "sqlite3.Connection") -> int:
             (pages,) = database.execute("PRAGMA page_count").fetchone()
             (free,) = database.execute("PRAGMA freelist_count").fetchone()
             return int(pages - free) * _PAGE_BYTES
 
         return self._ask(count, 0)
 
-    def _thin(self, database: sqlite3.Connection) -> None:
+    def _thin(self, database: "sqlite3.Connection") -> None:
         """Of the older half of the samples, let every second one go; what only it has moves to the next."""
         ticks = [row[0] for row in database.execute("SELECT at_ms FROM tick ORDER BY at_ms")]
         older = ticks[: len(ticks) // 2 & ~1]
@@ -262,10 +260,10 @@ class HistoryStore:
 
     # Failures
 
-    def _change(self, work: Callable[[sqlite3.Connection], object]) -> bool:
+    def _change(self, work: "Callable[[sqlite3.Connection], object]") -> bool:
         """Do `work` in one transaction; false where it failed, which has been logged."""
 
-        def transact(database: sqlite3.Connection) -> bool:
+        def transact(database: "sqlite3.Connection") -> bool:
             database.execute("BEGIN IMMEDIATE")
             try:
                 work(database)
@@ -281,7 +279,7 @@ class HistoryStore:
         # Where the file was damaged, the new one takes what the old one did not.
         return self._ask(transact, False) or (self.resets > resets and self._ask(transact, False))
 
-    def _ask(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
+    def _ask(self, work: "Callable[[sqlite3.Connection], T]", otherwise: T) -> T:
         import sqlite3
 
         try:

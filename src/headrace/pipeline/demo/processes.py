@@ -1,7 +1,5 @@
 """The processes that the demo starts and ends: a broker, and the driver of the queries."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

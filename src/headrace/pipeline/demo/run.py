@@ -1,7 +1,5 @@
 """The demo from start to end: broker, lines on their way, queries, report; and everything stopped, whatever happens."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading
@@ -169,4 +167,4 @@ def _take(event: dict[str, Any], state: DemoState, data: Path) -> None:
         case "failed":
             raise PipelineError(f"the queries failed: {event['reason']}. Spark's log is {data / 'logs' / 'spark.log'}")
         case other:
-            log.warning("the driver told something unknown: %s", other)
+            log.warning("The driver told something unknown: %s", other)

@@ -1,7 +1,5 @@
 """Lines of an access log into the topic, as a log shipper would send them."""
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Where the demo's lines come from: a file, at the pace of a demo, or the log of a web server that people visit."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

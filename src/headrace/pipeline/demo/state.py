@@ -1,7 +1,5 @@
 """What the demo knows at one moment, for whoever shows it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The time of an access log's line, for the record's timestamp. What counts later is the time that Spark reads."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from typing import Final

@@ -1,7 +1,5 @@
 """The top pages as any consumer sees them: read from the topic that the query publishes them to."""
 
-from __future__ import annotations
-
 import json
 import logging
 

@@ -1,7 +1,5 @@
 """The demo on a terminal: what moves while it runs, and the tables at its end. In a pipe, a line now and then."""
 
-from __future__ import annotations
-
 import time
 from types import TracebackType
 from typing import Any, Final, Self

@@ -1,7 +1,5 @@
 """Who visits the demo's web site: people with browsers, crawlers, and someone who looks for holes. All bounded."""
 
-from __future__ import annotations
-
 import http.client
 import random
 import threading

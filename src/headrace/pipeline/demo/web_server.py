@@ -1,7 +1,5 @@
 """A small web site that writes the Combined Log Format, as a server behind a load balancer does."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

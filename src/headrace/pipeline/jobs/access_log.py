@@ -1,7 +1,5 @@
 """The jobs of an access log: the archive of its requests, what was rejected, and what the requests come to."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from headrace.pipeline.jobs.job import Job, Output

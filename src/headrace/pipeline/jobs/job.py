@@ -1,7 +1,5 @@
 """A job: one streaming query and where its results go."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

@@ -1,7 +1,5 @@
 """Where a pipeline keeps its tables and checkpoints."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

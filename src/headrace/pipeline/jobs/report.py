@@ -1,7 +1,5 @@
 """What the tables say at the end: exact totals from the archive, and the first rows of each result."""
 
-from __future__ import annotations
-
 from typing import Any, Final, TypeAlias
 
 from delta.tables import DeltaTable

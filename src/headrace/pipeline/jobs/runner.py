@@ -1,7 +1,5 @@
 """Jobs as running queries: started from their checkpoints, watched, told apart by name."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading
@@ -129,7 +127,7 @@ class Runner:
             group = self._cluster.prefix + GROUP_PREFIX + job
             self._topics.commit(group, self._cluster.prefix + self._topic, offsets)
         except KafkaException as error:
-            log.warning("the progress of %s is not committed to its consumer group: %s", job, error)
+            log.warning("The progress of %s is not committed to its consumer group: %s", job, error)
 
     @property
     def late_rows_possible(self) -> bool:

@@ -5,8 +5,6 @@ archive has it: the same transform over the archive gives the rows that the tabl
 are written like any other batch. A forgotten window is never touched by its query again, so nothing is overwritten.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Final, TypeAlias

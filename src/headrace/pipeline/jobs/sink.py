@@ -6,8 +6,6 @@ before the batch was published: a repeated batch reads the topic from there and 
 docs/decisions/050-results-once.md says why that is enough.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which clients behave like crawlers: by what they do, not only by what they call themselves."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import DataFrame

@@ -4,8 +4,6 @@ A line is kept whatever the request inside its quotes looks like: servers log ga
 traffic too. Only a line that cannot be dated, or tells no status, is rejected, with the reason.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import Column, DataFrame

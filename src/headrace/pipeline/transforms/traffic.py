@@ -1,7 +1,5 @@
 """What the requests were: pages, minutes, status codes."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window

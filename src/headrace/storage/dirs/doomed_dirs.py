@@ -35,5 +35,5 @@ class DoomedDirs:
                 waiting.append((due, path))
             else:
                 remove_tree(path)
-                log.info("removed %s", path)
+                log.info("Removed %s", path)
         self._waiting += waiting

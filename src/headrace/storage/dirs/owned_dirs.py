@@ -49,7 +49,7 @@ class OwnedDirs:
             if not directories:
                 raise _none_works(offline)
             for path, why in offline.items():
-                log.error("log directory %s cannot be used (%s); its partitions are offline", path, why)
+                log.error("Log directory %s cannot be used (%s); its partitions are offline", path, why)
             known = [each.properties.cluster_id for each in directories if each.properties]
             cluster_id = cluster_id or next(filter(None, known), None) or id_to_text(new_id())
             for directory in directories:
@@ -78,7 +78,7 @@ class OwnedDirs:
             raise _none_works(self.offline)
         for each in unusable:
             log.error(
-                "log directory %s cannot be used (%s); its partitions are offline", each.path, self.offline[each.path]
+                "Log directory %s cannot be used (%s); its partitions are offline", each.path, self.offline[each.path]
             )
         return unusable
 

@@ -1,7 +1,5 @@
 """What `headrace verify` finds in files that were damaged on purpose."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

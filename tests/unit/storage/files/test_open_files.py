@@ -1,7 +1,5 @@
 """The number of open segment files is bounded, and nobody notices."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

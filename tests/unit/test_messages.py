@@ -1,0 +1,24 @@
+"""Messages to the log are sentences: they begin with a capital letter, or with the name of what they are about."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parents[2] / "src" / "headrace"
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
+
+
+def messages(source: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source.read_text())):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="log"), attr=level),
+                args=[ast.Constant(value=str(message)), *_],
+            ) if level in LEVELS:
+                yield node.lineno, message
+
+
+def test_messages_to_the_log_begin_with_a_capital_letter_or_a_name() -> None:
+    found = [(source, line, message) for source in SOURCES.rglob("*.py") for line, message in messages(source)]
+    assert len(found) > 50
+    assert [each for each in found if each[2][0].islower()] == []
