@@ -8,6 +8,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.index import CorruptIndexError
 from headrace.storage.log.segment import Segment
+from headrace.storage.log.segments import Segments
 from headrace.storage.log.state import LogState
 from headrace.storage.log.timestamps import max_timestamp, offset_for_timestamp
 from headrace.storage.log.txn_index import AbortedTransaction
@@ -33,21 +34,29 @@ class LogReader:
         Raises KafkaError: offset_out_of_range, kafka_storage_error.
         """
         state = self._state
-        if not state.log_start_offset <= offset <= state.log_end_offset:
+        end_offset = state.log_end_offset
+        if not state.log_start_offset <= offset <= end_offset:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
                 f"offset {offset} of {state.topic_partition} is not within the log, "
-                f"{state.log_start_offset} to {state.log_end_offset}",
+                f"{state.log_start_offset} to {end_offset}",
             )
-        upto_offset = min(upto_offset, state.log_end_offset)
+        upto_offset = min(upto_offset, end_offset)
         if offset >= upto_offset:
             return None
         try:
-            found = state.segments.locate(offset)
+            segments = state.segments
+            found = segments.locate(offset)
             if found is None:
                 return None
             segment, position = found
-            available = self._limit_in(segment, upto_offset) - position
+            if upto_offset < end_offset:
+                limit = _limit_in(segment, segments, upto_offset)
+            else:
+                limit = segment.size
+                if segment is segments.ordered[-1]:
+                    segments.remember(upto_offset, segment, limit)
+            available = limit - position
             size = min(available, max_bytes)
             if size < available:
                 _, header = next(segment.headers(position))
@@ -104,12 +113,8 @@ class LogReader:
         except OSError as error:
             raise state.storage_error("read transactions of", error) from error
 
-    def _limit_in(self, segment: Segment, upto_offset: int) -> int:
-        """The position in `segment` that a reader up to `upto_offset` must not pass."""
-        state = self._state
-        if upto_offset >= state.log_end_offset:
-            if segment is state.segments.ordered[-1]:
-                state.segments.remember(upto_offset, segment, segment.size)
-            return segment.size
-        found = state.segments.locate(upto_offset)
-        return found[1] if found is not None and found[0] is segment else segment.size
+
+def _limit_in(segment: Segment, segments: Segments, upto_offset: int) -> int:
+    """The position in `segment` that a reader up to `upto_offset`, before the log's end, must not pass."""
+    found = segments.locate(upto_offset)
+    return found[1] if found is not None and found[0] is segment else segment.size
