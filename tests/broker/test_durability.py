@@ -77,16 +77,21 @@ def test_a_commit_of_offsets_is_on_the_disk_when_it_is_answered(broker: Broker, 
     consumer.close()
 
 
-def test_a_commit_of_offsets_that_the_disk_does_not_take_is_answered_with_its_error(broker: Broker, disk: Disk) -> None:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "socket.timeout.ms": 2000})
-    offset = [TopicPartition("u", 0, 0)]
-    consumer.commit(offsets=offset, asynchronous=False)
-    disk.error = errno.EIO
-    with pytest.raises(KafkaException) as refused:
+def test_a_commit_of_offsets_that_the_disk_does_not_take_is_answered_with_its_error(tmp_path: Path, disk: Disk) -> None:
+    # Of two directories one fails. A broker without any ends, and librdkafka would wait for its return.
+    directories = [str(tmp_path / each) for each in ("a", "b")]
+    with Broker({**DURABLE, "log.dirs": directories}) as broker:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "socket.timeout.ms": 2000})
+        offset = [TopicPartition("u", 0, 0)]
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("u", 1, 1)])["u"].result(10)
         consumer.commit(offsets=offset, asynchronous=False)
-    assert refused.value.args[0].code() in (KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
-    disk.error = None
-    consumer.close()
+        disk.error = errno.EIO
+        with pytest.raises(KafkaException) as refused:
+            consumer.commit(offsets=offset, asynchronous=False)
+        assert refused.value.args[0].code() in (KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
+        disk.error = None
+        consumer.close()
 
 
 def test_a_disk_that_does_not_take_an_fsync_is_not_asked_again(broker: Broker, disk: Disk) -> None:

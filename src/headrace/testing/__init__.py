@@ -38,8 +38,8 @@ class Broker:
     """One broker, running between `start` and `stop` or inside a `with` block.
 
     `settings` are Kafka's (`{"num.partitions": 3}`): text, numbers, booleans, or lists of text. `data` keeps the log in
-    a directory of yours instead of a temporary one, so that a second broker can open it. Raises ConfigError for
-    settings that are unknown or malformed.
+    a directory of yours instead of a temporary one, so that a second broker can open it; for several directories set
+    `log.dirs`. Raises ConfigError for settings that are unknown or malformed.
     """
 
     def __init__(self, settings: Settings | None = None, *, data: Path | None = None, port: int = 0) -> None:
@@ -50,8 +50,12 @@ class Broker:
                 **{key: _as_text(key, value) for key, value in (settings or {}).items()},
             }
         )
-        self._is_temporary = data is None
-        self.data = data or Path(tempfile.mkdtemp(prefix="headrace-test-"))
+        given = [Path(each) for each in self._config.log_dirs or ()]
+        if given and data is not None:
+            raise ConfigError("log.dirs", str(data), "give either `data` or the setting log.dirs, not both")
+        self._is_temporary = data is None and not given
+        self._directories = given or [data or Path(tempfile.mkdtemp(prefix="headrace-test-"))]
+        self.data = self._directories[0]
         self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -114,7 +118,7 @@ class Broker:
 
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        node = Node(self._config, [self.data], durable_metadata=False, owns_process=False)
+        node = Node(self._config, self._directories, durable_metadata=False, owns_process=False)
         await node.start()
         self.port = node.listeners[0].port
         self.http = None if node.http is None else f"http://{node.http.address}"
