@@ -138,12 +138,17 @@ class Dispatcher:
         requests: list[tuple[RequestContext, Any]] = []
         schemas: list[Schema] = []
         invalid: InvalidRequestError | None = None
+        entries = 0
         for frame in frames:
             try:
-                context, api_schema, request = self._read(client, frame)
+                context, api_schema, request, count = self._read(client, frame)
             except InvalidRequestError as error:
                 invalid = error
                 break
+            entries += count
+            if entries > MANY_ENTRIES:
+                # Copies, as others read into the memory that the frames came in.
+                return self._one_by_one(client, [memoryview(bytes(each)) for each in frames])
             requests.append((context, request))
             schemas.append(api_schema)
         try:
@@ -153,6 +158,17 @@ class Dispatcher:
         if isinstance(replies, list):
             return _encode_run(requests, schemas, replies, invalid)
         return self._run_later(requests, schemas, replies, invalid)
+
+    async def _one_by_one(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts:
+        parts: Parts = []
+        for frame in frames:
+            try:
+                answer = self.handle(client, frame)
+                parts += answer if isinstance(answer, list) else await answer
+            except InvalidRequestError as error:
+                raise InvalidRequestError(str(error), parts + error.answers) from error
+            await asyncio.sleep(0)
+        return parts
 
     async def _run_later(
         self,
@@ -167,12 +183,12 @@ class Dispatcher:
             ready = [self._unexpected(context, request, error) for context, request in requests]
         return _encode_run(requests, schemas, ready, invalid)
 
-    def _read(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, Schema, Any]:
-        """The header and body of a request of a version that is offered. Raises InvalidRequestError."""
+    def _read(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, Schema, Any, int]:
+        """The header, body and entries of a request of a version that is offered. Raises InvalidRequestError."""
         context, _, position = self._read_header(client, frame)
         api_schema = schema(context.api_key, context.api_version)
-        _count_entries(context, api_schema, frame, position)
-        return context, api_schema, _decode(context, api_schema, frame, position)
+        entries = _count_entries(context, api_schema, frame, position)
+        return context, api_schema, _decode(context, api_schema, frame, position), entries
 
     async def _answer_later(
         self, context: RequestContext, api_schema: Schema, request: Any, answer: Awaitable[Reply]
