@@ -1,4 +1,4 @@
-"""The log of refused batches. One request can contain thousands of them, so the number of lines per second is limited."""
+"""The log of refused batches, with a limit on lines per second: one request can contain thousands of such batches."""
 
 import logging
 import time
