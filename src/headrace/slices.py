@@ -55,6 +55,16 @@ def in_slices(steps: Steps[T]) -> T | Steps[T]:
     return steps if done is None else done.result
 
 
+def to_the_end(steps: Steps[T]) -> T:
+    """The result of steps that are few."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 async def finish(steps: Steps[T]) -> T:
     """The result, after as many slices as it takes. The loop turns before the first of them."""
     while True:

@@ -17,6 +17,9 @@ INITIAL_EPOCH: Final = 0
 """Session epoch of a full fetch that asks for a session."""
 EVICTABLE_AFTER_MS: Final = 120_000
 """How long a session is safe from being replaced by a new one."""
+MAX_PARTITIONS: Final = 200_000
+"""Partitions of all sessions together: about 100 MB. More fetches are answered without a session, as in Kafka when all
+slots are taken: such clients name their partitions in each request."""
 
 PartitionKey: TypeAlias = tuple[str | UUID, int]
 """Topic name, or topic id from version 13 on, and partition."""
@@ -50,7 +53,7 @@ class FetchPartition:
 class FetchSession:
     """The partitions of one fetcher, in the order in which they are served."""
 
-    __slots__ = ("epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
+    __slots__ = ("counted", "epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
 
     def __init__(self, session_id: int, *, uses_topic_ids: bool) -> None:
         self.session_id = session_id
@@ -58,6 +61,8 @@ class FetchSession:
         self.last_used_ms = 0
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[PartitionKey, FetchPartition] = {}
+        self.counted = 0
+        """Partitions that count towards the limit."""
 
     @property
     def is_kept(self) -> bool:
@@ -96,6 +101,7 @@ class FetchSessions:
         self._max_sessions = max_sessions
         self._random = random
         self._sessions: dict[int, FetchSession] = {}
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -106,7 +112,7 @@ class FetchSessions:
         Raises KafkaError: fetch_session_id_not_found, invalid_fetch_session_epoch, fetch_session_topic_id_error.
         """
         if epoch in (FULL_EPOCH, INITIAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self.end(session_id)
             if epoch == FULL_EPOCH:
                 return FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids), False
             return self._create(now_ms, uses_topic_ids=uses_topic_ids), False
@@ -124,16 +130,29 @@ class FetchSessions:
         self._sessions[session_id] = session
         return session, True
 
+    def changed(self, session: FetchSession) -> None:
+        """Drop a session whose partitions are all forgotten, or for which there is no room: it is no longer kept."""
+        count = len(session.partitions)
+        if session.is_kept and (count != session.counted or not count):
+            if session.session_id in self._sessions:
+                self._partitions += count - session.counted
+                session.counted = count
+            if not count or self._partitions > MAX_PARTITIONS:
+                self.end(session.session_id)
+                session.session_id = NO_SESSION
+
     def end(self, session_id: int) -> None:
-        """Drop a session whose partitions are all forgotten."""
-        self._sessions.pop(session_id, None)
+        """Forget a session."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= session.counted
 
     def _create(self, now_ms: int, *, uses_topic_ids: bool) -> FetchSession:
-        if len(self._sessions) >= self._max_sessions:
+        if len(self._sessions) >= self._max_sessions or self._partitions >= MAX_PARTITIONS:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.last_used_ms < EVICTABLE_AFTER_MS:
                 return FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids)
-            del self._sessions[oldest.session_id]
+            self.end(oldest.session_id)
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._random.randint(1, 0x7FFFFFFF)

@@ -20,6 +20,8 @@ from headrace.wire.validation import is_compressed, unpacked_at_once
 
 MAX_AT_ONCE: Final = 2 * 1024 * 1024 if COMPILED else 128 * 1024
 """Bytes of records that the event loop checks in one turn: a few milliseconds compiled, up to twenty uncompiled."""
+LEAST_UNPACKED: Final = 1024
+"""A batch that unpacks to less counts as so many bytes: it takes as long."""
 MAX_COMPRESSED_AT_ONCE: Final = 64 * 1024
 """Bytes of records that the event loop compresses anew in one turn."""
 MAX_WAITING: Final = 64 * 1024 * 1024
@@ -94,7 +96,7 @@ class LargeBatches:
                     except KafkaError:
                         pass  # found again, and worded, when the batch is to be appended
                 # what cannot be unpacked, or not so far, was unpacked up to somewhere
-                used = max(0, allowed) if body is None else len(body)
+                used = max(0, allowed) if body is None else max(len(body), LEAST_UNPACKED)
             else:
                 fits = len(records) <= allowed
                 used = len(records) if fits else 0

@@ -322,6 +322,7 @@ class Connection(Sender):
     def _client_left(self) -> None:
         # It may still read answers: that it sends no more is all that is known.
         self.left_at = self._loop.time()
+        self.client.has_left = True
         if self._pending is not None:
             self._give_up()
 

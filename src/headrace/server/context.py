@@ -29,6 +29,8 @@ class ClientInfo:
     software_version: str = "unknown"
     give_up: Callable[[], None] | None = None
     """Ends the wait of the request in hand, where nothing is lost by that: called when the client has hung up."""
+    has_left: bool = False
+    """It has hung up, as far as that can be seen."""
 
     def __str__(self) -> str:
         software = f"{self.software_name} {self.software_version}"

@@ -31,6 +31,7 @@ _SIZE_FIELD: Final = 4
 _CORRELATION_ID_FIELD: Final = 4
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _PRODUCE: Final = ApiKey.PRODUCE.value
+_FETCH: Final = ApiKey.FETCH.value
 _ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
 """Lowest versions named to clients that are not served, as Kafka does: older librdkafka sends everything
 uncompressed where it does not see Produce 0 (KAFKA-18659)."""
@@ -51,6 +52,8 @@ class Dispatcher:
         self._large_requests = LargeRequests()
         self._long_work = asyncio.Lock()
         """Of those whose work takes more than a slice, one goes on at a time: others would wait for a slice of each."""
+        self._long_fetches = asyncio.Lock()
+        """Consumers of many partitions do not wait until somebody's long list is made."""
 
     def add_routes(self, routes: Mapping[Any, Handler]) -> None:
         """Offer the APIs of `routes`, each in every version that its schemas have."""
@@ -90,7 +93,7 @@ class Dispatcher:
             if isinstance(reply, GeneratorType):
                 done = run_slice(reply)
                 if done is None:
-                    return self._answer_later(context, api_schema, request, self._in_turn(reply))
+                    return self._answer_later(context, api_schema, request, self._in_turn(context, reply))
                 reply = done.result
         except KafkaError as error:
             reply = error_reply(context, request, error)
@@ -110,7 +113,7 @@ class Dispatcher:
         """One large request at a time is decoded, and most kinds of request are then handled one at a time as well."""
         with self._large_requests.admitted(context, len(frame)):
             async with self._large_requests.turn(context):
-                async with self._long_work:
+                async with self._turn_of(context):
                     _count_entries(context, api_schema, frame, position)
                     await asyncio.sleep(0)
                     request = _decode(context, api_schema, frame, position)
@@ -118,8 +121,11 @@ class Dispatcher:
                 answer = self._answer(context, api_schema, request)
                 return answer if isinstance(answer, list) else await answer
 
-    async def _in_turn(self, steps: Generator[None, None, Any]) -> Any:
-        async with self._long_work:
+    def _turn_of(self, context: RequestContext) -> asyncio.Lock:
+        return self._long_fetches if context.api_key == _FETCH else self._long_work
+
+    async def _in_turn(self, context: RequestContext, steps: Generator[None, None, Any]) -> Any:
+        async with self._turn_of(context):
             result = await finish(steps)
         return await result if not isinstance(result, RawReply) and isinstance(result, Awaitable) else result
 
@@ -128,7 +134,7 @@ class Dispatcher:
             return _encode(context, api_schema, reply)
         steps = encode_in_steps(context, api_schema, reply)
         done = run_slice(steps)
-        return self._in_turn(steps) if done is None else done.result
+        return self._in_turn(context, steps) if done is None else done.result
 
     def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
         """The answers to Produce frames that a client has sent one behind the other, in order.
@@ -138,12 +144,17 @@ class Dispatcher:
         requests: list[tuple[RequestContext, Any]] = []
         schemas: list[Schema] = []
         invalid: InvalidRequestError | None = None
+        entries = 0
         for frame in frames:
             try:
-                context, api_schema, request = self._read(client, frame)
+                context, api_schema, request, count = self._read(client, frame)
             except InvalidRequestError as error:
                 invalid = error
                 break
+            entries += count
+            if entries > MANY_ENTRIES:
+                # Copies, as others read into the memory that the frames came in.
+                return self._one_by_one(client, [memoryview(bytes(each)) for each in frames])
             requests.append((context, request))
             schemas.append(api_schema)
         try:
@@ -153,6 +164,17 @@ class Dispatcher:
         if isinstance(replies, list):
             return _encode_run(requests, schemas, replies, invalid)
         return self._run_later(requests, schemas, replies, invalid)
+
+    async def _one_by_one(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts:
+        parts: Parts = []
+        for frame in frames:
+            try:
+                answer = self.handle(client, frame)
+                parts += answer if isinstance(answer, list) else await answer
+            except InvalidRequestError as error:
+                raise InvalidRequestError(str(error), parts + error.answers) from error
+            await asyncio.sleep(0)
+        return parts
 
     async def _run_later(
         self,
@@ -167,12 +189,12 @@ class Dispatcher:
             ready = [self._unexpected(context, request, error) for context, request in requests]
         return _encode_run(requests, schemas, ready, invalid)
 
-    def _read(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, Schema, Any]:
-        """The header and body of a request of a version that is offered. Raises InvalidRequestError."""
+    def _read(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, Schema, Any, int]:
+        """The header, body and entries of a request of a version that is offered. Raises InvalidRequestError."""
         context, _, position = self._read_header(client, frame)
         api_schema = schema(context.api_key, context.api_version)
-        _count_entries(context, api_schema, frame, position)
-        return context, api_schema, _decode(context, api_schema, frame, position)
+        entries = _count_entries(context, api_schema, frame, position)
+        return context, api_schema, _decode(context, api_schema, frame, position), entries
 
     async def _answer_later(
         self, context: RequestContext, api_schema: Schema, request: Any, answer: Awaitable[Reply]

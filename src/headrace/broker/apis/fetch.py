@@ -5,41 +5,27 @@ https://kafka.apache.org/protocol#The_Messages_Fetch
 """
 
 import asyncio
-import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from headrace.broker.apis.fetch_answers import AT_ONCE, FLEXIBLE, OFTEN, Answered, encode
 from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions, PartitionKey
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.growth import UNKNOWN_SIZE
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.server.context import ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.server.context import NO_REPLY, Answer, ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.server.turns import Turns
-from headrace.storage.files.log_file import FileSlice
+from headrace.slices import Steps, chunks, finish, to_the_end
 from headrace.wire.apis import ApiKey
-from headrace.wire.encoder import put_count, put_string, put_unsigned_varint
 
-COPIED_BYTES: Final = 4096
-"""Regions up to this size are read and sent with what is round them: half the cost of `sendfile` between two sends."""
-_FLEXIBLE: Final = 12
 _TOPIC_IDS: Final = 13
 _READ_COMMITTED: Final = 1
 _MANY_PARTITIONS: Final = 100
 """A fetch of more partitions than this queues with costly requests when its wait ends."""
-
-_INT32 = struct.Struct(">i")
-_PARTITION = struct.Struct(">ihqqq")
-"""Index, error, high watermark, last stable offset, log start offset (from version 5 on)."""
-_HEAD_SESSION = struct.Struct(">ihi")
-_DIVERGING = struct.Struct(">BBBiqB")
-_ABORTED = struct.Struct(">qq")
-"""Producer id and first offset of an aborted transaction."""
-
-Answered = tuple[FetchPartition, ErrorCode, Partition | None, FileSlice | None, tuple[int, int] | None]
 
 
 class FetchApi:
@@ -61,37 +47,55 @@ class FetchApi:
         self.turns = turns or Turns(loop.call_soon)
         self._max_bytes = max_bytes
         self._sessions = FetchSessions(max_sessions, Random())
+        self.ending = asyncio.Lock()
+        """Large fetches whose wait has ended are answered one after the other."""
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {ApiKey.FETCH: self.fetch}
 
-    def fetch(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
+    def fetch(self, context: RequestContext, request: Any) -> Answer:
         """Answer at once when there is enough, an error, or no time to wait."""
         version = context.api_version
-        session, is_incremental = self._session(request, version)
+        session, is_incremental = self._begin(request, version)
+        named = len(session.partitions)
+        for topic in request.topics:
+            named += len(topic.partitions)
+        if is_incremental:
+            for topic in request.forgotten_topics_data:
+                named += len(topic.partitions)
+        if named > AT_ONCE:
+            return self._fetch_many(context, session, request, is_incremental=is_incremental)
+        session.put(_wanted(request, version))
+        if is_incremental:
+            session.forget(_forgotten(request, version))
+        self._sessions.changed(session)
         fetch = _Fetch(self, session, request, version, is_incremental=is_incremental)
         fetch.collect()
         if fetch.is_satisfied():
             return fetch.reply()
         return fetch.wait(context.client)
 
-    def _session(self, request: Any, version: int) -> tuple[FetchSession, bool]:
+    def _fetch_many(
+        self, context: RequestContext, session: FetchSession, request: Any, *, is_incremental: bool
+    ) -> Steps[Reply | Awaitable[Reply]]:
+        version = context.api_version
+        for some in chunks(_wanted(request, version), OFTEN):
+            session.put(some)
+            self._sessions.changed(session)
+            yield
+        if is_incremental:
+            for keys in chunks(_forgotten(request, version), OFTEN):
+                session.forget(keys)
+                yield
+        self._sessions.changed(session)
+        fetch = _Fetch(self, session, request, version, is_incremental=is_incremental)
+        return (yield from fetch.in_steps(context.client))
+
+    def _begin(self, request: Any, version: int) -> tuple[FetchSession, bool]:
         session_id = getattr(request, "session_id", 0)
         epoch = getattr(request, "session_epoch", FULL_EPOCH)
-        uses_topic_ids = version >= _TOPIC_IDS
         now_ms = time.monotonic_ns() // 1_000_000
-        session, is_incremental = self._sessions.begin(session_id, epoch, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
-        session.put(_wanted(request, version))
-        if is_incremental:
-            session.forget(
-                (topic.topic_id if uses_topic_ids else topic.topic, index)
-                for topic in request.forgotten_topics_data
-                for index in topic.partitions
-            )
-        if session.is_kept and not session.partitions:
-            self._sessions.end(session.session_id)
-            session.session_id = 0
-        return session, is_incremental
+        return self._sessions.begin(session_id, epoch, uses_topic_ids=version >= _TOPIC_IDS, now_ms=now_ms)
 
     def read(self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> Answered:
         """What there is for one partition now, or the error."""
@@ -128,6 +132,8 @@ class FetchApi:
 class _Fetch:
     """One Fetch request: collected once, and again when its wait ends.
 
+    One of many partitions is collected and answered in steps.
+
     While it waits it counts the bytes by which its partitions grow, so that an append costs the same however many
     partitions a fetch is about.
     """
@@ -141,6 +147,7 @@ class _Fetch:
         "_grown_callback",
         "_has_error",
         "_is_incremental",
+        "_is_large",
         "_is_queued",
         "_max_bytes",
         "_max_wait",
@@ -175,11 +182,17 @@ class _Fetch:
 
     def collect(self, partitions: Iterable[FetchPartition] | None = None) -> None:
         """Read every partition, or these, as far as the limits allow."""
-        left = self._max_bytes
+        self._begin()
+        self._read(self._session.partitions.values() if partitions is None else partitions)
+
+    def _begin(self) -> None:
         self._bytes = 0
         self._has_error = False
         self._answered = []
-        for wanted in self._session.partitions.values() if partitions is None else partitions:
+
+    def _read(self, partitions: Iterable[FetchPartition]) -> None:
+        left = self._max_bytes - self._bytes
+        for wanted in partitions:
             answered = self._api.read(
                 wanted, max(left, 0), read_committed=self._read_committed, min_one_batch=self._bytes == 0
             )
@@ -191,37 +204,91 @@ class _Fetch:
             if answered[1] is not ErrorCode.none or answered[4] is not None:
                 self._has_error = True
 
+    def _collect_in_steps(self, partitions: list[FetchPartition], *, watch: bool = False) -> Steps[None]:
+        """As `collect`. With `watch`, a partition's growth counts from when it was read."""
+        self._begin()
+        for start in range(0, len(partitions), OFTEN):
+            before = self._bytes
+            self._read(partitions[start : start + OFTEN])
+            if watch and not self.is_satisfied():
+                self._missing -= self._bytes - before
+                for answered in self._answered[start:]:
+                    self._watch(answered)
+            yield
+
     def is_satisfied(self) -> bool:
         """Decide whether to answer at once."""
         return self._max_wait <= 0 or self._bytes >= self._min_bytes or self._has_error or not self._answered
 
+    def in_steps(self, client: ClientInfo) -> Steps[Reply | Awaitable[Reply]]:
+        """The answer, or a wait for it."""
+        self._prepare_wait(client)
+        self._is_large = True
+        may_wait = self._max_wait > 0
+        is_waiting = False
+        if may_wait:
+            client.give_up = self._end
+        try:
+            yield from self._collect_in_steps(list(self._session.partitions.values()), watch=may_wait)
+            if not self.is_satisfied() and self._missing > 0:
+                is_waiting = True
+                self._start_wait()
+                return self._answer_after_wait()
+        finally:
+            if not is_waiting:
+                self._stop_waiting(None)
+        if not self.is_satisfied():
+            # The partitions have grown enough since they were read.
+            yield from self._collect_in_steps(list(self._session.partitions.values()))
+        return (yield from self._reply_in_steps())
+
+    async def _answer_after_wait(self) -> Reply:
+        await self._future
+        wanted = self._news if self._is_incremental else self._session.partitions
+        async with self._api.ending:
+            await finish(self._collect_in_steps(list(wanted.values())))
+            return await finish(self._reply_in_steps())
+
     def wait(self, client: ClientInfo) -> "asyncio.Future[Reply]":
         """The answer, once there is enough or the time is up."""
-        loop = self._api.loop
-        self._future = loop.create_future()
-        self._missing = self._min_bytes - self._bytes
+        self._prepare_wait(client)
+        self._missing -= self._bytes
+        for answered in self._answered:
+            self._watch(answered)
+        self._start_wait()
+        return self._future
+
+    def _prepare_wait(self, client: ClientInfo) -> None:
+        self._client = client
+        self._future = self._api.loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._missing = self._min_bytes
+        self._is_large = False
         self._is_queued = False
         # What is left of each partition's limit; of a partition that has neither bytes nor grown, all.
         self._room: dict[Partition, int] = {}
         self._news: dict[PartitionKey, FetchPartition] = {}
         self._watched: list[Partition] = []
         self._grown_callback = self._grown
-        for answered in self._answered:
-            wanted, _, partition, part, _ = answered
-            if partition is None:
-                continue
-            if part is not None:
-                self._room[partition] = max(wanted.max_bytes - part.size, 0)
-            if self._is_incremental and self._is_news(answered):
-                self._news[wanted.topic, wanted.index] = wanted
-            self._watched.append(partition)
-            partition.growth.add(self._grown_callback)
+
+    def _watch(self, answered: Answered) -> None:
+        wanted, _, partition, part, _ = answered
+        if partition is None:
+            return
+        if part is not None:
+            self._room[partition] = max(wanted.max_bytes - part.size, 0)
+        if self._is_incremental and self._is_news(answered):
+            self._news[wanted.topic, wanted.index] = wanted
+        self._watched.append(partition)
+        partition.growth.add(self._grown_callback)
+
+    def _start_wait(self) -> None:
         self._answered = []
-        self._timer = loop.call_later(self._max_wait, self._end)
-        self._client = client
-        client.give_up = self._end
+        self._timer = self._api.loop.call_later(self._max_wait, self._end)
+        self._client.give_up = self._end
         self._future.add_done_callback(self._stop_waiting)
-        return self._future
+        if self._client.has_left:
+            self._end()
 
     def _grown(self, partition: Partition, size: int) -> None:
         """Count what a partition has grown by; called during an append, which must not be held up."""
@@ -266,13 +333,18 @@ class _Fetch:
 
     def _end(self) -> None:
         """Answer with what there is, in a turn of its own: many may end their wait together."""
-        if not self._is_queued:
+        if self._timer is None:
+            self._missing = 0  # it has not begun to wait, and will not
+        elif not self._is_queued:
             self._is_queued = True
             self._api.turns.add(self, is_heavy=len(self._watched) > _MANY_PARTITIONS)
 
     def take_turn(self) -> None:
         """Read what is new, and answer."""
         if self._future.done():
+            return
+        if self._is_large:
+            self._future.set_result(NO_REPLY)  # and is answered in steps
             return
         try:
             self.collect(list(self._news.values()) if self._is_incremental else None)
@@ -282,24 +354,37 @@ class _Fetch:
 
     def _stop_waiting(self, _: object) -> None:
         self._client.give_up = None
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for partition in self._watched:
             partition.growth.discard(self._grown_callback)
         self._watched.clear()
 
     def reply(self) -> RawReply:
         """The encoded answer; in an incremental one, only of partitions that have something new."""
-        told = [answered for answered in self._answered if self._is_news(answered)]
-        if self._session.is_kept:
-            for wanted, error, partition, part, _ in told:
-                if error is not ErrorCode.none:
-                    wanted.told_high_watermark = -1  # the end of the error is news
-                elif partition is not None:
-                    wanted.told_high_watermark = partition.high_watermark
-                    wanted.told_log_start_offset = partition.log_start_offset
-                if part is not None:
-                    self._session.served(wanted)
-        return _encode(told, self._session.session_id, self._version, read_committed=self._read_committed)
+        return to_the_end(self._reply_in_steps())
+
+    def _reply_in_steps(self) -> Steps[RawReply]:
+        told: list[Answered] = []
+        for start in range(0, len(self._answered), AT_ONCE):
+            if start:
+                yield
+            some = [answered for answered in self._answered[start : start + AT_ONCE] if self._is_news(answered)]
+            if self._session.is_kept:
+                self._note(some)
+            told += some
+        return (yield from encode(told, self._session.session_id, self._version, read_committed=self._read_committed))
+
+    def _note(self, told: list[Answered]) -> None:
+        """Remember in the session what the client is told."""
+        for wanted, error, partition, part, _ in told:
+            if error is not ErrorCode.none:
+                wanted.told_high_watermark = -1  # the end of the error is news
+            elif partition is not None:
+                wanted.told_high_watermark = partition.high_watermark
+                wanted.told_log_start_offset = partition.log_start_offset
+            if part is not None:
+                self._session.served(wanted)
 
     def _is_news(self, answered: Answered) -> bool:
         wanted, error, partition, part, diverging = answered
@@ -314,8 +399,7 @@ class _Fetch:
         )
 
 
-def _wanted(request: Any, version: int) -> list[FetchPartition]:
-    wanted = []
+def _wanted(request: Any, version: int) -> Iterator[FetchPartition]:
     for topic in request.topics:
         name = topic.topic_id if version >= _TOPIC_IDS else topic.topic
         if name is None:
@@ -326,94 +410,13 @@ def _wanted(request: Any, version: int) -> list[FetchPartition]:
             item.max_bytes = partition.partition_max_bytes
             if version >= 9:
                 item.current_leader_epoch = partition.current_leader_epoch
-                if version >= _FLEXIBLE:
+                if version >= FLEXIBLE:
                     item.last_fetched_epoch = partition.last_fetched_epoch
-            wanted.append(item)
-    return wanted
+            yield item
 
 
-def _encode(told: list[Answered], session_id: int, version: int, *, read_committed: bool) -> RawReply:
-    parts: list[bytes | bytearray | FileSlice] = []
-    out = bytearray()
-    if version >= 7:
-        out += _HEAD_SESSION.pack(0, 0, session_id)
-    else:
-        out += _INT32.pack(0)
-    flexible = version >= _FLEXIBLE
-    by_topic: dict[str | UUID, list[Answered]] = {}
-    for answered in told:
-        by_topic.setdefault(answered[0].topic, []).append(answered)
-    put_count(out, len(by_topic), flexible=flexible)
-    for topic, partitions in by_topic.items():
-        if isinstance(topic, UUID):
-            out += topic.bytes
-        else:
-            put_string(out, topic, flexible=flexible)
-        put_count(out, len(partitions), flexible=flexible)
-        for answered in partitions:
-            part = answered[3]
-            _put_partition(out, answered, version, read_committed=read_committed)
-            if part is not None and (part.size > COPIED_BYTES or not _copy(part, out)):
-                parts.append(out)
-                parts.append(part)
-                out = bytearray()
-            if flexible:
-                _put_tags(out, answered[4])
-        if flexible:
-            out.append(0)
-    if flexible:
-        out.append(0)
-    parts.append(out)
-    return RawReply(parts)
-
-
-def _copy(part: FileSlice, out: bytearray) -> bool:
-    """Append the region's bytes; False, and nothing, when the file is shorter than it was (the sender tells)."""
-    records = part.read()
-    if len(records) != part.size:
-        return False
-    out += records
-    return True
-
-
-def _put_partition(out: bytearray, answered: Answered, version: int, *, read_committed: bool) -> None:
-    wanted, error, partition, part, _ = answered
-    size = 0 if part is None else part.size
-    if partition is None or error is not ErrorCode.none:
-        offsets = (-1, -1, -1)
-    else:
-        offsets = (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset)
-    fixed = _PARTITION.pack(wanted.index, error.value, *offsets)
-    out += fixed if version >= 5 else fixed[:-8]
-    # Aborted transactions: a list where read_committed read something and for what is not here, null otherwise.
-    has_list = partition is None or (read_committed and error is ErrorCode.none)
-    aborted = (
-        partition.log.reader.aborted_transactions(wanted.fetch_offset, part)
-        if read_committed and part is not None and partition is not None
-        else ()
-    )
-    if version >= _FLEXIBLE:
-        if aborted:
-            put_unsigned_varint(out, len(aborted) + 1)
-            for each in aborted:
-                out += _ABORTED.pack(each.producer_id, each.first_offset)
-                out.append(0)
-        else:
-            out += b"\x01" if has_list else b"\x00"
-        out += b"\xff\xff\xff\xff"
-        put_unsigned_varint(out, size + 1)
-    else:
-        out += _INT32.pack(len(aborted)) if has_list else b"\xff\xff\xff\xff"
-        for each in aborted:
-            out += _ABORTED.pack(each.producer_id, each.first_offset)
-        if version >= 11:
-            out += b"\xff\xff\xff\xff"
-        out += _INT32.pack(size)
-
-
-def _put_tags(out: bytearray, diverging: tuple[int, int] | None) -> None:
-    if diverging is None:
-        out.append(0)
-    else:
-        # One tagged field, number 0, 13 bytes: the epoch, its end offset, no tags of its own (KIP-595).
-        out += _DIVERGING.pack(1, 0, 13, *diverging, 0)
+def _forgotten(request: Any, version: int) -> Iterator[PartitionKey]:
+    for topic in request.forgotten_topics_data:
+        name = topic.topic_id if version >= _TOPIC_IDS else topic.topic
+        for index in topic.partitions:
+            yield name, index

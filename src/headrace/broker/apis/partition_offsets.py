@@ -2,14 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.server.context import Handler, Reply, RequestContext
-from headrace.slices import Pace
+from headrace.server.context import Answer, Handler, Reply, RequestContext
+from headrace.slices import Pace, Steps, in_slices
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 from headrace.wire.items import made_of
@@ -35,8 +35,23 @@ _LOOKUPS: Final = 2 if COMPILED else 1
 """Threads that read records by timestamp, each of them a batch at a time."""
 
 
+_OFTEN: Final = 256
+"""Partitions of a request that are looked at without a pause."""
+
+
 class _AskedTwice(NamedTuple):
     partition_index: int
+
+
+class _Asked(NamedTuple):
+    """A topic and what is asked of its partitions, or _AskedTwice."""
+
+    topic: str
+    partitions: list[Any]
+
+
+_Found: TypeAlias = tuple[int, ErrorCode, tuple[int, int, int]]
+"""A partition, and its answer as of `find_bound`."""
 
 
 class PartitionOffsetsApi:
@@ -55,43 +70,41 @@ class PartitionOffsetsApi:
             ApiKey.DELETE_RECORDS: self.delete_records,
         }
 
-    def list_offsets(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
+    def list_offsets(self, context: RequestContext, request: Any) -> Answer:
         """Offsets by timestamp, and the special ones that negative timestamps ask for.
 
         What is known without reading records is answered at once; for the rest a thread reads.
         """
-        if any(_reads_records(asked.timestamp) for topic in request.topics for asked in topic.partitions):
-            return self._list_with_lookups(context, request)
-        return _offsets_reply(
-            (topic.name, [self._list_one(context, request, topic.name, asked) for asked in asked_once])
-            for topic, asked_once in self._asked(request)
-        )
+        return in_slices(self._list(context, request))
 
-    async def _list_with_lookups(self, context: RequestContext, request: Any) -> Reply:
-        found: list[tuple[str, list[Fields]]] = []
-        for topic, asked_once in self._asked(request):
+    def _list(self, context: RequestContext, request: Any) -> Steps[Reply | Awaitable[Reply]]:
+        asked, reads_records = yield from _asked(request)
+        if reads_records:
+            return self._list_with_lookups(context, request, asked)
+
+        def found(topic: _Asked) -> Fields:
+            def one(asked: Any) -> Fields:
+                return _fields(self._list_one(context, request, topic.topic, asked))
+
+            return {"name": topic.topic, "partitions": made_of(topic.partitions, one)}
+
+        return {"topics": made_of(asked, found)}
+
+    async def _list_with_lookups(self, context: RequestContext, request: Any, asked_topics: list[_Asked]) -> Reply:
+        pace = Pace()
+        topics = []
+        for topic, partitions in asked_topics:
             # one after the other, so that a request of many partitions leaves the thread to others in between
-            found.append((topic.name, []))
-            for asked in asked_once:
+            found: list[_Found] = []
+            for asked in partitions:
                 if isinstance(asked, _AskedTwice) or not _reads_records(asked.timestamp):
-                    fields = self._list_one(context, request, topic.name, asked)
+                    found.append(self._list_one(context, request, topic, asked))
                 else:
-                    fields = await self._look_up_one(context, request, topic.name, asked)
-                found[-1][1].append(fields)
-        return _offsets_reply(found)
-
-    @staticmethod
-    def _asked(request: Any) -> Iterator[tuple[Any, list[Any]]]:
-        """The topics of a request and what is asked of their partitions, or _AskedTwice."""
-        times = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
-        for topic in request.topics:
-            yield (
-                topic,
-                [
-                    asked if times[topic.name, index] == 1 else _AskedTwice(index)
-                    for index, asked in {each.partition_index: each for each in topic.partitions}.items()
-                ],
-            )
+                    found.append(await self._look_up_one(context, request, topic, asked))
+                await pace.rest()
+            topics.append({"name": topic, "partitions": made_of(found, _fields)})
+            await pace.rest()
+        return {"topics": topics}
 
     def _partition(self, context: RequestContext, topic: str, asked: Any) -> Partition:
         if asked.timestamp < 0 and context.api_version < _SINCE_VERSION.get(asked.timestamp, context.api_version + 1):
@@ -100,17 +113,17 @@ class PartitionOffsetsApi:
         partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
         return partition
 
-    def _list_one(self, context: RequestContext, request: Any, topic: str, asked: Any) -> Fields:
+    def _list_one(self, context: RequestContext, request: Any, topic: str, asked: Any) -> _Found:
         if isinstance(asked, _AskedTwice):
-            return _offset_found(asked.partition_index, ErrorCode.invalid_request, _NOWHERE)
+            return asked.partition_index, ErrorCode.invalid_request, _NOWHERE
         try:
             partition = self._partition(context, topic, asked)
             found = find_bound(partition, asked.timestamp, read_committed=_is_read_committed(request))
         except KafkaError as failure:
             return self._offset_missing(asked, failure)
-        return _offset_found(asked.partition_index, ErrorCode.none, found)
+        return asked.partition_index, ErrorCode.none, found
 
-    async def _look_up_one(self, context: RequestContext, request: Any, topic: str, asked: Any) -> Fields:
+    async def _look_up_one(self, context: RequestContext, request: Any, topic: str, asked: Any) -> _Found:
         try:
             partition = self._partition(context, topic, asked)
             end = partition.visible_end(read_committed=_is_read_committed(request))
@@ -119,11 +132,11 @@ class PartitionOffsetsApi:
             return self._offset_missing(asked, failure)
         if asked.timestamp != MAX_TIMESTAMP and found[1] >= end:
             found = _NOWHERE
-        return _offset_found(asked.partition_index, ErrorCode.none, found)
+        return asked.partition_index, ErrorCode.none, found
 
-    def _offset_missing(self, asked: Any, failure: KafkaError) -> Fields:
+    def _offset_missing(self, asked: Any, failure: KafkaError) -> _Found:
         self._replicas.tell_damage(failure)
-        return _offset_found(asked.partition_index, failure.code, _NOWHERE)
+        return asked.partition_index, failure.code, _NOWHERE
 
     async def _looked_up(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
         """`find_by_timestamp`, in a thread; those who ask the same at the same time share one look."""
@@ -196,8 +209,40 @@ class PartitionOffsetsApi:
         return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": error}
 
 
-def _offset_found(index: int, error: ErrorCode, found: tuple[int, int, int]) -> Fields:
-    timestamp, offset, leader_epoch = found
+def _asked(request: Any) -> Steps[tuple[list[_Asked], bool]]:
+    """The topics of a request, and whether records have to be read for the answer."""
+    times: Counter[tuple[str, int]] = Counter()
+    reads_records = False
+    left = _OFTEN
+    for topic in request.topics:
+        for start in range(0, len(topic.partitions) or 1, _OFTEN):
+            some = topic.partitions[start : start + _OFTEN]
+            times.update((topic.name, each.partition_index) for each in some)
+            reads_records = reads_records or any(_reads_records(each.timestamp) for each in some)
+            left -= len(some) + 1
+            if left < 0:
+                left = _OFTEN
+                yield
+    found: list[_Asked] = []
+    for topic in request.topics:
+        partitions: dict[int, Any] = {}
+        if left < 0:
+            left = _OFTEN
+            yield
+        for each in topic.partitions:
+            index = each.partition_index
+            partitions[index] = each if times[topic.name, index] == 1 else _AskedTwice(index)
+            left -= 1
+            if left < 0:
+                left = _OFTEN
+                yield
+        found.append(_Asked(topic.name, list(partitions.values())))
+        left -= 1
+    return found, reads_records
+
+
+def _fields(found: _Found) -> Fields:
+    index, error, (timestamp, offset, leader_epoch) = found
     return {
         "partition_index": index,
         "error_code": error,
@@ -205,10 +250,6 @@ def _offset_found(index: int, error: ErrorCode, found: tuple[int, int, int]) -> 
         "offset": offset,
         "leader_epoch": leader_epoch,
     }
-
-
-def _offsets_reply(topics: Iterable[tuple[str, list[Fields]]]) -> Reply:
-    return {"topics": [{"name": name, "partitions": partitions} for name, partitions in topics]}
 
 
 def _is_read_committed(request: Any) -> bool:

@@ -4,7 +4,6 @@ Layout of the answer: https://kafka.apache.org/protocol#The_Messages_Produce
 """
 
 import asyncio
-import logging
 import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from headrace.broker.large_batches import Large, LargeBatches, Prepared
+from headrace.broker.refusals import RefusalLog
 from headrace.broker.slow_disk import STALL_NS, SlowDisk
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
@@ -22,12 +22,11 @@ from headrace.replication.replica_manager import OfflineError, ReplicaManager
 from headrace.server.context import NO_REPLY, RawReply, Reply, RequestContext
 from headrace.server.dispatch import Replies
 from headrace.server.frames import InvalidRequestError
+from headrace.slices import Pace
 from headrace.storage.log.config import LogConfig
 from headrace.types import new_tuple
 from headrace.wire.compression import Codec
 from headrace.wire.encoder import put_count, put_string
-
-log = logging.getLogger(__name__)
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The client id that Kafka lets write to internal topics."""
@@ -64,6 +63,11 @@ _Waiting: TypeAlias = tuple[bytes | PreparedBatch, int, list[_Outcome], int, int
 """A batch that waits for its partition: records, acks, where and at which place what becomes of it is to be noted,
 partition, and the request it is of."""
 _PENDING: Final = _Outcome(-1, 0)
+AT_ONCE: Final = 128
+"""Batches that are appended without a pause: the first write to a partition can take half a millisecond."""
+_FLUSHED_AT_ONCE: Final = 64
+
+_refusals: Final = RefusalLog()
 
 
 class ProduceApi:
@@ -77,6 +81,8 @@ class ProduceApi:
         self._slow_disk = SlowDisk()
         self._large_batches = LargeBatches(self._config_of)
         self._topic_name = topic_name
+        self._many = asyncio.Lock()
+        """Requests of many batches take turns, so that together they take no more time than one."""
 
     def produce(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
         """Append what the request brings. acks=1 and acks=all are the same while a partition has one replica."""
@@ -111,6 +117,12 @@ class ProduceApi:
         self, requests: Sequence[tuple[RequestContext, Any]], prepared: Prepared
     ) -> Replies | Awaitable[Replies]:
         """`produce_run`, with the batches that were prepared in place of what they were."""
+        batches = 0
+        for _, request in requests:
+            for topic in request.topic_data:
+                batches += len(topic.partition_data)
+        if batches > AT_ONCE:
+            return self._append_many(requests, prepared)
         began_ns = time.time_ns()
         now_ms = began_ns // 1_000_000
         results: list[_Results] = []
@@ -120,16 +132,62 @@ class ProduceApi:
             if request.acks == 0:
                 self._append(waiting, now_ms)
                 if _any_failed(results[-1]):
-                    requests = requests[: len(results)]  # it ends the connection: what comes behind it never came
+                    requests = requests[: len(results)]  # it ends the connection: what comes after it never came
                     break
         self._append(waiting, now_ms)
+        replies = self._replies_later(requests, results, self._is_slow(began_ns))
+        return _replies(requests, results) if replies is None else replies
+
+    async def _append_many(self, requests: Sequence[tuple[RequestContext, Any]], prepared: Prepared) -> Replies:
+        """`_append_run` of many batches: other clients are served in between."""
+        pace = Pace()
+        results: list[_Results] = []
+        waiting: dict[Partition, list[_Waiting]] = {}
+        async with self._many:
+            for number, (context, request) in enumerate(requests):
+                results.append(self._sort(number, context, request, waiting, prepared))
+                await pace.rest()
+                if request.acks == 0:
+                    await self._append_in_turns(waiting, pace)
+                    if _any_failed(results[-1]):
+                        requests = requests[: len(results)]
+                        break
+            await self._append_in_turns(waiting, pace)
+            replies = self._replies_later(requests, results, self._is_slow(time.time_ns()))
+        return _replies(requests, results) if replies is None else await replies
+
+    async def _append_in_turns(self, waiting: dict[Partition, list[_Waiting]], pace: Pace) -> None:
+        for partition, batches in waiting.items():
+            topic, index = partition.topic_partition
+            for start in range(0, len(batches), AT_ONCE):
+                some = batches[start : start + AT_ONCE]
+                began_ns = time.time_ns()
+                try:
+                    if self._replicas.get(topic, index) is not partition:
+                        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{index} was deleted meanwhile")
+                except KafkaError as error:
+                    for _, _, outcomes, place, _, context in some:
+                        outcomes[place] = _refused(context, topic, index, error)
+                else:
+                    self._append({partition: some}, began_ns // 1_000_000)
+                self._is_slow(began_ns)
+                await pace.rest()
+        waiting.clear()
+
+    def _is_slow(self, began_ns: int) -> bool:
+        """Decide whether producers wait for the disk, after writes that began then."""
         ended_ns = time.time_ns()
         if ended_ns - began_ns > STALL_NS:
             self._slow_disk.stalled(ended_ns, ended_ns - began_ns)
-        is_slow = ended_ns < self._slow_disk.until_ns
+        return ended_ns < self._slow_disk.until_ns
+
+    def _replies_later(
+        self, requests: Sequence[tuple[RequestContext, Any]], results: list[_Results], is_slow: bool
+    ) -> Awaitable[Replies] | None:
+        """The replies once the batches are on the disk; None where they need not be."""
         if is_slow or (self._group_commit.partitions and any(request.acks for _, request in requests)):
             return self._once_flushed(requests, results, is_slow=is_slow)
-        return _replies(requests, results)
+        return None
 
     def _append(self, waiting: dict[Partition, list[_Waiting]], now_ms: int) -> None:
         """Append what waits, and note what became of it."""
@@ -214,6 +272,7 @@ class ProduceApi:
         began_ns = time.time_ns()
         places: list[tuple[list[_Outcome], int]] = []
         flushes: list[Awaitable[None]] = []
+        pace = Pace()
         for (context, request), topics in zip(requests, results, strict=True):
             for topic, (_, outcomes) in zip(request.topic_data, topics, strict=True):
                 name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
@@ -230,6 +289,8 @@ class ProduceApi:
                     if is_slow or partition.awaits_flush:
                         places.append((outcomes, place))
                         flushes.append(self._group_commit.committed(partition, partition.log_end_offset))
+                    if place % _FLUSHED_AT_ONCE == _FLUSHED_AT_ONCE - 1:
+                        await pace.rest()
         for (outcomes, place), done in zip(places, await asyncio.gather(*flushes, return_exceptions=True), strict=True):
             if isinstance(done, KafkaError):
                 outcomes[place] = _failed(outcomes[place].partition, done)
@@ -261,14 +322,7 @@ def _refused(
     context: RequestContext, name: str | None, index: int, error: KafkaError, log_start_offset: int = -1
 ) -> _Outcome:
     if error.code is not ErrorCode.unknown_topic_or_partition and not isinstance(error, NoRoomError | OfflineError):
-        log.warning(
-            "Produce to %s-%d from client id %s (%s) refused: %s",
-            name,
-            index,
-            context.client_id,
-            context.client_host,
-            error,
-        )
+        _refusals.refused(f"{name}-{index}", context, error)
     return _failed(index, error, log_start_offset)
 
 

@@ -64,19 +64,20 @@ class Rates:
 
 
 class TopicProgress:
-    """Where the partitions of a topic begin and end; `has_moved` since the time before."""
+    """Where the partitions of a topic begin and end; `version` is another one after each change."""
 
-    __slots__ = ("ends", "has_moved", "rates", "starts")
+    __slots__ = ("ends", "rates", "starts", "version")
 
     def __init__(self, starts: Sequence[int], ends: Sequence[int], now_ms: int) -> None:
         self.starts, self.ends = array("q", starts), array("q", ends)
         self.rates = Rates(self.ends, now_ms)
-        self.has_moved = True
+        self.version = object()
 
     def update(self, starts: Sequence[int], ends: Sequence[int], now_ms: int) -> None:
         before = self.starts, self.ends
         self.starts, self.ends = array("q", starts), array("q", ends)
-        self.has_moved = before != (self.starts, self.ends)
+        if before != (self.starts, self.ends):
+            self.version = object()
         self.rates.note(self.ends, now_ms)
 
 
@@ -93,6 +94,7 @@ class GroupProgress:
         "read",
         "seen",
         "times",
+        "topic_version",
         "total",
         "written",
     )
@@ -111,6 +113,8 @@ class GroupProgress:
         """What was committed when it was last looked at."""
         self.read: object = None
         """The partitions that members read, as of then."""
+        self.topic_version: object = None
+        """Of the topic's bounds, as of then."""
         self.has_moved = True
         """Whether anything is not as it was when it was last written."""
         self.total = Total()

@@ -116,7 +116,9 @@ class GroupHistory:
 
     async def look_at(self, group: Group) -> None:
         """Bring what is known of one group up to the present."""
-        wanted = self.sampler.sweep_one(group, self.coordinator.committed_offsets(group.group_id), now_ms())
+        wanted: list[Wanted] = []
+        offsets = self.coordinator.committed_offsets(group.group_id)
+        await self._in_slices(self.sampler.sweep_one(group, offsets, now_ms(), wanted))
         await self._settle(wanted)
 
     async def sample(self) -> None:

@@ -6,7 +6,7 @@ The look-ups of record times read files: they are collected here and made by who
 import logging
 import struct
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -26,7 +26,7 @@ from headrace.storage.log.timestamps import time_of
 
 log = logging.getLogger(__name__)
 
-_GROUPS_PER_STEP = 20
+_PARTITIONS_PER_STEP = 1000
 _MOST_PARTITIONS = 100_000
 """Of one topic: numbers beyond are somebody's mistake, and no reason to need as much memory."""
 _NOTHING: Final[Mapping[int, CommittedOffset]] = MappingProxyType({})
@@ -86,25 +86,23 @@ class GroupSampler:
         """Groups and topics that have ended since the last sample was written."""
 
     def sweep(self, now_ms: int, wanted: list[Wanted]) -> Iterator[None]:
-        """Bring everything up to date; yields after each few groups. Record times to look up go to `wanted`."""
+        """Bring everything up to date; yields after each topic of a group, and within large topics. Record times to
+        look up go to `wanted`.
+        """
         groups = self._groups()
         fresh: dict[str, TopicProgress] = {}
-        for place, (group, offsets) in enumerate(groups):
-            if place % _GROUPS_PER_STEP == 0:
-                yield
-            self._update(group, offsets, fresh, now_ms, wanted)
+        for group, offsets in groups:
+            yield from self._update(group, offsets, fresh, now_ms, wanted)
         self._topics = fresh
         for gone in self._progress.keys() - {group.group_id for group, _ in groups}:
             self._gone.update((gone, topic) for topic in self._progress.pop(gone))
             self._reads.pop(gone, None)
 
-    def sweep_one(self, group: Group, offsets: GroupOffsets, now_ms: int) -> list[Wanted]:
-        """Bring one group up to date, with its topics."""
-        wanted: list[Wanted] = []
+    def sweep_one(self, group: Group, offsets: GroupOffsets, now_ms: int, wanted: list[Wanted]) -> Iterator[None]:
+        """Bring one group up to date, with its topics, as `sweep` does."""
         fresh: dict[str, TopicProgress] = {}
-        self._update(group, offsets, fresh, now_ms, wanted)
+        yield from self._update(group, offsets, fresh, now_ms, wanted)
         self._topics.update(fresh)
-        return wanted
 
     def standings(self, group_id: str, now_ms: int) -> dict[str, list[Standing]]:
         """Topic to where the group stands in it, as of the latest sweep."""
@@ -134,13 +132,14 @@ class GroupSampler:
         rows += ((*key, b"") for key in self._gone - set(self.live()))
         self._gone.clear()
         for group_id, topics in list(self._progress.items()):
-            for name, progress in topics.items():
+            for name, progress in list(topics.items()):
                 topic = self._topics.get(name)
                 if topic is None:
                     continue
                 if progress.written is not None and not progress.has_moved:
                     continue
                 progress.sum_up(topic, now_ms)
+                yield
                 progress.has_moved = False
                 data = progress.as_bytes(topic)
                 if progress.written != hash(data):
@@ -174,7 +173,7 @@ class GroupSampler:
         fresh: dict[str, TopicProgress],
         now_ms: int,
         wanted: list[Wanted],
-    ) -> None:
+    ) -> Iterator[None]:
         known = self._progress.setdefault(group.group_id, {})
         reads = self._reads_of(group)
         topics = [*offsets, *(name for name in reads if name not in offsets and self._cluster_topics.describe(name))]
@@ -182,16 +181,17 @@ class GroupSampler:
             del known[name]
             self._gone.add((group.group_id, name))
         for name in topics:
-            partitions, read = offsets.get(name, _NOTHING), reads.get(name, ())
+            yield
             topic = fresh.get(name)
             if topic is None:
-                topic = fresh[name] = self._topic(name, now_ms)
+                topic = fresh[name] = yield from self._topic(name, now_ms)
+            partitions, read = offsets.get(name, _NOTHING), reads.get(name, ())
             progress = known.get(name)
             # Each commit makes a new object, so that those of a group at rest are compared by identity.
             seen = list(partitions.values())
             if (
                 progress is None
-                or topic.has_moved
+                or progress.topic_version is not topic.version
                 or progress.seen != seen
                 or progress.read != read
                 or not progress.is_dated
@@ -205,13 +205,17 @@ class GroupSampler:
                     progress = known[name] = GroupProgress(committed, now_ms)
                 elif progress.committed == committed:
                     committed = progress.committed
-                progress.seen[:], progress.read = seen, read
-                for index, offset_wanted in progress.update(committed, topic, self._positions(committed, topic, read)):
+                progress.seen[:], progress.read, progress.topic_version = seen, read, topic.version
+                undated = progress.update(committed, topic, self._positions(committed, topic, read))
+                for place, (index, offset_wanted) in enumerate(undated):
+                    if place % _PARTITIONS_PER_STEP == 0:
+                        yield
                     partition = self._partition(name, index)
                     if partition is not None:
                         wanted.append(Wanted(progress, index, partition, offset_wanted))
             progress.rates.note(progress.committed, now_ms)
             if not progress.has_moved and (progress.total.lag or progress.total.pace or progress.total.arrival):
+                yield
                 progress.sum_up(topic, now_ms)
 
     def _reads_of(self, group: Group) -> Reads:
@@ -241,10 +245,12 @@ class GroupSampler:
                 positions[index] = max(starts[index], 0)
         return positions
 
-    def _topic(self, name: str, now_ms: int) -> TopicProgress:
+    def _topic(self, name: str, now_ms: int) -> Generator[None, None, TopicProgress]:
         starts, ends = [], []
         _, count = self._cluster_topics.describe(name) or (b"", 0)
         for index in range(count):
+            if index % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+                yield
             partition = self._partition(name, index)
             starts.append(UNKNOWN if partition is None else partition.log_start_offset)
             ends.append(UNKNOWN if partition is None else partition.high_watermark)
