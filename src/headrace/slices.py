@@ -55,23 +55,19 @@ def in_slices(steps: Steps[T]) -> T | Steps[T]:
     return steps if done is None else done.result
 
 
-def to_the_end(steps: Steps[T]) -> T:
-    """The result of steps that are few."""
+async def finish(steps: Steps[T]) -> T:
+    """The result, after as many slices as it takes. The loop turns before the first of them.
+
+    Closes the steps if it is cancelled.
+    """
     try:
         while True:
-            next(steps)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
-async def finish(steps: Steps[T]) -> T:
-    """The result, after as many slices as it takes. The loop turns before the first of them."""
-    while True:
-        await asyncio.sleep(0)
-        done = run_slice(steps)
-        if done is not None:
-            return done.result
+            await asyncio.sleep(0)
+            done = run_slice(steps)
+            if done is not None:
+                return done.result
+    finally:
+        steps.close()
 
 
 class Pace:

@@ -9,8 +9,8 @@ from headrace.wire.apis import ApiKey, request_encoder, schema, versions
 
 MANY: Final = 99_000
 """Just below the limit on entries of one request."""
-AT_ONCE: Final = 9_900
-"""Entries of those requests that are handled in one piece."""
+MANY_BATCHES: Final = 9_900
+"""Just below the limit on batches of one Produce request."""
 
 Message = dict[str, Any]
 _ID: Final = UUID(int=7)
@@ -22,7 +22,7 @@ def _names(prefix: str = "n") -> list[str]:
 
 
 def _produce(_: str) -> Message:
-    data = [{"index": index, "records": None} for index in range(AT_ONCE)]
+    data = [{"index": index, "records": None} for index in range(MANY_BATCHES)]
     return {
         "transactional_id": None,
         "acks": 1,
@@ -46,14 +46,14 @@ def _fetch(_: str) -> Message:
         "isolation_level": 0,
         "session_id": 0,
         "session_epoch": -1,
-        "topics": [{"topic_id": _ID, "partitions": [{**asked, "partition": index} for index in range(AT_ONCE)]}],
+        "topics": [{"topic_id": _ID, "partitions": [{**asked, "partition": index} for index in range(MANY)]}],
         "forgotten_topics_data": [],
         "rack_id": "",
     }
 
 
 def _list_offsets(topic: str) -> Message:
-    asked = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in range(AT_ONCE)]
+    asked = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in range(MANY)]
     return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": asked}], "timeout": 1000}
 
 

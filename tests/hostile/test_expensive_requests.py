@@ -1,5 +1,6 @@
 """Requests that ask for as much as one may: others hardly wait, memory stays bounded, the broker can be stopped."""
 
+import resource
 import socket
 import struct
 import threading
@@ -156,6 +157,72 @@ def test_a_commit_of_as_much_as_one_may_keeps_nobody_waiting(
     answer = attack(own_broker, frame(ApiKey.OFFSET_COMMIT, message, 9))
     assert answer is not None
     assert answer.count(struct.pack(">ihx", 0, error)) >= offsets
+
+
+MANY_PARTITIONS: Final = 3000
+
+
+@pytest.fixture(scope="module")
+def many(own_broker: BrokerProcess) -> str:
+    """A topic with many partitions."""
+    soft, hard = resource.prlimit(own_broker.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard or resource.prlimit(own_broker.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    assert send(own_broker, new_topics(["many"], MANY_PARTITIONS, validate_only=False))
+    return "many"
+
+
+def test_batches_for_many_partitions_keep_nobody_waiting(own_broker: BrokerProcess, many: str) -> None:
+    records = Batch(values=(b"x",)).encode()
+    for data in (
+        [{"index": index, "records": records} for index in range(MANY_PARTITIONS)],
+        [{"index": 0, "records": records}] * expensive.MANY_BATCHES,
+        [{"index": index, "records": records[:-1] + b"!"} for index in range(MANY_PARTITIONS)],
+    ):
+        topic = {"name": many, "partition_data": data}
+        message = {"transactional_id": None, "acks": 1, "timeout": 1000, "topic_data": [topic]}
+        answer = attack(own_broker, frame(ApiKey.PRODUCE, message, 9))
+        assert answer is not None
+        assert len(answer) > 20 * len(data)
+
+
+def test_offsets_of_many_partitions_by_time_keep_nobody_waiting(own_broker: BrokerProcess, many: str) -> None:
+    for partitions in (range(expensive.MANY), [0] * expensive.MANY):
+        asked = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": 1} for index in partitions]
+        topics = [{"name": many, "partitions": asked}]
+        message = {"replica_id": -1, "isolation_level": 0, "topics": topics, "timeout": 1000}
+        assert attack(own_broker, frame(ApiKey.LIST_OFFSETS, message))
+
+
+@pytest.mark.parametrize("wait_ms", [0, 500])
+def test_a_fetch_of_many_partitions_keeps_nobody_waiting(own_broker: BrokerProcess, many: str, wait_ms: int) -> None:
+    message = expensive.REQUESTS[ApiKey.FETCH](TOPIC)
+    asked = message["topics"][0]["partitions"]
+    partitions = asked if not wait_ms else asked[:MANY_PARTITIONS]
+    message |= {"topics": [{"topic": many, "partitions": partitions}], "max_wait": wait_ms, "min_bytes": 1 << 20}
+    for epoch in (-1, 0):
+        answer = attack(own_broker, frame(ApiKey.FETCH, {**message, "session_epoch": epoch}, 12))
+        assert answer is not None
+        assert len(answer) > 20 * len(partitions)
+
+
+def test_all_offsets_of_large_groups_again_and_again_keep_nobody_waiting(own_broker: BrokerProcess, many: str) -> None:
+    offset = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+    names = [f"large-{number}" for number in range(10)]
+    for name in names:
+        partitions = [{**offset, "partition_index": index} for index in range(MANY_PARTITIONS)]
+        commit = {
+            "group_id": name,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": many, "partitions": partitions}],
+        }
+        assert send(own_broker, frame(ApiKey.OFFSET_COMMIT, commit, 9))
+    group = {"member_id": None, "member_epoch": -1, "topics": None}
+    groups = [{**group, "group_id": name} for name in names * 30]
+    answer = attack(own_broker, frame(ApiKey.OFFSET_FETCH, {"groups": groups, "require_stable": True}, 9))
+    assert answer is not None
+    assert len(answer) > 10 * MANY_PARTITIONS * len(groups)
 
 
 def test_two_million_partitions_are_refused_as_by_kafka(own_broker: BrokerProcess) -> None:

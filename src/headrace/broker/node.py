@@ -293,7 +293,7 @@ class Node:
         ):
             self._dispatcher.add_routes(apis.routes())
         produce = ProduceApi(self.replicas, self.cache.topic_name, self._group_commit)
-        self._dispatcher.add_produce(produce.produce, produce.produce_run)
+        self._dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         self._dispatcher.add_routes(self.groups.routes())
         self.groups.start()
         opened.push_async_callback(self.groups.stop)

@@ -16,7 +16,7 @@ from headrace.server.context import ClientInfo, Handler, RawReply, Reply, Reques
 from headrace.server.error_replies import error_reply
 from headrace.server.frames import InvalidRequestError, Parts, check_size
 from headrace.server.large_answers import encode_in_steps, is_large
-from headrace.server.large_requests import MANY_ENTRIES, LargeRequests, is_large_frame
+from headrace.server.large_requests import MANY_BATCHES, MANY_ENTRIES, LargeRequests, is_large_frame
 from headrace.slices import finish, run_slice
 from headrace.storage.files.log_file import FileSlice
 from headrace.wire.apis import ApiKey, Schema, VersionRange, max_entries, schema, versions
@@ -40,6 +40,7 @@ uncompressed where it does not see Produce 0 (KAFKA-18659)."""
 Replies: TypeAlias = list[RawReply | InvalidRequestError]
 RunHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Replies | Awaitable[Replies]]
 """Of several requests together: their replies, in order; an error instead of one ends the connection."""
+ManyHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Awaitable[Replies]]
 
 
 class Dispatcher:
@@ -49,6 +50,7 @@ class Dispatcher:
         self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
         self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
         self._produce_run: RunHandler | None = None
+        self._produce_many: ManyHandler | None = None
         self._large_requests = LargeRequests()
         self._long_work = asyncio.Lock()
         """Of those whose work takes more than a slice, one goes on at a time: others would wait for a slice of each."""
@@ -61,10 +63,13 @@ class Dispatcher:
             self._handlers[int(api_key)] = handler
             self._ranges[int(api_key)] = _range(int(api_key))
 
-    def add_produce(self, handler: Handler, run_handler: RunHandler) -> None:
-        """Offer Produce: one request at a time, and several that a client has sent one behind the other."""
+    def add_produce(self, handler: Handler, run_handler: RunHandler, many_handler: ManyHandler | None = None) -> None:
+        """Offer Produce: one request at a time, several that a client has sent one after the other, and either with
+        more than `MANY_BATCHES` batches.
+        """
         self.add_routes({ApiKey.PRODUCE: handler})
         self._produce_run = run_handler
+        self._produce_many = many_handler
 
     @property
     def offered(self) -> Mapping[int, VersionRange]:
@@ -83,8 +88,13 @@ class Dispatcher:
         if is_large_frame(context.api_key, len(frame)):
             # A copy, as others read into the memory that the frame came in.
             return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
-        if _count_entries(context, api_schema, frame, position) > MANY_ENTRIES and context.api_key != _PRODUCE:
-            return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
+        entries = _count_entries(context, api_schema, frame, position)
+        if entries > MANY_BATCHES:
+            if context.api_key == _PRODUCE and self._produce_many is not None:
+                requests = [(context, _decode(context, api_schema, frame, position))]
+                return self._run_later(requests, [api_schema], self._produce_many(requests), None)
+            if entries > MANY_ENTRIES:
+                return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
         return self._answer(context, api_schema, _decode(context, api_schema, frame, position))
 
     def _answer(self, context: RequestContext, api_schema: Schema, request: Any) -> Parts | Awaitable[Parts]:
@@ -125,8 +135,11 @@ class Dispatcher:
         return self._long_fetches if context.api_key == _FETCH else self._long_work
 
     async def _in_turn(self, context: RequestContext, steps: Generator[None, None, Any]) -> Any:
-        async with self._turn_of(context):
-            result = await finish(steps)
+        try:
+            async with self._turn_of(context):
+                result = await finish(steps)
+        finally:
+            steps.close()
         return await result if not isinstance(result, RawReply) and isinstance(result, Awaitable) else result
 
     def _encode(self, context: RequestContext, api_schema: Schema, reply: Reply) -> Parts | Awaitable[Parts]:
@@ -157,8 +170,9 @@ class Dispatcher:
                 return self._one_by_one(client, [memoryview(bytes(each)) for each in frames])
             requests.append((context, request))
             schemas.append(api_schema)
+        handler = self._produce_many if entries > MANY_BATCHES else self._produce_run
         try:
-            replies: Any = self._produce_run(requests) if self._produce_run is not None and requests else []
+            replies: Any = handler(requests) if handler is not None and requests else []
         except Exception as error:  # noqa: BLE001  a bug in the handler must not end the broker
             replies = [self._unexpected(context, request, error) for context, request in requests]
         if isinstance(replies, list):
@@ -180,9 +194,10 @@ class Dispatcher:
         self,
         requests: list[tuple[RequestContext, Any]],
         schemas: list[Schema],
-        replies: Awaitable[list[Reply | InvalidRequestError]],
+        replies: Awaitable[Sequence[Reply | InvalidRequestError]],
         invalid: InvalidRequestError | None,
     ) -> Parts:
+        ready: Sequence[Reply | InvalidRequestError]
         try:
             ready = await replies
         except Exception as error:  # noqa: BLE001  a bug in the handler must not end the broker

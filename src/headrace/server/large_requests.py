@@ -12,6 +12,9 @@ from headrace.wire.apis import ApiKey
 
 MANY_ENTRIES: Final = 2000
 """Items of a request's arrays that are decoded and handled at once: a few milliseconds."""
+MANY_BATCHES: Final = 128
+"""Topics and batches of Produce requests that are handled at once: the first write to a partition can take half a
+millisecond."""
 LARGE_FRAME: Final = 64 * 1024
 """Bytes of a request that are looked through at once: at worst, an entry a byte, it takes some milliseconds."""
 MAX_WAITING: Final = 64 * 1024 * 1024

@@ -115,8 +115,8 @@ class ApiKey(IntEnum):
 
 
 _MAX_ENTRIES: Final = {ApiKey.PRODUCE.value: 10_000}
-"""Where fewer entries are allowed than in other requests: Produce is handled as a whole. No producer comes near: with
-its 1 MB a request, as Kafka's has, the batches of so many partitions do not fit."""
+"""Requests with a lower limit: a frame of Produce is decoded at once, as it mostly contains records. No producer comes
+near: the batches of so many partitions do not fit the 1 MB that a Kafka producer sends in one request."""
 
 
 class VersionRange(NamedTuple):

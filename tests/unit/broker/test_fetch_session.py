@@ -4,7 +4,13 @@ from random import Random
 
 import pytest
 
-from headrace.broker.fetch_session import EVICTABLE_AFTER_MS, FetchPartition, FetchSession, FetchSessions
+from headrace.broker.fetch_session import (
+    EVICTABLE_AFTER_MS,
+    NO_SESSION,
+    FetchPartition,
+    FetchSession,
+    FetchSessions,
+)
 from headrace.errors import ErrorCode, KafkaError
 
 
@@ -95,3 +101,39 @@ def test_a_served_partition_is_the_last_next_time(sessions: FetchSessions) -> No
     session.served(session.partitions["t", 0])
 
     assert [index for _, index in session.partitions] == [1, 2, 0]
+
+
+def test_all_sessions_together_have_a_limit_on_partitions(
+    sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.fetch_session.MAX_PARTITIONS", 10)
+    first, second = begin(sessions, 0, 0), begin(sessions, 0, 0)
+    for session, count in (first, 6), (second, 5):
+        session.put(wanted("t", index) for index in range(count))
+        sessions.changed(session)
+
+    assert first.is_kept
+    assert not second.is_kept
+    assert len(sessions) == 1
+
+    third = begin(sessions, 0, 0)
+    third.put(wanted("t", index) for index in range(4))
+    sessions.changed(third)
+    assert third.is_kept
+    assert begin(sessions, 0, 0).session_id == NO_SESSION
+    assert begin(sessions, 0, 0, EVICTABLE_AFTER_MS).is_kept
+    assert refused(sessions, first.session_id, 1) is ErrorCode.fetch_session_id_not_found
+
+
+def test_partitions_that_are_forgotten_make_room(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.fetch_session.MAX_PARTITIONS", 10)
+    session = begin(sessions, 0, 0)
+    session.put(wanted("t", index) for index in range(10))
+    sessions.changed(session)
+    session.forget(("t", index) for index in range(9))
+    sessions.changed(session)
+
+    assert begin(sessions, 0, 0).is_kept
+    session.forget([("t", 9)])
+    sessions.changed(session)
+    assert not session.is_kept

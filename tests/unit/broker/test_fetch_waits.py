@@ -1,8 +1,9 @@
 """Fetches that wait: what an append costs them, when they are answered, and with what."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from headrace.broker.apis.fetch import FetchApi
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
@@ -97,7 +99,9 @@ class Broker:
         reply = self.api.fetch(context, request)
 
         async def answer() -> Any:
-            raw = await reply if isinstance(reply, asyncio.Future) else reply
+            raw = await finish(reply) if isinstance(reply, GeneratorType) else reply
+            if isinstance(raw, Awaitable) and not isinstance(raw, RawReply):
+                raw = await raw
             assert isinstance(raw, RawReply)
             body = b"".join(part.read() if isinstance(part, FileSlice) else part for part in raw.parts)
             return response_reader(ApiKey.FETCH, 11)(body, 0)[0]
@@ -267,3 +271,77 @@ async def test_a_deleted_topic_ends_it_with_an_error(broker: Broker) -> None:
 
     answer = await waiting
     assert {each.error_code for each in answer.responses[0].partitions} != {0}
+
+
+@pytest.fixture
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All fetches are handled as large ones, with a pause after each partition."""
+    monkeypatch.setattr("headrace.broker.apis.fetch.AT_ONCE", 1)
+    monkeypatch.setattr("headrace.broker.apis.fetch.OFTEN", 1)
+    monkeypatch.setattr("headrace.slices.SLICE_S", 0)
+
+
+@pytest.mark.usefixtures("in_steps")
+async def test_a_large_fetch_is_answered_as_a_small_one(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.append(1, 2)
+    broker.append(4)
+    in_steps = await broker.fetch(wait_ms=0)
+    monkeypatch.undo()
+    assert in_steps == await broker.fetch(wait_ms=0)
+
+
+@pytest.mark.usefixtures("in_steps")
+async def test_a_large_fetch_waits_for_its_partitions_to_grow(broker: Broker) -> None:
+    fetch = broker.fetch(min_bytes=2 * SIZE)
+    await turns(20)
+    assert broker.watchers == 5
+    broker.append(1)
+    await turns(20)
+    assert not fetch.done()
+    broker.append(3)
+    assert {index for index, size in sizes(await fetch).items() if size} == {1, 3}
+    assert broker.watchers == 0
+
+
+@pytest.mark.usefixtures("in_steps")
+async def test_growth_while_a_large_fetch_is_collected_is_not_missed(broker: Broker) -> None:
+    fetch = broker.fetch()
+    await turns(9)
+    assert 0 < broker.watchers < 5
+    broker.append(0)
+    assert sizes(await asyncio.wait_for(fetch, 10))[0] == SIZE
+    assert broker.watchers == 0
+
+
+@pytest.mark.usefixtures("in_steps")
+@pytest.mark.parametrize("moment", [0, 3, 9, 20])
+async def test_a_large_fetch_of_a_client_that_has_left_ends(broker: Broker, moment: int) -> None:
+    fetch = broker.fetch()
+    await turns(moment)
+    broker.client.has_left = True
+    if broker.client.give_up is not None:
+        broker.client.give_up()
+    await asyncio.wait_for(fetch, 10)
+    assert broker.watchers == 0
+
+
+@pytest.mark.usefixtures("in_steps")
+async def test_a_cancelled_large_fetch_leaves_nobody_watching(broker: Broker) -> None:
+    for moment in (9, 20):
+        fetch = broker.fetch()
+        await turns(moment)
+        assert broker.watchers
+        fetch.cancel()
+        await turns()
+        assert broker.watchers == 0
+
+
+@pytest.mark.usefixtures("in_steps")
+async def test_large_fetches_have_sessions(broker: Broker) -> None:
+    first = await broker.fetch(session=(0, 0), wait_ms=0)
+    assert first.session_id
+    second = broker.fetch(session=(first.session_id, 1), offsets={})
+    await turns(20)
+    assert not second.done()
+    broker.append(2)
+    assert sizes(await asyncio.wait_for(second, 10)) == {2: SIZE}

@@ -379,3 +379,39 @@ def test_only_what_produces_may_be_as_large_as_the_setting_says(dispatcher: Disp
     dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
     with pytest.raises(InvalidRequestError, match="only those that produce"):
         dispatcher.handle(client, request(ApiKey.HEARTBEAT, 0, bytes(MAX_OTHER_FRAME)))
+
+
+def many_batches(count: int) -> memoryview:
+    data = [{"index": index, "records": None} for index in range(count)]
+    fields = {"transactional_id": None, "acks": 1, "timeout": 1, "topic_data": [{"name": "t", "partition_data": data}]}
+    return request(ApiKey.PRODUCE, 9, body_of(ApiKey.PRODUCE, 9, fields), tags=b"\0")
+
+
+@pytest.mark.parametrize("counts", [[5000], [3, 3], [3, 500], [900, 900, 900]])
+async def test_produce_requests_with_many_batches_have_a_handler_of_their_own(
+    dispatcher: Dispatcher, client: ClientInfo, counts: list[int]
+) -> None:
+    runs: list[tuple[str, int]] = []
+
+    def few(requests: Sequence[tuple[RequestContext, Any]]) -> Replies:
+        runs.append(("few", len(requests)))
+        return [RawReply((b"%d" % len(body.topic_data[0].partition_data),)) for _, body in requests]
+
+    async def many(requests: Sequence[tuple[RequestContext, Any]]) -> Replies:
+        await asyncio.sleep(0)
+        few(requests)
+        runs[-1] = ("many", len(requests))
+        return few(requests)[: runs.pop()[1]]
+
+    dispatcher.add_produce(lambda *_: NO_REPLY, few, many)
+    frames = [many_batches(count) for count in counts]
+    answer: Any = dispatcher.handle(client, frames[0]) if len(frames) == 1 else dispatcher.handle_run(client, frames)
+    parts = b"".join(map(bytes, await answer if isinstance(answer, Awaitable) else answer))
+    position = 0
+    for count in counts:
+        (size,) = struct.unpack_from(">i", parts, position)
+        assert parts[position + 9 : position + 4 + size] == b"%d" % count
+        position += 4 + size
+    assert position == len(parts)
+    expected = {1: [("many", 1)], 2: [("few" if counts[-1] == 3 else "many", 2)], 3: [("many", 1)] * 3}
+    assert runs == expected[len(counts)]

@@ -32,7 +32,7 @@ from headrace.slices import Pace, Steps, counted
 from headrace.types import Request
 from headrace.wire.apis import ApiKey, item_encoder
 from headrace.wire.encoder import EncodedItems
-from headrace.wire.items import made_of
+from headrace.wire.items import Items, made_of
 
 # Resource types as requests carry them.
 TOPIC: Final = 2
@@ -50,6 +50,9 @@ ENTRIES_BYTES: Final = 4 * 1024 * 1024
 """Encoded entries that are kept."""
 _MOST_KEYS: Final = 20
 """Entries that were asked for by more keys than this are not kept."""
+
+_FEW_RESOURCES: Final = 100
+"""Resources that are described in one piece of memory, which is faster: a megabyte or two."""
 
 
 class ConfigApis:
@@ -70,8 +73,15 @@ class ConfigApis:
             ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
         }
 
-    def describe_configs(self, context: RequestContext, request: Request) -> Steps[Reply]:
+    def describe_configs(self, context: RequestContext, request: Request) -> Reply | Steps[Reply]:
         """The settings of each resource, with synonyms and documentation only where they are wanted."""
+        if len(request.resources) > _FEW_RESOURCES:
+            # They are made while they are encoded, which ends where the answer gets too large.
+            version = context.api_version
+            return {"results": Items(request.resources, lambda resource: self._described(version, resource, request))}
+        return self._describe_few(context, request)
+
+    def _describe_few(self, context: RequestContext, request: Request) -> Steps[Reply]:
         encode = item_encoder(ApiKey.DESCRIBE_CONFIGS, context.api_version, "results")
         results = bytearray()
         for resource in request.resources:

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.broker.apis.fetch_answers import AT_ONCE, FLEXIBLE, OFTEN, Answered, encode
+from headrace.broker.apis.fetch_answers import AT_ONCE, FLEXIBLE, OFTEN, Answered, encode, encode_in_steps
 from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions, PartitionKey
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.growth import UNKNOWN_SIZE
@@ -19,7 +19,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import NO_REPLY, Answer, ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.server.turns import Turns
-from headrace.slices import Steps, chunks, finish, to_the_end
+from headrace.slices import Steps, chunks, finish
 from headrace.wire.apis import ApiKey
 
 _TOPIC_IDS: Final = 13
@@ -65,10 +65,12 @@ class FetchApi:
                 named += len(topic.partitions)
         if named > AT_ONCE:
             return self._fetch_many(context, session, request, is_incremental=is_incremental)
-        session.put(_wanted(request, version))
+        for topic in request.topics:
+            session.put(_wanted(topic, topic.partitions, version))
         if is_incremental:
             session.forget(_forgotten(request, version))
-        self._sessions.changed(session)
+        if session.session_id:
+            self._sessions.changed(session)
         fetch = _Fetch(self, session, request, version, is_incremental=is_incremental)
         fetch.collect()
         if fetch.is_satisfied():
@@ -79,10 +81,11 @@ class FetchApi:
         self, context: RequestContext, session: FetchSession, request: Any, *, is_incremental: bool
     ) -> Steps[Reply | Awaitable[Reply]]:
         version = context.api_version
-        for some in chunks(_wanted(request, version), OFTEN):
-            session.put(some)
-            self._sessions.changed(session)
-            yield
+        for topic in request.topics:
+            for start in range(0, len(topic.partitions), OFTEN):
+                session.put(_wanted(topic, topic.partitions[start : start + OFTEN], version))
+                self._sessions.changed(session)
+                yield
         if is_incremental:
             for keys in chunks(_forgotten(request, version), OFTEN):
                 session.forget(keys)
@@ -182,13 +185,10 @@ class _Fetch:
 
     def collect(self, partitions: Iterable[FetchPartition] | None = None) -> None:
         """Read every partition, or these, as far as the limits allow."""
-        self._begin()
-        self._read(self._session.partitions.values() if partitions is None else partitions)
-
-    def _begin(self) -> None:
         self._bytes = 0
         self._has_error = False
         self._answered = []
+        self._read(self._session.partitions.values() if partitions is None else partitions)
 
     def _read(self, partitions: Iterable[FetchPartition]) -> None:
         left = self._max_bytes - self._bytes
@@ -206,7 +206,7 @@ class _Fetch:
 
     def _collect_in_steps(self, partitions: list[FetchPartition], *, watch: bool = False) -> Steps[None]:
         """As `collect`. With `watch`, a partition's growth counts from when it was read."""
-        self._begin()
+        self.collect([])
         for start in range(0, len(partitions), OFTEN):
             before = self._bytes
             self._read(partitions[start : start + OFTEN])
@@ -362,18 +362,21 @@ class _Fetch:
 
     def reply(self) -> RawReply:
         """The encoded answer; in an incremental one, only of partitions that have something new."""
-        return to_the_end(self._reply_in_steps())
+        told = [answered for answered in self._answered if self._is_news(answered)]
+        if self._session.session_id:
+            self._note(told)
+        return encode(told, self._session.session_id, self._version, read_committed=self._read_committed)
 
     def _reply_in_steps(self) -> Steps[RawReply]:
         told: list[Answered] = []
         for start in range(0, len(self._answered), AT_ONCE):
-            if start:
-                yield
             some = [answered for answered in self._answered[start : start + AT_ONCE] if self._is_news(answered)]
-            if self._session.is_kept:
+            if self._session.session_id:
                 self._note(some)
             told += some
-        return (yield from encode(told, self._session.session_id, self._version, read_committed=self._read_committed))
+            yield
+        session_id = self._session.session_id
+        return (yield from encode_in_steps(told, session_id, self._version, read_committed=self._read_committed))
 
     def _note(self, told: list[Answered]) -> None:
         """Remember in the session what the client is told."""
@@ -399,20 +402,21 @@ class _Fetch:
         )
 
 
-def _wanted(request: Any, version: int) -> Iterator[FetchPartition]:
-    for topic in request.topics:
-        name = topic.topic_id if version >= _TOPIC_IDS else topic.topic
-        if name is None:
-            name = UUID(int=0)
-        for partition in topic.partitions:
-            item = FetchPartition(name, partition.partition)
-            item.fetch_offset = partition.fetch_offset
-            item.max_bytes = partition.partition_max_bytes
-            if version >= 9:
-                item.current_leader_epoch = partition.current_leader_epoch
-                if version >= FLEXIBLE:
-                    item.last_fetched_epoch = partition.last_fetched_epoch
-            yield item
+def _wanted(topic: Any, partitions: Iterable[Any], version: int) -> list[FetchPartition]:
+    name = topic.topic_id if version >= _TOPIC_IDS else topic.topic
+    if name is None:
+        name = UUID(int=0)
+    wanted = []
+    for partition in partitions:
+        item = FetchPartition(name, partition.partition)
+        item.fetch_offset = partition.fetch_offset
+        item.max_bytes = partition.partition_max_bytes
+        if version >= 9:
+            item.current_leader_epoch = partition.current_leader_epoch
+            if version >= FLEXIBLE:
+                item.last_fetched_epoch = partition.last_fetched_epoch
+        wanted.append(item)
+    return wanted
 
 
 def _forgotten(request: Any, version: int) -> Iterator[PartitionKey]:

@@ -35,48 +35,83 @@ Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Partition | None, FileSli
 """What was wanted of a partition, and found: an error, records, or where its log diverges from the client's."""
 
 
-def encode(told: list[Answered], session_id: int, version: int, *, read_committed: bool) -> Steps[RawReply]:
-    """The answer about the partitions in `told`; the steps of up to `OFTEN` of them end without a pause."""
-    parts: list[bytes | bytearray | FileSlice] = []
-    out = bytearray()
-    if version >= 7:
-        out += _HEAD_SESSION.pack(0, 0, session_id)
-    else:
-        out += _INT32.pack(0)
-    flexible = version >= FLEXIBLE
+def encode(told: list[Answered], session_id: int, version: int, *, read_committed: bool) -> RawReply:
+    """The answer about the partitions in `told`."""
     by_topic: dict[str | UUID, list[Answered]] = {}
-    for start in range(0, len(told), AT_ONCE):
-        if start:
-            yield
-        for answered in told[start : start + AT_ONCE]:
-            by_topic.setdefault(answered[0].topic, []).append(answered)
-    put_count(out, len(by_topic), flexible=flexible)
-    left = OFTEN
+    for answered in told:
+        by_topic.setdefault(answered[0].topic, []).append(answered)
+    parts: list[bytes | bytearray | FileSlice] = []
+    flexible = version >= FLEXIBLE
+    out = _head(session_id, version, len(by_topic))
     for topic, partitions in by_topic.items():
-        if isinstance(topic, UUID):
-            out += topic.bytes
-        else:
-            put_string(out, topic, flexible=flexible)
-        put_count(out, len(partitions), flexible=flexible)
-        for answered in partitions:
-            if left == 0:
-                left = OFTEN
-                yield
-            left -= 1
-            part = answered[3]
-            _put_partition(out, answered, version, read_committed=read_committed)
-            if part is not None and (part.size > COPIED_BYTES or not _copy(part, out)):
-                parts.append(out)
-                parts.append(part)
-                out = bytearray()
-            if flexible:
-                _put_tags(out, answered[4])
+        _put_topic(out, topic, len(partitions), flexible=flexible)
+        out = _put_partitions(parts, out, partitions, version, read_committed=read_committed)
         if flexible:
             out.append(0)
     if flexible:
         out.append(0)
     parts.append(out)
     return RawReply(parts)
+
+
+def encode_in_steps(told: list[Answered], session_id: int, version: int, *, read_committed: bool) -> Steps[RawReply]:
+    """As `encode`, of many partitions."""
+    by_topic: dict[str | UUID, list[Answered]] = {}
+    for start in range(0, len(told), AT_ONCE):
+        for answered in told[start : start + AT_ONCE]:
+            by_topic.setdefault(answered[0].topic, []).append(answered)
+        yield
+    parts: list[bytes | bytearray | FileSlice] = []
+    flexible = version >= FLEXIBLE
+    out = _head(session_id, version, len(by_topic))
+    for topic, partitions in by_topic.items():
+        _put_topic(out, topic, len(partitions), flexible=flexible)
+        for start in range(0, len(partitions), OFTEN):
+            some = partitions[start : start + OFTEN]
+            out = _put_partitions(parts, out, some, version, read_committed=read_committed)
+            yield
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    parts.append(out)
+    return RawReply(parts)
+
+
+def _head(session_id: int, version: int, topics: int) -> bytearray:
+    out = bytearray(_HEAD_SESSION.pack(0, 0, session_id) if version >= 7 else _INT32.pack(0))
+    put_count(out, topics, flexible=version >= FLEXIBLE)
+    return out
+
+
+def _put_topic(out: bytearray, topic: str | UUID, partitions: int, *, flexible: bool) -> None:
+    if isinstance(topic, UUID):
+        out += topic.bytes
+    else:
+        put_string(out, topic, flexible=flexible)
+    put_count(out, partitions, flexible=flexible)
+
+
+def _put_partitions(
+    parts: list[bytes | bytearray | FileSlice],
+    out: bytearray,
+    partitions: list[Answered],
+    version: int,
+    *,
+    read_committed: bool,
+) -> bytearray:
+    """Append to `out`, and with it to `parts` before a region of a file. Returns the unfinished part."""
+    flexible = version >= FLEXIBLE
+    for answered in partitions:
+        part = answered[3]
+        _put_partition(out, answered, version, read_committed=read_committed)
+        if part is not None and (part.size > COPIED_BYTES or not _copy(part, out)):
+            parts.append(out)
+            parts.append(part)
+            out = bytearray()
+        if flexible:
+            _put_tags(out, answered[4])
+    return out
 
 
 def _copy(part: FileSlice, out: bytearray) -> bool:

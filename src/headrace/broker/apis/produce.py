@@ -63,8 +63,8 @@ _Waiting: TypeAlias = tuple[bytes | PreparedBatch, int, list[_Outcome], int, int
 """A batch that waits for its partition: records, acks, where and at which place what becomes of it is to be noted,
 partition, and the request it is of."""
 _PENDING: Final = _Outcome(-1, 0)
-AT_ONCE: Final = 128
-"""Batches that are appended without a pause: the first write to a partition can take half a millisecond."""
+_AT_ONCE: Final = 64
+"""Batches for one partition that are appended without a pause."""
 _FLUSHED_AT_ONCE: Final = 64
 
 _refusals: Final = RefusalLog()
@@ -103,6 +103,13 @@ class ProduceApi:
         replies = self._append_run(requests, {**prepared, **await self._large_batches.prepare(large)})
         return replies if isinstance(replies, list) else await replies
 
+    async def produce_many(self, requests: Sequence[tuple[RequestContext, Any]]) -> Replies:
+        """`produce_run` for requests with many batches: other clients are served in between."""
+        large, prepared = self._large_batches.found_in(requests)
+        if large:
+            prepared = {**prepared, **await self._large_batches.prepare(large)}
+        return await self._append_many(requests, prepared)
+
     def _config_of(self, context: RequestContext, topic: Any) -> LogConfig | None:
         """The settings of a topic in a request; None where this broker has not the first of its partitions."""
         name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
@@ -117,12 +124,6 @@ class ProduceApi:
         self, requests: Sequence[tuple[RequestContext, Any]], prepared: Prepared
     ) -> Replies | Awaitable[Replies]:
         """`produce_run`, with the batches that were prepared in place of what they were."""
-        batches = 0
-        for _, request in requests:
-            for topic in request.topic_data:
-                batches += len(topic.partition_data)
-        if batches > AT_ONCE:
-            return self._append_many(requests, prepared)
         began_ns = time.time_ns()
         now_ms = began_ns // 1_000_000
         results: list[_Results] = []
@@ -139,7 +140,6 @@ class ProduceApi:
         return _replies(requests, results) if replies is None else replies
 
     async def _append_many(self, requests: Sequence[tuple[RequestContext, Any]], prepared: Prepared) -> Replies:
-        """`_append_run` of many batches: other clients are served in between."""
         pace = Pace()
         results: list[_Results] = []
         waiting: dict[Partition, list[_Waiting]] = {}
@@ -159,8 +159,8 @@ class ProduceApi:
     async def _append_in_turns(self, waiting: dict[Partition, list[_Waiting]], pace: Pace) -> None:
         for partition, batches in waiting.items():
             topic, index = partition.topic_partition
-            for start in range(0, len(batches), AT_ONCE):
-                some = batches[start : start + AT_ONCE]
+            for start in range(0, len(batches), _AT_ONCE):
+                some = batches[start : start + _AT_ONCE]
                 began_ns = time.time_ns()
                 try:
                     if self._replicas.get(topic, index) is not partition:

@@ -302,3 +302,34 @@ async def test_samples_are_taken_at_the_interval(path: Path, coordinator: GroupC
     assert len(taken.changes) == 1
     await history.stop()
     history.store.close()
+
+
+async def test_a_sweep_pauses_between_groups_and_within_large_ones(
+    sampler: GroupSampler, coordinator: GroupCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.monitoring.groups.sampler._PARTITIONS_PER_STEP", 2)
+    for number in range(5):
+        commit(coordinator, f"g{number}", 10, 20)
+    wanted: list[Wanted] = []
+    assert len(list(sampler.sweep(NOW, wanted))) >= 10
+    assert len(wanted) == 10
+
+
+async def test_a_group_that_is_looked_at_during_a_sweep_hides_no_growth_from_others(
+    sampler: GroupSampler, coordinator: GroupCoordinator, topics: Topics
+) -> None:
+    for group in ("a", "b"):
+        commit(coordinator, group, 10, 20)
+    sweep(sampler)
+    append(topics.logs[0], 10, timestamp=NOW)
+    wanted: list[Wanted] = []
+    steps = sampler.sweep(NOW, wanted)
+    next(steps)
+    next(steps)
+    for _ in sampler.sweep_one(*coordinator.groups_with_offsets()[0], NOW, wanted):
+        pass
+    for _ in steps:
+        pass
+    assert [sampler.standings(name, NOW)["t"][0].lag for name in ("a", "b")] == [100, 100]
+    changed(sampler)
+    assert [sampler.totals(name)["t"].lag for name in ("a", "b")] == [180, 180]
