@@ -165,15 +165,6 @@ def test_a_place_that_cannot_hold_data_is_said_in_one_line(command: list[str], t
     assert "Errno" not in refused.stderr
 
 
-def test_settings_that_are_no_text_are_said_in_one_line(command: list[str], tmp_path: Path) -> None:
-    (tmp_path / "server.properties").write_bytes(bytes(range(256)))
-    command += ["--config", str(tmp_path / "server.properties")]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    assert refused.returncode == 1
-    assert len(refused.stderr.splitlines()) == 1
-    assert "server.properties: it is not UTF-8 text" in refused.stderr
-
-
 def test_an_address_of_another_machine_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:
     command[5] = "192.0.2.1:9092"
     refused = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)

@@ -67,6 +67,7 @@ def test_output_that_cannot_be_written_is_reported_in_a_line(
 ) -> None:
     headrace("produce", topic, stdin="a\n" * 10)
     headrace("consume", topic, "--group", f"{topic}-group", "--until-end")
+    (tmp_path / "meta.properties").write_text("version=1\nbroker.id=0\ncluster.id=abc\n")
     words = line.format(topic=topic, new=new_name(), data=tmp_path).split()
     with FULL.open("w") as full:
         result = _run(environment, *words, stdout=full)

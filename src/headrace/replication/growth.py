@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
+from weakref import ref
 
 if TYPE_CHECKING:
     from headrace.replication.partition import Partition
@@ -17,11 +18,12 @@ Watcher: TypeAlias = "Callable[[Partition, int], None]"
 class Growth:
     """The watchers of one partition."""
 
-    __slots__ = ("_partition", "_segment", "_size", "watchers")
+    __slots__ = ("_find", "_segment", "_size", "watchers")
 
     def __init__(self, partition: "Partition") -> None:
         self.watchers: set[Watcher] = set()
-        self._partition = partition
+        # weak: in a cycle of references the files of a deleted partition would stay open until the next collection
+        self._find = ref(partition)
         self._segment: Segment | None = None
         self._size = 0
 
@@ -37,21 +39,25 @@ class Growth:
 
     def tell(self) -> None:
         """Call everybody after the high watermark has risen."""
+        partition = self._find()
+        assert partition is not None  # it calls this
         segment, size = self._segment, self._size
         self._note()
         added = self._size - size if segment is not None and segment is self._segment else UNKNOWN_SIZE
         for watcher in self.watchers:
-            watcher(self._partition, added)
+            watcher(partition, added)
 
     def wake_all(self) -> None:
         """Call everybody when the partition goes away."""
-        for watcher in tuple(self.watchers):
-            watcher(self._partition, UNKNOWN_SIZE)
+        partition = self._find()
+        if partition is not None:
+            for watcher in tuple(self.watchers):
+                watcher(partition, UNKNOWN_SIZE)
 
     def _note(self) -> None:
         """Remember where the log ends, unless consumers do not see all of it."""
-        log = self._partition.log
+        partition = self._find()
         self._segment = None
-        if self._partition.high_watermark == log.log_end_offset:
-            self._segment = log.segments.active
+        if partition is not None and partition.high_watermark == partition.log.log_end_offset:
+            self._segment = partition.log.segments.active
             self._size = self._segment.size

@@ -59,6 +59,7 @@ class Partition:
     """A partition that this broker leads."""
 
     __slots__ = (
+        "__weakref__",
         "awaits_flush",
         "group_commit",
         "growth",
