@@ -147,7 +147,6 @@ class _Fetch:
         "_bytes",
         "_client",
         "_future",
-        "_grown_callback",
         "_has_error",
         "_is_incremental",
         "_is_large",
@@ -269,7 +268,6 @@ class _Fetch:
         self._room: dict[Partition, int] = {}
         self._news: dict[PartitionKey, FetchPartition] = {}
         self._watched: list[Partition] = []
-        self._grown_callback = self._grown
 
     def _watch(self, answered: Answered) -> None:
         wanted, _, partition, part, _ = answered
@@ -280,7 +278,8 @@ class _Fetch:
         if self._is_incremental and self._is_news(answered):
             self._news[wanted.topic, wanted.index] = wanted
         self._watched.append(partition)
-        partition.growth.add(self._grown_callback)
+        # Bound anew each time: an attribute would be a cycle, which keeps the files of deleted partitions open.
+        partition.growth.add(self._grown)
 
     def _start_wait(self) -> None:
         self._answered = []
@@ -357,7 +356,7 @@ class _Fetch:
         if self._timer is not None:
             self._timer.cancel()
         for partition in self._watched:
-            partition.growth.discard(self._grown_callback)
+            partition.growth.discard(self._grown)
         self._watched.clear()
 
     def reply(self) -> RawReply:
