@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Mapping
 
 import pytest
@@ -61,6 +62,7 @@ def _styled(
     while chunk := _read(ours):
         seen += chunk
         if interrupt_at and interrupt_at in seen:
+            time.sleep(0.2)  # Python loses a signal that comes just before it reads from a terminal
             process.send_signal(signal.SIGINT)
             interrupt_at = b""
     os.close(ours)
