@@ -68,7 +68,7 @@ def goes_on_until_answered(bystander: Bystander, connection: RawConnection) -> M
 
 
 def test_nobody_else_waits(address: tuple[str, int], topic: str, bystander: Bystander, memory: Memory) -> None:
-    body, count = laborious(4 << 20)
+    body, count = laborious(16 << 20)
     batch = packed(body, count)
     with RawConnection(*address) as connection:
         connection.send(framed(request(PRODUCE, 8, produce_body(topic, batch))))
