@@ -8,6 +8,7 @@ import asyncio
 import errno
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Final
 
@@ -19,7 +20,7 @@ MAX_BUFFERS_PER_SEND: Final = 64
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
-class Sender:
+class Sender(ABC):
     """Sends on a non-blocking socket, with the loop's writer callbacks where the client is slow to take it."""
 
     __slots__ = (
@@ -45,13 +46,13 @@ class Sender:
         self._is_writing = False
         self._waits_for_disk = False
 
+    @abstractmethod
     def close(self, reason: str | None) -> None:
         """End the connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _go_on(self) -> None:
         """Called when answers were sent that had to wait."""
-        raise NotImplementedError
 
     def _queue(self, parts: Parts) -> None:
         self._out.extend(parts)
@@ -137,5 +138,6 @@ class Sender:
         else:
             self._out[0] = FileSlice(part.file, part.position + sent, part.size - sent)
 
+    @abstractmethod
     def _on_writable(self) -> None:
-        raise NotImplementedError
+        """Called when the socket takes more."""

@@ -95,7 +95,7 @@ class Office:
             # What is durable has to be seen: a broker that cannot carry out one command gets the next all the same.
             try:
                 await self._deliver(broker_id, command)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001  raised when all have theirs
                 failure = failure or error
         if failure is not None:
             raise failure
