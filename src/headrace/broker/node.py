@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.adoption.found_directories import METADATA_FILE, adoption_of, metadata_file
-from headrace.broker import addresses, offsets_topic
+from headrace.broker import addresses
 from headrace.broker.apis.configs import ConfigApis
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.log_dirs import LogDirsApi
@@ -22,12 +22,13 @@ from headrace.broker.apis.produce import ProduceApi
 from headrace.broker.apis.producers import ProducersApi
 from headrace.broker.apis.topics import TopicApis
 from headrace.broker.commands import Commands
-from headrace.broker.compaction import Compaction
-from headrace.broker.disk_watch import DiskWatch
-from headrace.broker.failed_disks import FailedDisks
-from headrace.broker.groups import HISTORY_FILE, Groups
+from headrace.broker.coordinators import offsets_topic
+from headrace.broker.coordinators.groups import HISTORY_FILE, Groups
+from headrace.broker.disks.compaction import Compaction
+from headrace.broker.disks.disk_watch import DiskWatch
+from headrace.broker.disks.failed_disks import FailedDisks
+from headrace.broker.disks.log_mover import LogMover
 from headrace.broker.live_settings import LiveSettings
-from headrace.broker.log_mover import LogMover
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.upkeep import Upkeep
 from headrace.clock import now_ms
@@ -53,7 +54,7 @@ from headrace.storage.dirs.meta_properties import noted_broker_id
 
 if TYPE_CHECKING:
     from headrace.adoption.plan import Adoption
-    from headrace.broker.left_transactions import LeftTransactions
+    from headrace.broker.coordinators.left_transactions import LeftTransactions
     from headrace.monitoring.http import HttpServer
 
 log = logging.getLogger(__name__)
@@ -315,7 +316,7 @@ class Node:
         if all(partition.transactions.first_offset is None for partition in self.replicas.partitions()):
             return
         if self._left_transactions is None:
-            from headrace.broker.left_transactions import LeftTransactions
+            from headrace.broker.coordinators.left_transactions import LeftTransactions
 
             self._left_transactions = LeftTransactions(self.replicas)
         try:

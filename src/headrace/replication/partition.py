@@ -17,8 +17,8 @@ from headrace.replication.growth import Growth
 from headrace.replication.producer_state import ProducerCopy, ProducerState
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
-from headrace.storage.log.open_transactions import OpenTransactions
-from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.control import Marker, encode_marker

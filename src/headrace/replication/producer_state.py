@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log.producer_snapshot import ProducerEntry
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.types import new_tuple
 from headrace.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
 

@@ -17,9 +17,9 @@ from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.partition_dir import way_back
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
-from headrace.storage.log.open_transactions import OpenTransactions
-from headrace.storage.log.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
-from headrace.storage.log.txn_recovery import replay_transactional
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
+from headrace.storage.log.producers.txn_recovery import replay_transactional
 from headrace.types import TopicPartition
 
 _NEVER_MS: Final = 2**63 - 1

@@ -2,7 +2,7 @@
 
 As in Kafka, a connection has one request in hand at a time (Produce requests that have come together count as one):
 while an answer is awaited nothing more is read from that client. Reading also stops while answers wait for a client
-that does not take them, and while the connection waits for its turn (`server/turns.py`).
+that does not take them, and while the connection waits for its turn (`server/loop/turns.py`).
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from time import thread_time_ns
 from types import CoroutineType
 from typing import Final
 
-from headrace.server.busy_poll import SMALL_READ, BusyPoll
 from headrace.server.context import ClientInfo, Dispatch
 from headrace.server.frames import SIZE_BYTES, InvalidRequestError, Parts, frame_end, named, take_run
-from headrace.server.hang_ups import HangUps
-from headrace.server.loop_watch import HOLD_NS, LoopWatch
+from headrace.server.loop.busy_poll import SMALL_READ, BusyPoll
+from headrace.server.loop.hang_ups import HangUps
+from headrace.server.loop.loop_watch import HOLD_NS, LoopWatch
+from headrace.server.loop.turns import HEAVY_CPU_NS, HEAVY_NS, LONG_NS, SLICE_NS, TimedSteps, Turns
 from headrace.server.request_memory import HOLD_SECONDS, RequestMemory
 from headrace.server.sending import MAX_BUFFERS_PER_SEND, Sender
-from headrace.server.turns import HEAVY_CPU_NS, HEAVY_NS, LONG_NS, SLICE_NS, TimedSteps, Turns
 
 log = logging.getLogger(__name__)
 

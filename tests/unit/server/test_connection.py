@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from headrace.server import connection as connection_module
-from headrace.server.busy_poll import BusyPoll
 from headrace.server.connection import MAX_FRAMES_PER_TURN, MAX_UNSENT_BYTES, Connection
 from headrace.server.context import ClientInfo
 from headrace.server.frames import MAX_RUN, InvalidRequestError, Parts
-from headrace.server.hang_ups import HangUps
-from headrace.server.loop_watch import LoopWatch
+from headrace.server.loop.busy_poll import BusyPoll
+from headrace.server.loop.hang_ups import HangUps
+from headrace.server.loop.loop_watch import LoopWatch
+from headrace.server.loop.turns import Turns
 from headrace.server.request_memory import RequestMemory
-from headrace.server.turns import Turns
 from headrace.storage.files.log_file import FileSlice, LogFile
 
 MAX_FRAME = 8 * 1024 * 1024

@@ -18,7 +18,7 @@ from headrace.replication.growth import UNKNOWN_SIZE
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import NO_REPLY, Answer, ClientInfo, Handler, RawReply, Reply, RequestContext
-from headrace.server.turns import Turns
+from headrace.server.loop.turns import Turns
 from headrace.slices import Steps, chunks, finish
 from headrace.wire.apis import ApiKey
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from headrace.broker.disks.slow_disk import STALL_NS, SlowDisk
 from headrace.broker.large_batches import Large, LargeBatches, Prepared
 from headrace.broker.refusals import RefusalLog
-from headrace.broker.slow_disk import STALL_NS, SlowDisk
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import PreparedBatch, RecordsRefusedError

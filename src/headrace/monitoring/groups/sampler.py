@@ -21,7 +21,7 @@ from headrace.monitoring.groups.members import Reads, reads_of
 from headrace.monitoring.groups.progress import GroupProgress, TopicProgress
 from headrace.monitoring.groups.standing import UNKNOWN, Standing, Total
 from headrace.replication.partition import Partition
-from headrace.storage.log.index import CorruptIndexError
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.timestamps import time_of
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from headrace.errors import KafkaError
 from headrace.storage.files.atomic_file import sync_directory
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.config import LogConfig
-from headrace.storage.log.index import CorruptIndexError
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, old_format
 from headrace.storage.log.segment_files import (

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.segment import Segment
-from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.wire.batch import BatchHeader
 
 _CACHED_POSITIONS: Final = 64

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.storage.log.index import NO_TIMESTAMP, CorruptIndexError, OffsetIndex, TimeIndex
+from headrace.storage.log.indexes.index import NO_TIMESTAMP, CorruptIndexError, OffsetIndex, TimeIndex
 
 ascending = st.lists(st.integers(1, 50), max_size=3000).map(
     lambda steps: [sum(steps[: place + 1]) for place in range(len(steps))] if len(steps) < 100 else _running(steps)

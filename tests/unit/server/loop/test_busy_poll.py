@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.server.busy_poll import BusyPoll
+from headrace.server.loop.busy_poll import BusyPoll
 
 WINDOW_US = 100
 

@@ -6,7 +6,7 @@ from headrace.broker.apis.committed_offsets import OffsetApis
 from headrace.broker.apis.consumer_groups import ConsumerGroupApis
 from headrace.broker.apis.group_admin import GroupAdminApis
 from headrace.broker.apis.groups import GroupApis
-from headrace.broker.groups import CLASSIC_APIS, CONSUMER_APIS
+from headrace.broker.coordinators.groups import CLASSIC_APIS, CONSUMER_APIS
 
 
 def test_every_api_of_groups_has_a_handler_once_it_is_asked_for() -> None:

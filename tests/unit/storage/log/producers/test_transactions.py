@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.log import Log
-from headrace.storage.log.open_transactions import OpenTransactions
-from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
-from headrace.storage.log.txn_index import AbortedTransaction
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.types import TopicPartition
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.control import Marker, encode_marker

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.server.turns import BUDGET_NS, LONG_NS, TimedSteps, Turns
+from headrace.server.loop.turns import BUDGET_NS, LONG_NS, TimedSteps, Turns
 
 
 class Loop:

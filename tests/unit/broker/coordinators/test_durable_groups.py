@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from headrace.broker.durable_groups import durable
+from headrace.broker.coordinators.durable_groups import durable
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.server.context import RawReply, Reply, RequestContext

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker import offsets_topic
+from headrace.broker.coordinators import offsets_topic
 from headrace.broker.topic_table import TopicTable
 from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
@@ -151,7 +151,7 @@ class Groups:
         from headrace.broker.apis.consumer_groups import ConsumerGroupApis
         from headrace.broker.apis.group_admin import GroupAdminApis
         from headrace.broker.apis.groups import GroupApis
-        from headrace.broker.durable_groups import durable
+        from headrace.broker.coordinators.durable_groups import durable
 
         families: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
             GroupApis(coordinator, self._endpoint, self._create_offsets_topic),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
-from headrace.broker import offsets_topic
+from headrace.broker.coordinators import offsets_topic
 from headrace.clock import now_ms
 from headrace.coordinator.transactions.left import ending_of
 from headrace.coordinator.transactions.records import TransactionMetadata, decode_transaction

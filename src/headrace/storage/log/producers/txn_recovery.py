@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headrace.storage.log.open_transactions import OpenTransactions
-from headrace.storage.log.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
 from headrace.storage.log.segment import Segment
-from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.wire.batch import BatchHeader
 from headrace.wire.records import iter_records
 

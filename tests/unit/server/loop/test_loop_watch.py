@@ -7,7 +7,7 @@ import time
 import pytest
 
 from headrace.server.context import ClientInfo
-from headrace.server.loop_watch import BEAT_SECONDS, HOLD_NS, OTHER, LoopWatch
+from headrace.server.loop.loop_watch import BEAT_SECONDS, HOLD_NS, OTHER, LoopWatch
 from headrace.wire.apis import ApiKey
 
 CLIENT = ClientInfo(

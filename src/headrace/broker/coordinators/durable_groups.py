@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Generator, Mapping
 
-from headrace.broker.offsets_topic import NAME
+from headrace.broker.coordinators.offsets_topic import NAME
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.group_commit import GroupCommit
 from headrace.server.context import Answer, Handler, RawReply, Reply, RequestContext

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from headrace.storage.log.producer_snapshot import ProducerEntry
-from headrace.storage.log.txn_index import AbortedTransaction
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.batch import BatchHeader
 from headrace.wire.control import Marker, marker_of
 
