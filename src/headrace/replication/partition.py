@@ -14,7 +14,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import Accepted, PreparedBatch, accept
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.growth import Growth
-from headrace.replication.producer_state import ProducerCopy, ProducerState
+from headrace.replication.producer_state import PackedProducer, ProducerState
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
 from headrace.storage.log.open_transactions import OpenTransactions
@@ -163,7 +163,7 @@ class Partition:
 
         One write takes them all where they go to one segment: it costs little more than for a single one.
         """
-        before: dict[int, ProducerCopy | None] = {}
+        before: dict[int, PackedProducer | None] = {}
         base_offset = self.log.state.log_end_offset
         try:
             results = self._append_all(batches, now_ms, before)
@@ -176,7 +176,7 @@ class Partition:
         return results
 
     def _append_all(
-        self, batches: Sequence[Batch], now_ms: int, before: dict[int, ProducerCopy | None]
+        self, batches: Sequence[Batch], now_ms: int, before: dict[int, PackedProducer | None]
     ) -> list[Appended]:
         """`append_all`; `before` has the state of every producer that has been told of a batch which is not written."""
         log = self.log

@@ -17,7 +17,8 @@ from headrace.wire.checksum import crc32c
 _VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")
 _CRC_END: Final = 6
-_ENTRY: Final = Struct(">qhiqiqiq")
+ENTRY: Final = Struct(">qhiqiqiq")
+"""The fields of `ProducerEntry`, in their order."""
 
 
 class CorruptSnapshotError(Exception):
@@ -43,7 +44,7 @@ def write_snapshot(directory: Path, offset: int, entries: Iterable[ProducerEntry
     body = bytearray()
     count = 0
     for entry in entries:
-        body += _ENTRY.pack(
+        body += ENTRY.pack(
             entry.producer_id,
             entry.epoch,
             entry.last_sequence,
@@ -70,9 +71,9 @@ def read_snapshot(path: Path) -> list[ProducerEntry]:
         raise CorruptSnapshotError(f"{path} has only {len(data)} bytes") from None
     if version != _VERSION:
         raise CorruptSnapshotError(f"{path} has version {version}; only version {_VERSION} is known")
-    if crc != crc32c(data[_CRC_END:]) or len(data) != _HEAD.size + count * _ENTRY.size:
+    if crc != crc32c(data[_CRC_END:]) or len(data) != _HEAD.size + count * ENTRY.size:
         raise CorruptSnapshotError(f"{path} fails its checksum")
-    return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
+    return [ProducerEntry(*fields) for fields in ENTRY.iter_unpack(data[_HEAD.size :])]
 
 
 def snapshots(directory: Path) -> dict[int, Path]:
