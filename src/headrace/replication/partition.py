@@ -18,7 +18,7 @@ from headrace.replication.producer_state import PackedProducer, ProducerState
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
 from headrace.storage.log.open_transactions import OpenTransactions
-from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.producer_snapshot import ENTRY, ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.control import Marker, encode_marker
@@ -420,16 +420,20 @@ class Partition:
     @property
     def last_producer_id(self) -> int:
         """The largest id of a producer that is known here; -1 without one."""
-        return max((entry.producer_id for entry in self.producer_entries()), default=-1)
+        return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
 
     def producer_entries(self) -> list[ProducerEntry]:
-        """The producers' state as a snapshot has it, open transactions included."""
-        return self.transactions.marked(self.producers.snapshot())
+        """The producers' state, open transactions included."""
+        return [ProducerEntry(*ENTRY.unpack_from(packed)) for packed in self.packed_producers()]
+
+    def packed_producers(self) -> list[bytes]:
+        """The producers' state as `write_snapshot` takes it."""
+        return self.transactions.marked(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
         """Write the producers' state as of `offset`, for the next start, which takes longer without it."""
         try:
-            write_snapshot(self.log.directory, offset, self.producer_entries(), sync=False)
+            write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
         except OSError as error:
             log.warning("The state of %s's producers cannot be written: %s", self.topic_partition, error)
             self.log.state.on_disk_error(self.log.state, error)

@@ -67,6 +67,11 @@ class ProducerState:
         """`(producer id, state)` of every producer."""
         return [(producer_id, _unpacked(packed)) for producer_id, packed in self._producers.items()]
 
+    @property
+    def packed(self) -> Mapping[int, PackedProducer]:
+        """The producers by id, for a snapshot."""
+        return self._producers
+
     def check(self, header: BatchHeader) -> AppendedBatch | None:
         """The batch already in the log that `header` repeats, or None when it may be appended.
 
