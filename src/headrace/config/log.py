@@ -16,6 +16,7 @@ from headrace.config.definition import (
     LOW,
     MAX_LONG,
     PER_BROKER,
+    SEGMENT_BYTES,
     STRING,
     Setting,
     at_least,
@@ -24,7 +25,6 @@ from headrace.config.definition import (
     one_of,
     table,
 )
-from headrace.config.topic import SEGMENT_BYTES
 
 LOG_SETTINGS: Final[dict[str, Setting]] = table(
     # Directories

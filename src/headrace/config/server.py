@@ -9,6 +9,8 @@ from typing import Final
 from headrace.config.definition import (
     BOOLEAN,
     CLUSTER_WIDE,
+    CODECS,
+    GZIP_LEVEL,
     HIGH,
     INT,
     LIST,
@@ -22,7 +24,6 @@ from headrace.config.definition import (
     one_of,
     table,
 )
-from headrace.config.topic import CODECS, GZIP_LEVEL
 
 SERVER_SETTINGS: Final[dict[str, Setting]] = table(
     # Identity

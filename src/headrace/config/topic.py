@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.config.definition import (
     BOOLEAN,
+    CODECS,
     DOUBLE,
+    GZIP_LEVEL,
     INT,
     LIST,
     LONG,
     MAX_LONG,
+    SEGMENT_BYTES,
     STRING,
     Check,
     ConfigError,
@@ -28,10 +31,6 @@ from headrace.config.definition import (
 
 if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
-
-CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-GZIP_LEVEL: Final = Check("from 1 to 9, or -1", lambda v: isinstance(v, int) and (v == -1 or 1 <= v <= 9))
-SEGMENT_BYTES: Final = at_least(1024 * 1024)
 
 
 def _throttled(value: Value) -> bool:

@@ -20,8 +20,9 @@ from headrace.server.large_requests import MANY_BATCHES, MANY_ENTRIES, LargeRequ
 from headrace.slices import finish, run_slice
 from headrace.storage.files.log_file import FileSlice
 from headrace.wire.apis import ApiKey, Schema, VersionRange, max_entries, schema, versions
-from headrace.wire.bounds import TooManyEntriesError, unsigned_varint
+from headrace.wire.bounds import TooManyEntriesError
 from headrace.wire.encoder import Fields
+from headrace.wire.varint import unsigned_varint
 
 log = logging.getLogger(__name__)
 
