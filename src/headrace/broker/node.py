@@ -37,7 +37,8 @@ from headrace.cluster.image import ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
 from headrace.cluster.store import Operation, StoreError
-from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster
+from headrace.cluster.stores.embedded import EmbeddedStore
+from headrace.cluster.stores.metadata_file import founded_cluster
 from headrace.cluster.topic_admin import TopicAdmin
 from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, KafkaError
