@@ -100,7 +100,7 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
             segment, loading.config, epochs, limit, following=following, copies=segment not in unflushed
         )
         lost = following and gapless and segment in unflushed and end_offset < limit
-        if lost:
+        if lost and not cut:
             log.warning("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
             _set_aside(loading.directory, following, "follows a segment whose end was lost")
         if segment not in unflushed:
@@ -168,10 +168,12 @@ def _mend(segment: Segment, config: LogConfig, limit: int) -> None:
         try:
             for position, header in segment.headers(end):
                 segment.index_batch(position, header, config.index_interval_bytes)
-        except KafkaError:
-            segment.write_indexes()
-            return
+        except KafkaError as error:
+            log.debug("No batch can be found after the damage: %s", error)
     segment.seal()
+    # the next start will not look into it again
+    segment.sync_indexes()
+    sync_directory(segment.directory)
 
 
 def _copy_aside(segment: Segment) -> Path:

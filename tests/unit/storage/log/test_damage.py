@@ -117,3 +117,14 @@ def test_the_last_segment_is_copied_before_damage_in_it_is_cut_off(log: Log) -> 
     start_again(log, clean=True)
 
     assert last.path.with_name(last.path.name + ".damaged").read_bytes() == content
+
+
+def test_a_walk_over_all_batches_goes_on_after_the_damage(log: Log) -> None:
+    _, hit, following, *_ = log.segments.ordered
+    with hit.path.open("r+b") as file:
+        file.truncate(list(hit.headers())[1][0] + 30)
+
+    again = start_again(log, clean=True)
+
+    found = [header.base_offset for header in again.segments.headers(0)]
+    assert found == [*range(0, hit.base_offset + 2, 2), *range(following.base_offset, 80, 2)]
