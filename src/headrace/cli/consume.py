@@ -1,11 +1,11 @@
 """`headrace consume`: records of a topic to standard output."""
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace import clock
 from headrace.cli import output
 from headrace.cli.failures import CommandError, usage_error
 from headrace.cli.help_pages import examples
@@ -167,7 +167,7 @@ def _formatter(jsonl: bool, template: str | None, columns: list[str], separator:
 
 def _position(text: str) -> Position:
     try:
-        return parse_position(text, time.time_ns() // 1_000_000)
+        return parse_position(text, clock.now_ms())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--from'") from None
 

@@ -1,9 +1,8 @@
 """Work out and print the steps of `headrace groups reset`."""
 
-import time
-
 import typer
 
+from headrace import clock
 from headrace.cli import group_calls, output
 from headrace.cli.cluster import Cluster, Offsets
 from headrace.cli.failures import CommandError
@@ -16,7 +15,7 @@ from headrace.cli.positions import Position, Start, parse_position
 def parse_target(text: str) -> Position:
     """The position that `--to` names; raises typer.BadParameter that lists the valid ones."""
     try:
-        return parse_position(text, time.time_ns() // 1_000_000, of_group=True)
+        return parse_position(text, clock.now_ms(), of_group=True)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--to'") from None
 

@@ -1,13 +1,13 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: names, topic ids and existence here, the offsets in the coordinator."""
 
 import struct
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from headrace import clock
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.group import OffsetToCommit
 from headrace.coordinator.groups.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
@@ -64,7 +64,7 @@ class OffsetApis:
 
     def _commit(self, context: RequestContext, request: Request) -> Steps[RawReply]:
         version = context.api_version
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         expire_timestamp = _expire_timestamp(request, now_ms) if version <= _LAST_RETENTION else NO_TIMESTAMP
         answers: list[tuple[Any, list[ErrorCode]]] = []
         to_commit: list[OffsetToCommit] = []
