@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.adoption.found_directories import METADATA_FILE, metadata_file
 from headrace.cluster.store import Operation, StoreError
-from headrace.cluster.stores.embedded import founded_cluster
+from headrace.cluster.stores.metadata_file import founded_cluster
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.owned_dirs import OwnedDirs
 
