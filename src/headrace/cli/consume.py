@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace import clock
 from headrace.cli import output
 from headrace.cli.failures import CommandError, usage_error
 from headrace.cli.help_pages import examples
 from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Quiet
 from headrace.cli.positions import Position, parse_position
 from headrace.cli.text_lines import Formatter, compile_columns, compile_template, for_terminal, unescape
+from headrace.clock import now_ms
 
 if TYPE_CHECKING:
     from headrace.cli.reading import Outcome
@@ -167,7 +167,7 @@ def _formatter(jsonl: bool, template: str | None, columns: list[str], separator:
 
 def _position(text: str) -> Position:
     try:
-        return parse_position(text, clock.now_ms())
+        return parse_position(text, now_ms())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--from'") from None
 

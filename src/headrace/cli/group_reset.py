@@ -2,7 +2,6 @@
 
 import typer
 
-from headrace import clock
 from headrace.cli import group_calls, output
 from headrace.cli.cluster import Cluster, Offsets
 from headrace.cli.failures import CommandError
@@ -10,12 +9,13 @@ from headrace.cli.group_layout import Name, print_table
 from headrace.cli.offset_plan import Place, Selection, Step, missing_places, plan, read_offsets
 from headrace.cli.output import Column
 from headrace.cli.positions import Position, Start, parse_position
+from headrace.clock import now_ms
 
 
 def parse_target(text: str) -> Position:
     """The position that `--to` names; raises typer.BadParameter that lists the valid ones."""
     try:
-        return parse_position(text, clock.now_ms(), of_group=True)
+        return parse_position(text, now_ms(), of_group=True)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--to'") from None
 

@@ -7,10 +7,11 @@ and answer later, so that an append never runs a consumer's answer.
 import logging
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias, final
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.appends import ALL_REPLICAS, Appended, AppendResult, Batch, NoRoomError
 from headrace.replication.batch_rules import Accepted, PreparedBatch, accept
 from headrace.replication.growth import Growth
 from headrace.replication.producer_state import PackedProducer, ProducerState
@@ -27,36 +28,7 @@ _PLACED = struct.Struct(">qii")
 _PLACED_SIZE: Final = 16
 """The leading bytes of a batch that its leader writes: base offset, length, leader epoch; the checksum covers none."""
 
-ALL_REPLICAS: Final = -1
-
 log = logging.getLogger(__name__)
-
-
-class NoRoomError(KafkaError):
-    """The disk is nearly full, and the broker has said so: not worth a line in the log for every batch."""
-
-
-@final
-class AppendResult(NamedTuple):
-    """Where a batch stands; `log_append_time` in ms, -1 where the producer's own timestamps count."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-    log_start_offset: int
-
-
-class Batch(Protocol):
-    """A batch to append, with whatever else its sender keeps with it."""
-
-    @property
-    def records(self) -> bytes | PreparedBatch: ...
-    @property
-    def acks(self) -> int: ...
-
-
-Appended: TypeAlias = AppendResult | KafkaError
-"""What became of a batch."""
 
 
 class _Placed(NamedTuple):

@@ -12,8 +12,9 @@ import pytest
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication import batch_rules
 from headrace.replication import partition as partition_module
+from headrace.replication.appends import ALL_REPLICAS, AppendResult, Batch
 from headrace.replication.batch_rules import Accepted, RecordsRefusedError
-from headrace.replication.partition import ALL_REPLICAS, AppendResult, Batch, Partition
+from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import LogFile

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from headrace import clock
+from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.group import OffsetToCommit
 from headrace.coordinator.groups.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
@@ -64,8 +64,8 @@ class OffsetApis:
 
     def _commit(self, context: RequestContext, request: Request) -> Steps[RawReply]:
         version = context.api_version
-        now_ms = clock.now_ms()
-        expire_timestamp = _expire_timestamp(request, now_ms) if version <= _LAST_RETENTION else NO_TIMESTAMP
+        commit_timestamp = now_ms()
+        expire_timestamp = _expire_timestamp(request, commit_timestamp) if version <= _LAST_RETENTION else NO_TIMESTAMP
         answers: list[tuple[Any, list[ErrorCode]]] = []
         to_commit: list[OffsetToCommit] = []
         places: list[tuple[list[ErrorCode], int]] = []
@@ -93,7 +93,7 @@ class OffsetApis:
                         partition.committed_offset,
                         partition.committed_leader_epoch if version >= _LEADER_EPOCHS_SINCE else NO_LEADER_EPOCH,
                         partition.committed_metadata or "",
-                        now_ms,
+                        commit_timestamp,
                         expire_timestamp,
                         topic_id,
                         -1,

@@ -16,8 +16,9 @@ from headrace.broker.large_batches import Large, LargeBatches, Prepared
 from headrace.broker.refusals import RefusalLog
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.appends import ALL_REPLICAS, AppendResult, NoRoomError
 from headrace.replication.batch_rules import PreparedBatch
-from headrace.replication.partition import ALL_REPLICAS, AppendResult, NoRoomError, Partition
+from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Completion, Purgatory
 from headrace.replication.replica_manager import OfflineError, ReplicaManager
 from headrace.server.context import RawReply, Reply, RequestContext
