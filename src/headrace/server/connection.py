@@ -10,7 +10,6 @@ import logging
 import mmap
 import socket
 from collections.abc import Awaitable, Callable
-from time import thread_time_ns
 from types import CoroutineType
 from typing import Final
 
@@ -20,8 +19,8 @@ from headrace.server.frames import SIZE_BYTES, InvalidRequestError, Parts, frame
 from headrace.server.hang_ups import HangUps
 from headrace.server.loop_watch import HOLD_NS, LoopWatch
 from headrace.server.request_memory import HOLD_SECONDS, RequestMemory
-from headrace.server.sending import MAX_BUFFERS_PER_SEND, Sender
-from headrace.server.turns import HEAVY_CPU_NS, HEAVY_NS, LONG_NS, SLICE_NS, TimedSteps, Turns
+from headrace.server.sending import MAX_BUFFERS_PER_SEND, Sender, UnsentAnswers
+from headrace.server.turns import LONG_NS, SLICE_NS, Pace, TimedSteps, Turns
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,6 @@ class Connection(Sender):
 
     __slots__ = (
         "__weakref__",
-        "_began_cpu_ns",
         "_buffer",
         "_busy_poll",
         "_clock",
@@ -54,11 +52,11 @@ class Connection(Sender):
         "_in_hand",
         "_is_reading",
         "_is_watched",
-        "_long_turns",
         "_max_frame",
         "_memory",
         "_needed",
         "_on_closed",
+        "_pace",
         "_pending",
         "_reserved",
         "_turns",
@@ -82,10 +80,11 @@ class Connection(Sender):
         turns: Turns,
         watch: LoopWatch,
         hang_ups: HangUps,
+        unsent: UnsentAnswers,
         max_frame: int,
         on_closed: Callable[["Connection"], None],
     ) -> None:
-        super().__init__(sock, loop)
+        super().__init__(sock, loop, unsent)
         self.client = client
         self.left_at: float | None = None
         """When the client hung up, if that came to notice."""
@@ -105,8 +104,7 @@ class Connection(Sender):
         self._reserved = 0
         self._waits_for_memory = False
         self._waits_for_turn = False
-        self._long_turns = 0
-        self._began_cpu_ns = 0
+        self._pace = Pace(turns)
         self._is_watched = False
         self._frame_started_at = 0.0
         self._pending: asyncio.Future[Parts] | None = None
@@ -139,8 +137,7 @@ class Connection(Sender):
             # The client has more to ask but does not take its answers.
             self._pause_reading()
             return
-        turns = self._turns
-        if turns.is_contended and turns.must_wait(is_heavy=self._long_turns > 1):
+        if self._turns.is_contended and self._pace.must_wait():
             self._wait_for_turn()
         else:
             self._read()
@@ -177,8 +174,8 @@ class Connection(Sender):
 
         Returns the time afterwards by the clock of turns, or 0 where no frame was complete or the connection has ended.
         """
-        if self._long_turns:
-            self._began_cpu_ns = thread_time_ns()
+        if self._pace.long_turns:
+            self._pace.begin()
         position = taken = 0
         needed = SIZE_BYTES
         now_ns = began_ns
@@ -225,9 +222,9 @@ class Connection(Sender):
         now_ns = self._clock()
         took_ns = now_ns - began_ns
         if took_ns >= LONG_NS:
-            self._was_long(took_ns)
-        if took_ns < HEAVY_NS and self._pending is None:
-            self._long_turns = 0
+            self._pace.took(took_ns)
+        if self._pending is None:
+            self._pace.ended(took_ns)
         if self._pending is not None:
             self._pause_reading()
         elif not self._out and self._has_more():
@@ -309,13 +306,8 @@ class Connection(Sender):
         if self.left_at is not None:
             self._give_up()
 
-    def _was_long(self, ns: int) -> None:
-        if ns >= HEAVY_NS and (not self._long_turns or thread_time_ns() - self._began_cpu_ns >= HEAVY_CPU_NS):
-            self._long_turns += 1
-        self._turns.spent(ns)
-
     def _step_took(self, ns: int) -> None:
-        self._was_long(ns)
+        self._pace.took(ns)
         if ns >= HOLD_NS:
             self._watch.held_by(self.client, self._in_hand, 1, ns)
 
@@ -332,6 +324,7 @@ class Connection(Sender):
 
     def _on_answer(self, answer: "asyncio.Future[Parts]") -> None:
         self._pending = None
+        self._pace.is_fresh = False
         if answer.cancelled():
             return
         error = answer.exception()
@@ -353,8 +346,7 @@ class Connection(Sender):
         if self._is_busy():
             return
         if self._has_more():
-            turns = self._turns
-            if turns.is_contended and turns.must_wait(is_heavy=self._long_turns > 1):
+            if self._pace.must_wait():
                 self._wait_for_turn()
                 return
             self._take_frames(self._view, self._filled, self._clock())
@@ -365,11 +357,10 @@ class Connection(Sender):
     def _wait_for_turn(self) -> None:
         self._waits_for_turn = True
         self._pause_reading()
-        self._turns.add(self, is_heavy=self._long_turns > 1)
+        self._turns.add(self, self._pace.kind())
 
     def _on_writable(self) -> None:
-        turns = self._turns
-        if turns.is_contended and turns.must_wait(is_heavy=self._long_turns > 1):
+        if self._turns.is_contended and self._pace.must_wait():
             self._stop_writing()
             self._wait_for_turn()
         else:
@@ -377,12 +368,12 @@ class Connection(Sender):
 
     def _send_more(self) -> None:
         began_ns = self._clock()
-        self._began_cpu_ns = thread_time_ns()
+        self._pace.begin()
         self.last_active_at = self._loop.time()
         self._flush()
         took_ns = self._clock() - began_ns
         if took_ns >= LONG_NS:
-            self._was_long(took_ns)
+            self._pace.took(took_ns)
         self._go_on()
 
     def take_turn(self) -> None:
@@ -445,6 +436,7 @@ class Connection(Sender):
             self._loop.call_soon(self._pending.cancel)
         self._drop_buffer()
         self._out.clear()
+        self._all_unsent.forget(self)
         if self._is_watched:
             self._hang_ups.forget(self._fd)
         self._socket.close()

@@ -17,14 +17,45 @@ from headrace.server.frames import Part, Parts
 from headrace.storage.files.log_file import FileSlice
 
 MAX_BUFFERS_PER_SEND: Final = 64
+MAX_ALL_UNSENT: Final = 128 * 1024 * 1024
+"""Bytes of answers in memory, over all connections, that clients have not taken."""
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
+
+
+class UnsentAnswers:
+    """Bytes of answers that wait for their clients. Where they are too many, the connection with the most ends."""
+
+    __slots__ = ("_limit", "_sizes", "total")
+
+    def __init__(self, limit: int = MAX_ALL_UNSENT) -> None:
+        self._limit = limit
+        self._sizes: dict[Sender, int] = {}
+        self.total = 0
+
+    def keep(self, sender: "Sender", size: int) -> None:
+        """Note that answers of `size` bytes wait for the client of `sender`."""
+        self.total += size - self._sizes.get(sender, 0)
+        self._sizes[sender] = size
+        while self.total > self._limit:
+            worst = max(self._sizes, key=self._sizes.__getitem__)
+            worst.close(
+                f"it does not take its answers: {self._sizes[worst]} bytes of {self.total >> 20} MiB that wait for all"
+                f" clients; {self._limit >> 20} MiB are allowed"
+            )
+            self.forget(worst)
+
+    def forget(self, sender: "Sender") -> None:
+        """Nothing waits for the client of `sender` any more."""
+        self.total -= self._sizes.pop(sender, 0)
 
 
 class Sender(ABC):
     """Sends on a non-blocking socket, with the loop's writer callbacks where the client is slow to take it."""
 
     __slots__ = (
+        "_all_unsent",
         "_fd",
+        "_is_kept",
         "_is_writing",
         "_loop",
         "_out",
@@ -35,8 +66,9 @@ class Sender(ABC):
         "last_active_at",
     )
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, unsent: UnsentAnswers) -> None:
         self.is_closed = False
+        self._all_unsent = unsent
         self.last_active_at = loop.time()
         self._socket = sock
         self._fd = sock.fileno()
@@ -44,6 +76,7 @@ class Sender(ABC):
         self._out: deque[Part] = deque()
         self._unsent = 0
         self._is_writing = False
+        self._is_kept = False
         self._waits_for_disk = False
 
     @abstractmethod
@@ -81,11 +114,19 @@ class Sender(ABC):
             if not self._is_writing:
                 self._is_writing = True
                 self._loop.add_writer(self._fd, self._on_writable)
+            self._keep_for_client()
             return
         except OSError as error:
             self.close(f"its records cannot be read: {error.strerror}" if error.errno == errno.EIO else None)
             return
         self._stop_writing()
+        if self._is_kept:
+            self._is_kept = False
+            self._all_unsent.forget(self)
+
+    def _keep_for_client(self) -> None:
+        self._is_kept = True
+        self._all_unsent.keep(self, self._unsent)
 
     def _stop_writing(self) -> None:
         if self._is_writing:
@@ -118,6 +159,7 @@ class Sender(ABC):
     def _wait_for_disk(self, chunk: FileSlice) -> None:
         self._waits_for_disk = True
         self._stop_writing()
+        self._keep_for_client()
         read = self._loop.run_in_executor(None, cold_reads.bring_in, chunk)
         read.add_done_callback(self._on_read)
 
