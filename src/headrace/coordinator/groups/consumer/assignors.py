@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from headrace.coordinator.groups.consumer.member import Partitions, TopicIdPartition
+from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
 
 
 class Subscriber(NamedTuple):

@@ -2,8 +2,14 @@
 
 from hypothesis import given, strategies
 
-from headrace.coordinator.groups.consumer.assignors import ASSIGNORS, Assignor, Subscriber, assign_range, assign_uniform
-from headrace.coordinator.groups.consumer.member import Partitions
+from headrace.coordinator.groups.consumer.assignors import (
+    ASSIGNORS,
+    Assignor,
+    Subscriber,
+    assign_range,
+    assign_uniform,
+)
+from headrace.coordinator.groups.records.consumer import Partitions
 from tests.unit.coordinator.consumer_driver import partitions
 from tests.unit.coordinator.fake_topics import topic_id
 
