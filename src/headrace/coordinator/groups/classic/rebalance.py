@@ -201,7 +201,7 @@ class Rebalance:
         for member in list(self.membership.members.values()):
             if member.awaiting_join is None and member.instance_id is None:
                 self.drop(out, member, ErrorCode.unknown_member_id)
-                self.note(out, Happening.TIMED_OUT, member, "it did not rejoin within the rebalance timeout")
+                self.note(out, Happening.NOT_REJOINED, member, "it did not rejoin within the rebalance timeout")
         former_leader = self.membership.leader_id
         if not self.membership.elect_joined_leader() and self.membership.members:
             if not self._is_stalled:
