@@ -15,6 +15,7 @@ _FIRST: Final = (
     "tests/pipeline/test_exactly_once",
     "tests/adoption",
     "tests/simulation",
+    "tests/copier",
     "tests/pipeline",
     "tests/crashes",
     "tests/parity",
