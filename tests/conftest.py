@@ -16,6 +16,7 @@ _FIRST: Final = (
     "tests/adoption",
     "tests/simulation",
     "tests/copier",
+    "tests/checker",
     "tests/pipeline",
     "tests/crashes",
     "tests/parity",
