@@ -10,7 +10,11 @@ from uuid import UUID
 from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.group import OffsetToCommit
-from headrace.coordinator.groups.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
+from headrace.coordinator.groups.records.offsets import (
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    CommittedOffset,
+)
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, RawReply, RequestContext
