@@ -3,13 +3,10 @@
 confluent-kafka where it has the call, kafka-python where it has not. Failures are CommandErrors.
 """
 
-import contextlib
 import difflib
-import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
 from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
@@ -17,13 +14,13 @@ from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets, client_config
 from headrace.cli.failures import CommandError, refused
+from headrace.cli.python_admin import python_admin
 
 Place = tuple[str, int]
 """Topic and partition."""
 
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
 TYPES = ("classic", "consumer", "share", "streams")
-_TIMEOUT_MS = round(REQUEST_TIMEOUT_S * 1000)
 _AGE_TIMEOUT_S = 5.0
 _GROUPS_A_REQUEST = 500
 
@@ -42,7 +39,7 @@ def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[st
     """Groups in one of the states and of one of the types, where any are named, by name."""
     wanted_states = {_known(state, STATES, "state") for state in states}
     wanted_types = {_known(each, TYPES, "type") for each in types}
-    with _kafka_python(cluster, "asking for the groups") as admin:
+    with python_admin(cluster, "asking for the groups") as admin:
         # confluent-kafka has no name for the states of the consumer protocol.
         found = admin.list_groups()
     entries = (
@@ -59,27 +56,6 @@ def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[st
         ),
         key=lambda entry: entry.name,
     )
-
-
-@contextlib.contextmanager
-def _kafka_python(cluster: Cluster, doing: str) -> Iterator[Any]:
-    logging.getLogger("kafka").addHandler(logging.NullHandler())
-    from kafka.admin import KafkaAdminClient
-    from kafka.errors import KafkaError
-
-    try:
-        admin = KafkaAdminClient(
-            bootstrap_servers=cluster.bootstrap.split(","),
-            client_id="headrace-cli",
-            bootstrap_timeout_ms=_TIMEOUT_MS,
-            request_timeout_ms=_TIMEOUT_MS,
-        )
-        try:
-            yield admin
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise CommandError(f"{doing}: {getattr(error, 'message', '') or error} ({type(error).__name__})") from None
 
 
 def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
@@ -226,7 +202,7 @@ def delete_offsets(cluster: Cluster, group: str, places: Collection[Place]) -> d
     from kafka.errors import GroupIdNotFoundError, NoError, NonEmptyGroupError
 
     asked = [KafkaPythonPartition(*place) for place in places]
-    with _kafka_python(cluster, f"deleting offsets of group '{group}'") as admin:
+    with python_admin(cluster, f"deleting offsets of group '{group}'") as admin:
         try:
             answers = admin.delete_group_offsets(group, asked)
         except GroupIdNotFoundError:
