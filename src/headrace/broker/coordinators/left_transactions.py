@@ -9,7 +9,8 @@ from typing import Final, TypeAlias
 from headrace.broker.coordinators import offsets_topic
 from headrace.clock import now_ms
 from headrace.coordinator.transactions.left import ending_of
-from headrace.coordinator.transactions.records import TransactionMetadata, decode_transaction
+from headrace.coordinator.transactions.records import decode_key, decode_value
+from headrace.coordinator.transactions.states import TransactionMetadata
 from headrace.errors import KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
@@ -48,10 +49,9 @@ class LeftTransactions:
                 continue
             partition.end_transaction(producer_id, ending.producer_epoch, commit=ending.commit, now_ms=now_ms())
             log.warning(
-                "%s: %s the transaction of transactional id %s (producer %d), which Kafka left open in state %s",
+                "%s: %s the transaction of producer %d, which Kafka left open in state %s",
                 partition.topic_partition,
                 "committed" if ending.commit else "aborted",
-                transaction.transactional_id,
                 producer_id,
                 transaction.state.name,
             )
@@ -63,13 +63,13 @@ class LeftTransactions:
         known: dict[str, TransactionMetadata] = {}
         for key, value in self._records():
             try:
-                decoded = decode_transaction(key, value)
+                transactional_id = decode_key(key)
+                metadata = None if value is None or transactional_id is None else decode_value(transactional_id, value)
             except KafkaError as error:
                 log.error("A record of %s is passed over; its transaction stays open: %s", _TOPIC, error)
                 continue
-            if decoded is None:
+            if transactional_id is None:
                 continue
-            transactional_id, metadata = decoded
             if metadata is None:
                 known.pop(transactional_id, None)
             else:

@@ -4,7 +4,7 @@ have once their time was up. Pure.
 
 from typing import Final, NamedTuple
 
-from headrace.coordinator.transactions.records import TransactionMetadata, TransactionState
+from headrace.coordinator.transactions.states import TransactionMetadata, TransactionState
 
 _MAX_EPOCH: Final = 2**15 - 1
 _TO_ABORT: Final = (TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE)
