@@ -14,11 +14,11 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import Accepted, PreparedBatch, accept
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.growth import Growth
-from headrace.replication.producer_state import ProducerCopy, ProducerState
+from headrace.replication.producer_state import PackedProducer, ProducerState
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
-from headrace.storage.log.producers.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.control import Marker, encode_marker
@@ -163,7 +163,7 @@ class Partition:
 
         One write takes them all where they go to one segment: it costs little more than for a single one.
         """
-        before: dict[int, ProducerCopy | None] = {}
+        before: dict[int, PackedProducer | None] = {}
         base_offset = self.log.state.log_end_offset
         try:
             results = self._append_all(batches, now_ms, before)
@@ -176,7 +176,7 @@ class Partition:
         return results
 
     def _append_all(
-        self, batches: Sequence[Batch], now_ms: int, before: dict[int, ProducerCopy | None]
+        self, batches: Sequence[Batch], now_ms: int, before: dict[int, PackedProducer | None]
     ) -> list[Appended]:
         """`append_all`; `before` has the state of every producer that has been told of a batch which is not written."""
         log = self.log
@@ -420,16 +420,20 @@ class Partition:
     @property
     def last_producer_id(self) -> int:
         """The largest id of a producer that is known here; -1 without one."""
-        return max((entry.producer_id for entry in self.producer_entries()), default=-1)
+        return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
 
     def producer_entries(self) -> list[ProducerEntry]:
-        """The producers' state as a snapshot has it, open transactions included."""
-        return self.transactions.marked(self.producers.snapshot())
+        """The producers' state, open transactions included."""
+        return [ProducerEntry(*ENTRY.unpack_from(packed)) for packed in self.packed_producers()]
+
+    def packed_producers(self) -> list[bytes]:
+        """The producers' state as `write_snapshot` takes it."""
+        return self.transactions.marked(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
         """Write the producers' state as of `offset`, for the next start, which takes longer without it."""
         try:
-            write_snapshot(self.log.directory, offset, self.producer_entries(), sync=False)
+            write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
         except OSError as error:
             log.warning("The state of %s's producers cannot be written: %s", self.topic_partition, error)
             self.log.state.on_disk_error(self.log.state, error)

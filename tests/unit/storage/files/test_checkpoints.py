@@ -200,13 +200,13 @@ ENTRY = ProducerEntry(4000, 3, 17, 250, 9, 1_700_000_000_000, -1, -1)
 
 class TestProducerSnapshot:
     def test_what_is_written_is_read(self, tmp_path: Path) -> None:
-        path = write_snapshot(tmp_path, 300, [ENTRY, ENTRY])
+        path = write_snapshot(tmp_path, 300, [ENTRY.packed(), ENTRY.packed()])
         assert path.name == "00000000000000000300.snapshot"
         assert read_snapshot(path) == [ENTRY, ENTRY]
         assert snapshots(tmp_path) == {300: path}
 
     def test_a_flipped_bit_is_noticed(self, tmp_path: Path) -> None:
-        path = write_snapshot(tmp_path, 300, [ENTRY])
+        path = write_snapshot(tmp_path, 300, [ENTRY.packed()])
         content = path.read_bytes()
         for position in range(len(content)):
             path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])

@@ -142,7 +142,7 @@ def test_the_tool_would_complain(directory: Path) -> None:
 
 
 def test_snapshots_and_aborted_transactions_are_read(tmp_path: Path) -> None:
-    write_snapshot(tmp_path, 0, [ProducerEntry(4000, 3, 17, 250, 9, NOW, -1, -1)])
+    write_snapshot(tmp_path, 0, [ProducerEntry(4000, 3, 17, 250, 9, NOW, -1, -1).packed()])
     segment = Segment.create(tmp_path, 0, now_ms=NOW, config=SMALL)
     segment.txn_index.append(AbortedTransaction(4000, 5, 20, 21))
     text = dump(tmp_path, suffixes=(".snapshot", ".txnindex"))

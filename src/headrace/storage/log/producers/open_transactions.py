@@ -1,11 +1,11 @@
 """Which transactions of a log are open: where consumers of committed records stop, and what a marker ends (KIP-98)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
-from headrace.storage.log.producers.producer_snapshot import ProducerEntry
+from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry
 from headrace.wire.batch import BatchHeader
 from headrace.wire.control import Marker, marker_of
 
@@ -62,16 +62,18 @@ class OpenTransactions:
         stable = header.next_offset if self.first_offset is None else self.first_offset
         return AbortedTransaction(header.producer_id, ended.first_offset, header.last_offset, stable)
 
-    def marked(self, entries: Iterable[ProducerEntry]) -> list[ProducerEntry]:
-        """A snapshot's `entries` with the open transactions in them, those of producers that have expired as well."""
+    def marked(self, entries: Mapping[int, bytes]) -> list[bytes]:
+        """The packed snapshot entries of producers by id, and of expired ones, with their open transactions."""
         if not self._open:
-            return list(entries)
-        found = {each.producer_id: each for each in entries}
+            return list(entries.values())
+        found = dict(entries)
         for producer_id, each in self._open.items():
-            entry = found.get(producer_id) or ProducerEntry(
-                producer_id, each.epoch, -1, -1, 0, each.last_timestamp, -1, -1
-            )
-            found[producer_id] = replace(entry, current_txn_first_offset=each.first_offset)
+            known = found.get(producer_id)
+            if known is None:
+                entry = ProducerEntry(producer_id, each.epoch, -1, -1, 0, each.last_timestamp, -1, -1)
+            else:
+                entry = ProducerEntry(*ENTRY.unpack_from(known))
+            found[producer_id] = replace(entry, current_txn_first_offset=each.first_offset).packed()
         return list(found.values())
 
     def _note_first(self) -> None:

@@ -4,7 +4,7 @@ Format: version 1, CRC-32C of what follows it, then an array of fixed-size entri
 """
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct, error
@@ -17,7 +17,8 @@ from headrace.wire.checksum import crc32c
 _VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")
 _CRC_END: Final = 6
-_ENTRY: Final = Struct(">qhiqiqiq")
+ENTRY: Final = Struct(">qhiqiqiq")
+"""The fields of `ProducerEntry`, in their order."""
 
 
 class CorruptSnapshotError(Exception):
@@ -37,23 +38,18 @@ class ProducerEntry:
     coordinator_epoch: int
     current_txn_first_offset: int
 
+    def packed(self) -> bytes:
+        """The entry as it stands in the file."""
+        return ENTRY.pack(*(getattr(self, name) for name in self.__slots__))
 
-def write_snapshot(directory: Path, offset: int, entries: Iterable[ProducerEntry], *, sync: bool = True) -> Path:
-    """Write the state before `offset` and return the file. Raises OSError."""
-    body = bytearray()
-    count = 0
-    for entry in entries:
-        body += _ENTRY.pack(
-            entry.producer_id,
-            entry.epoch,
-            entry.last_sequence,
-            entry.last_offset,
-            entry.offset_delta,
-            entry.timestamp,
-            entry.coordinator_epoch,
-            entry.current_txn_first_offset,
-        )
-        count += 1
+
+def write_snapshot(directory: Path, offset: int, entries: Sequence[bytes], *, sync: bool = True) -> Path:
+    """Write the state before `offset` and return the file. Raises OSError.
+
+    `entries` are packed, and may be longer than an entry of the file: the rest is left out.
+    """
+    body = b"".join([entry[: ENTRY.size] for entry in entries])
+    count = len(entries)
     head = _HEAD.pack(_VERSION, 0, count)
     crc = crc32c(head[_CRC_END:] + body)
     path = segment_file(directory, offset, SNAPSHOT_SUFFIX)
@@ -70,9 +66,9 @@ def read_snapshot(path: Path) -> list[ProducerEntry]:
         raise CorruptSnapshotError(f"{path} has only {len(data)} bytes") from None
     if version != _VERSION:
         raise CorruptSnapshotError(f"{path} has version {version}; only version {_VERSION} is known")
-    if crc != crc32c(data[_CRC_END:]) or len(data) != _HEAD.size + count * _ENTRY.size:
+    if crc != crc32c(data[_CRC_END:]) or len(data) != _HEAD.size + count * ENTRY.size:
         raise CorruptSnapshotError(f"{path} fails its checksum")
-    return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
+    return [ProducerEntry(*fields) for fields in ENTRY.iter_unpack(data[_HEAD.size :])]
 
 
 def snapshots(directory: Path) -> dict[int, Path]:

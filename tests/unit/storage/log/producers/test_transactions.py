@@ -80,7 +80,7 @@ def test_indexes_that_a_crash_took_are_written_anew(tmp_path: Path) -> None:
 
 def test_a_snapshot_spares_recovery_what_is_before_it(tmp_path: Path) -> None:
     history(tmp_path)
-    write_snapshot(tmp_path, 7, [ProducerEntry(3, 0, 0, 5, 0, NOW, 1, 5)])
+    write_snapshot(tmp_path, 7, [ProducerEntry(3, 0, 0, 5, 0, NOW, 1, 5).packed()])
     log = open_log(tmp_path, recovery_point=7)
     assert aborted(log) == [AbortedTransaction(3, 5, 7, 8)]
 
@@ -121,8 +121,9 @@ def test_open_transactions_outlast_snapshots_and_the_producers_in_them() -> None
     known = ProducerEntry(1, 0, 4, 20, 0, NOW, 1, 17)
     transactions = OpenTransactions([known, ProducerEntry(2, 0, 4, 30, 0, NOW, 1, -1)])
     assert transactions.first_offset == 17
-    assert transactions.marked([]) == [ProducerEntry(1, 0, -1, -1, 0, NOW, -1, 17)]
-    assert transactions.marked([replace(known, current_txn_first_offset=-1)]) == [known]
+    assert transactions.marked({}) == [ProducerEntry(1, 0, -1, -1, 0, NOW, -1, 17).packed()]
+    closed = replace(known, current_txn_first_offset=-1)
+    assert transactions.marked({1: closed.packed()}) == [known.packed()]
 
 
 def test_segments_that_others_wrote_are_surveyed_without_a_change(tmp_path: Path) -> None:
