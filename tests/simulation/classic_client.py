@@ -62,7 +62,7 @@ class ClassicClient(Client):
             if group.is_classic:
                 group.machine.check_offset_commit(self.member_id, self.instance_id, self.epoch)
             else:
-                group.machine.check_offset_commit(self.member_id, self.epoch, self.world.with_ids([partition]))
+                group.machine.known.check_offset_commit(self.member_id, self.epoch, self.world.with_ids([partition]))
         except KafkaError as error:
             return error.code is ErrorCode.rebalance_in_progress
         return True

@@ -44,10 +44,6 @@ class RebalanceLog:
         to cause one.
         """
 
-    def loaded(self, group_id: str, members: int) -> None:
-        """The group has been read from the log."""
-        self._settle(group_id, members)
-
     def forget(self, group_id: str) -> None:
         """The group is another coordinator's."""
         self._settle(group_id, 0)
@@ -59,6 +55,8 @@ class RebalanceLog:
             self._begin(group_id, note, now)
         elif note.what in _ENDS:
             self._end(group_id, note, members, now)
+        elif note.what is Happening.LOADED:
+            self._settle(group_id, members)
         elif note.what is Happening.TIMED_OUT:
             self._time_out(group_id, f"{_name(note)} ({note.reason})", now)
         elif note.what is Happening.STALLED:

@@ -314,9 +314,9 @@ def test_a_failing_timer_of_one_group_leaves_the_others_alone(
     for group_id in ("broken", "sound"):
         world.join(group_id=group_id)
     broken = world.coordinator.group("broken")
-    monkeypatch.setattr(broken, "session_expired", lambda *_: 1 / 0)
+    monkeypatch.setattr(broken, "timer_fired", lambda *_: 1 / 0)
     world.loop.advance(10)
-    assert "its heartbeat timer failed" in caplog.text
+    assert "the heartbeat timer of broken failed" in caplog.text
     assert not world.coordinator.classic_group("sound").membership.pending_joins
 
 

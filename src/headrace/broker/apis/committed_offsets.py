@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.groups.group import OffsetToCommit
 from headrace.coordinator.groups.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
-from headrace.coordinator.groups.shard import OffsetToCommit
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, RawReply, RequestContext

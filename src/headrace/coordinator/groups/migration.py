@@ -7,7 +7,7 @@ from typing import Final
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.membership import ClassicMember
 from headrace.coordinator.groups.classic.states import GroupState
-from headrace.coordinator.groups.consumer.decision import subscription_of
+from headrace.coordinator.groups.consumer.draft import subscription_of
 from headrace.coordinator.groups.consumer.member import (
     ClassicMemberMetadata,
     ConsumerMember,

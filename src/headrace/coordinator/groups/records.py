@@ -105,6 +105,9 @@ class GroupMetadata(NamedTuple):
 
 Value: TypeAlias = CommittedOffset | GroupMetadata | ConsumerValue
 
+WrittenRecords: TypeAlias = list[tuple[WrittenKey, Value | None]]
+"""Keys and values to write; a value of None is a tombstone."""
+
 
 def encode(key: WrittenKey, value: Value | None) -> tuple[bytes, bytes | None]:
     """Key and value of a record; a value of None is a tombstone."""

@@ -1,4 +1,4 @@
-"""The result of every decision of a coordinator's machines, for the shell that carries it out. Pure."""
+"""The result of a decision of a coordinator's machines, for the one shell (`runtime.py`) that carries it out. Pure."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from headrace.errors import ErrorCode, KafkaError
 
 A = TypeVar("A")
 B = TypeVar("B")
+T = TypeVar("T", bound=Hashable)
 
 Records: TypeAlias = Sequence[tuple[Any, Any]]
 """Keys and values to write, in order; a value of None is a tombstone."""
@@ -18,21 +19,21 @@ class Complete:
     """Answer a parked request; `reply_to` is its future."""
 
     reply_to: object
-    result: object
+    result: Any
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleTimer:
+class ScheduleTimer(Generic[T]):
     """(Re)start a timer; an earlier schedule of the same timer is forgotten, unless it `may_run_already`."""
 
-    timer: Hashable
+    timer: T
     delay_ms: int
     may_run_already: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class CancelTimer:
-    timer: Hashable
+class CancelTimer(Generic[T]):
+    timer: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,14 @@ class Write:
     """Write records that are not replayed: the machine acts by itself once `then(error, now_ms)` says how it went."""
 
     records: Records
-    then: Callable[[ErrorCode, int], Sequence[object]]
+    then: Callable[[ErrorCode, int], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Then:
     """Go on, at `now_ms`, with state that exists only once the records have been replayed."""
 
-    follow: Callable[[int], Sequence[object]]
+    follow: Callable[[int], Sequence[Any]]
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.effects import Note
-from headrace.coordinator.groups.shard import Group
+from headrace.coordinator.groups.group import Group
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
 from headrace.monitoring.groups.events import Event

@@ -125,14 +125,14 @@ def test_a_rebalance_that_is_not_over() -> None:
 def test_a_group_of_the_consumer_protocol_assigns_and_reconciles() -> None:
     world = World(settings=replace(SETTINGS, group_consumer_assignment_interval_ms=0))
     first = beat(world).epoch
-    one = beat(world, epoch=first, owned=world.coordinator.group("g").members["a"].assigned.keys())  # type: ignore[union-attr]
+    one = beat(world, epoch=first, owned=world.coordinator.consumer_group("g").known.members["a"].assigned.keys())
     world.notes.clear()
     beat(world, "b")
     # a is asked for two partitions, and gives them up in the next step.
     events = [as_event(note, 1000) for note in world.notes]
     world.notes.clear()
     beat(world, epoch=one.epoch, owned=None)
-    target = world.coordinator.group("g").target["a"]  # type: ignore[union-attr]
+    target = world.coordinator.consumer_group("g").known.target["a"]
     events += [as_event(note, 1500) for note in world.notes]
     world.notes.clear()
     epoch = beat(world, epoch=one.epoch, owned=target).epoch

@@ -30,7 +30,6 @@ from headrace.coordinator.groups.consumer.records import (
     TargetAssignmentKey,
     TargetMemberKey,
 )
-from headrace.coordinator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 
@@ -88,18 +87,6 @@ class ConsumerState:
         return ConsumerGroupState.RECONCILING
 
     @property
-    def is_empty(self) -> bool:
-        return not self.members
-
-    @property
-    def is_consumer(self) -> bool:
-        return True
-
-    @property
-    def protocol_type(self) -> str:
-        return CONSUMER_PROTOCOL_TYPE
-
-    @property
     def assignor(self) -> str:
         """The one that most members would like."""
         return self.preferred_assignor(self.members.values())
@@ -118,10 +105,6 @@ class ConsumerState:
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member reads `topic`, by name or by an expression."""
         return self._subscribed[topic] > 0 or any(topic in resolved.topics for resolved in self.regexes.values())
-
-    def offset_kept_from(self, commit_timestamp: int) -> int:
-        """From when (ms) the retention of an offset counts."""
-        return commit_timestamp
 
     def check_offset_commit(
         self, member_id: str, epoch: int, partitions: Partitions, *, knows_epochs: bool = True
