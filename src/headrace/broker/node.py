@@ -42,9 +42,9 @@ from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster
 from headrace.cluster.topic_admin import TopicAdmin
 from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.group_commit import GroupCommit
 from headrace.replication.producer_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
 from headrace.replication.producer_snapshots import ProducerSnapshots
+from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.accept import Server
 from headrace.server.dispatch import Dispatcher
@@ -149,11 +149,11 @@ class Node:
         founded = self._founded_cluster()
         self.log_dirs = LogDirs.survey(self._data_directories, broker_id=config.node_id, cluster_id=founded)
         self._settings = LiveSettings(config, self.cache)
-        self._group_commit = GroupCommit(self._loop)
-        self.replicas = ReplicaManager(self.log_dirs, self._settings.log_config, self._group_commit)
+        self._purgatory = Purgatory(self._loop)
+        self.replicas = ReplicaManager(self.log_dirs, self._settings.log_config, self._purgatory)
         opened.callback(self.replicas.close)
         self._failed_disks = FailedDisks(self._loop, self.replicas)
-        self._group_commit.on_failure = self._failed_disks.partition_failed
+        self._purgatory.on_failure = self._failed_disks.partition_failed
         self._dispatcher = Dispatcher()
         self._server = Server(config, self._dispatcher, self._loop)
         if founded is None:
@@ -256,13 +256,13 @@ class Node:
 
     def _compose(self) -> None:
         config, opened = self.config, self._opened
-        opened.callback(self._group_commit.close)
+        opened.callback(self._purgatory.close)
         self.groups = Groups(
             config,
             self.cache,
             self.topic_admin,
             self.replicas,
-            self._group_commit,
+            self._purgatory,
             loop=self._loop,
             endpoint=partial(addresses.endpoint_for, config),
             history_path=metadata_file(self.log_dirs.directories).with_name(HISTORY_FILE),
@@ -293,7 +293,7 @@ class Node:
             ConfigApis(self.cache, self.topic_admin, config),
         ):
             self._dispatcher.add_routes(apis.routes())
-        produce = ProduceApi(self.replicas, self.cache.topic_name, self._group_commit)
+        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory)
         self._dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         self._dispatcher.add_routes(self.groups.routes())
         self.groups.start()

@@ -4,6 +4,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 import pytest
@@ -229,8 +230,13 @@ def outcomes(results: Sequence[AppendResult | KafkaError]) -> list[int | ErrorCo
     return [result.code if isinstance(result, KafkaError) else result.base_offset for result in results]
 
 
+class Sent(NamedTuple):
+    records: bytes
+    acks: int
+
+
 def all_of(*batches: bytes) -> list[Batch]:
-    return [(records, ALL_REPLICAS) for records in batches]
+    return [Sent(records, ALL_REPLICAS) for records in batches]
 
 
 def test_several_batches_are_judged_each_on_its_own(setup: Setup) -> None:

@@ -1,32 +1,31 @@
-"""Holds the coordinator's answers back until what it wrote is on the disk, where `flush.messages` asks for that."""
+"""Holds the coordinator's answers back until the records that it wrote are committed."""
 
-import asyncio
 from collections.abc import Awaitable, Generator, Mapping
 
 from headrace.broker.coordinators.offsets_topic import NAME
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.group_commit import GroupCommit
+from headrace.replication.purgatory import Purgatory
 from headrace.server.context import Answer, Handler, RawReply, Reply, RequestContext
 from headrace.slices import Steps, finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 
 
-def durable(routes: Mapping[ApiKey, Handler], group_commit: GroupCommit) -> dict[ApiKey, Handler]:
-    """The same handlers, whose answers follow the fsync of `__consumer_offsets` if one is due.
+def durable(routes: Mapping[ApiKey, Handler], purgatory: Purgatory) -> dict[ApiKey, Handler]:
+    """The same handlers, whose answers wait until `__consumer_offsets` is committed as far as it is written.
 
     They raise KafkaError(coordinator_not_available) where it fails: the group finds out elsewhere or later.
     """
-    return {key: _durable(handler, group_commit) for key, handler in routes.items()}
+    return {key: _durable(handler, purgatory) for key, handler in routes.items()}
 
 
-def _durable(handler: Handler, group_commit: GroupCommit) -> Handler:
+def _durable(handler: Handler, purgatory: Purgatory) -> Handler:
     def handle(context: RequestContext, request: Request) -> Answer:
         reply = handler(context, request)
         if type(reply) is not dict and isinstance(reply, Generator):
-            return _once_flushed(_finished(reply), group_commit)
+            return _once_committed(_finished(reply), purgatory)
         later = not isinstance(reply, RawReply) and isinstance(reply, Awaitable)
-        return _once_flushed(reply, group_commit) if later or group_commit.partitions else reply
+        return _once_committed(reply, purgatory) if later or purgatory.uncommitted else reply
 
     return handle
 
@@ -36,14 +35,10 @@ async def _finished(steps: Steps[Reply | Awaitable[Reply]]) -> Reply:
     return await reply if not isinstance(reply, RawReply) and isinstance(reply, Awaitable) else reply
 
 
-async def _once_flushed(reply: Reply | Awaitable[Reply], group_commit: GroupCommit) -> Reply:
+async def _once_committed(reply: Reply | Awaitable[Reply], purgatory: Purgatory) -> Reply:
     if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
         reply = await reply
-    due = [each for each in group_commit.partitions if each.topic_partition.topic == NAME]
-    flushes = [group_commit.committed(each, each.log_end_offset) for each in due]
-    for done in await asyncio.gather(*flushes, return_exceptions=True):
-        if isinstance(done, KafkaError):
-            raise KafkaError(ErrorCode.coordinator_not_available, str(done)) from done
-        if done is not None:
-            raise done
+    error = await purgatory.topic_committed(NAME)
+    if error is not None:
+        raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
     return reply

@@ -18,7 +18,7 @@ from headrace.cluster.topic_admin import TopicAdmin
 from headrace.config import BrokerConfig
 from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
 from headrace.errors import KafkaError
-from headrace.replication.group_commit import GroupCommit
+from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Answer, Handler, RequestContext
 from headrace.slices import Steps
@@ -58,7 +58,7 @@ class Groups:
         cache: MetadataCache,
         admin: TopicAdmin,
         replicas: ReplicaManager,
-        group_commit: GroupCommit,
+        purgatory: Purgatory,
         *,
         loop: asyncio.AbstractEventLoop,
         endpoint: "Callable[[RequestContext], Endpoint]",
@@ -70,7 +70,7 @@ class Groups:
         self._cache = cache
         self._admin = admin
         self._replicas = replicas
-        self._group_commit = group_commit
+        self._purgatory = purgatory
         self._loop = loop
         self._endpoint = endpoint
         self._history_path = history_path
@@ -160,7 +160,7 @@ class Groups:
             ConsumerGroupApis(coordinator, self._topic_table),
         ]
         for family in families:
-            self._handlers.update(durable(family.routes(), self._group_commit))
+            self._handlers.update(durable(family.routes(), self._purgatory))
 
     def _settings(self) -> "GroupSettings":
         from headrace.coordinator.groups.settings import GroupSettings

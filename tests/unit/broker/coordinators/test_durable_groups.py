@@ -1,65 +1,79 @@
-"""Answers of the coordinator that follow the fsync of what it wrote."""
+"""Answers of the coordinator that follow the commit of the records it wrote."""
 
 import asyncio
-import gc
+import errno
 from collections.abc import Awaitable
-from types import SimpleNamespace
+from pathlib import Path
 from typing import cast
+from uuid import UUID
 
 import pytest
 
 from headrace.broker.coordinators.durable_groups import durable
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.group_commit import GroupCommit
+from headrace.replication.purgatory import Purgatory
+from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import RawReply, Reply, RequestContext
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
+from headrace.wire.records import RecordData, build_batch
+from tests.support.flush_disk import Disk
 
+NOW = 1_700_000_000_000
 REPLY = RawReply((b"",))
 
 
-class Commits:
-    """Two partitions of the offsets topic are being flushed, and one of clients."""
+class World:
+    """Two partitions of the offsets topic and one of clients, whose disk is held up."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self.purgatory = Purgatory(asyncio.get_running_loop())
+        self.replicas = ReplicaManager(
+            LogDirs.open([directory], broker_id=0), lambda _: LogConfig(flush_messages=1), self.purgatory
+        )
         names = ("__consumer_offsets", 0), ("__consumer_offsets", 1), ("t", 0)
-        self.partitions = [SimpleNamespace(topic_partition=TopicPartition(*each), log_end_offset=1) for each in names]
-        self.waiting: list[asyncio.Future[None]] = []
+        self.first, self.second, self.client = (
+            self.replicas.become_leader(TopicPartition(*each), UUID(int=1), 0) for each in names
+        )
+        for each in self.first, self.second, self.client:
+            disk.hold(each)
+            each.append_own(build_batch([RecordData(b"k", b"v", NOW)]), NOW)
 
-    def committed(self, _: object, __: int) -> asyncio.Future[None]:
-        self.waiting.append(asyncio.get_running_loop().create_future())
-        return self.waiting[-1]
+    def ask(self) -> asyncio.Future[Reply]:
+        """The answer of a handler that has just written both records of the offsets topic."""
+        routes = durable({ApiKey.OFFSET_COMMIT: lambda *_: REPLY}, self.purgatory)
+        reply = routes[ApiKey.OFFSET_COMMIT](cast(RequestContext, None), None)
+        return asyncio.ensure_future(cast(Awaitable[Reply], reply))
 
 
-def answer(commits: Commits) -> asyncio.Future[Reply]:
-    routes = durable({ApiKey.OFFSET_COMMIT: lambda *_: REPLY}, cast(GroupCommit, commits))
-    reply = routes[ApiKey.OFFSET_COMMIT](cast(RequestContext, None), None)
-    return asyncio.ensure_future(cast(Awaitable[Reply], reply))
+@pytest.fixture
+async def world(tmp_path: Path, disk: Disk) -> World:
+    return World(tmp_path, disk)
 
 
-async def test_every_flush_that_is_due_is_waited_for() -> None:
-    commits = Commits()
-    reply = answer(commits)
-    await asyncio.sleep(0)
-    first, second = commits.waiting
-    second.set_result(None)
+@pytest.fixture(autouse=True)
+async def closed(world: World, disk: Disk) -> object:
+    yield
+    disk.free.set()
+    world.purgatory.close()
+    world.replicas.close()
+
+
+async def test_every_partition_that_was_written_to_is_waited_for(world: World) -> None:
+    reply = world.ask()
+    world.second.flushed_to(1)
     await asyncio.sleep(0)
     assert not reply.done()
-    first.set_result(None)
+    world.first.flushed_to(1)
     assert await reply is REPLY
 
 
-async def test_a_disk_that_fails_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    commits = Commits()
-    reply = answer(commits)
-    await asyncio.sleep(0)
-    for each in commits.waiting:
-        each.set_exception(KafkaError(ErrorCode.kafka_storage_error, "the disk"))
-    with pytest.raises(KafkaError, match="the disk") as raised:
+async def test_a_disk_that_fails_is_told_as_the_coordinators_error(world: World, disk: Disk) -> None:
+    reply = world.ask()
+    disk.error = errno.EIO
+    disk.free.set()
+    with pytest.raises(KafkaError, match="Input/output error") as raised:
         await reply
     assert raised.value.code is ErrorCode.coordinator_not_available
-    commits.waiting.clear()
-    del each, raised, reply
-    gc.collect()
-    await asyncio.sleep(0)
-    assert "never retrieved" not in caplog.text

@@ -1,6 +1,6 @@
 """For how long producers wait for a slow disk."""
 
-from headrace.broker.disks.slow_disk import STALL_NS, SlowDisk
+from headrace.replication.slow_disk import STALL_NS, SlowDisk
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND

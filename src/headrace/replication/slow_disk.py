@@ -7,6 +7,7 @@ nothing (docs/decisions/065).
 """
 
 import logging
+import time
 from typing import Final
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,21 @@ class SlowDisk:
     def __init__(self) -> None:
         self.until_ns = 0
         self._told_ns = -_SILENCE_NS
+
+    def wrote(self, began_ns: int) -> bool:
+        """Whether producers wait for the disk, after writes that began then."""
+        ended_ns = time.time_ns()
+        if ended_ns - began_ns > STALL_NS:
+            self.stalled(ended_ns, ended_ns - began_ns)
+        return ended_ns < self.until_ns
+
+    def waited(self, began_ns: int) -> None:
+        """Producers have waited since then, for the disk perhaps."""
+        if began_ns < self.until_ns:
+            ended_ns = time.time_ns()
+            self.clock_is(ended_ns)
+            if ended_ns - began_ns > STALL_NS:
+                self.stalled(ended_ns, ended_ns - began_ns)
 
     def stalled(self, now_ns: int, waited_ns: int) -> None:
         """A write, or a flush, took `waited_ns` until now."""
