@@ -6,8 +6,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from headrace.coordinator.transactions import coordinator, machine
-from headrace.coordinator.transactions.coordinator import TransactionCoordinator
+from headrace.coordinator import transaction_coordinator as coordinator
+from headrace.coordinator.transaction_coordinator import TransactionCoordinator
+from headrace.coordinator.transactions import machine
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.coordinator.transactions.states import ProducerIdentity, TransactionMetadata, TransactionState
 from headrace.errors import ErrorCode, KafkaError
@@ -111,7 +112,7 @@ def _everything_is_verified() -> AbstractContextManager[None]:
 
 
 def _decided_ends_are_forgotten_on_reload() -> AbstractContextManager[None]:
-    return _replaced(TransactionShard, "unfinished", lambda _: lambda *__: iter(()))
+    return _replaced(TransactionShard, "loaded", lambda _: lambda *__: iter(()))
 
 
 def _failed_marker_counts() -> AbstractContextManager[None]:

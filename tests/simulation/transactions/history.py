@@ -1,6 +1,7 @@
 """What happens in one simulation of transactions: all drawn from a seed."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,15 +56,15 @@ def history_of(seed: int) -> History:
         if kind == "start":
             acts.append(start(at))
             continue
-        arguments: tuple[Any, ...] = {
+        makers: dict[str, Callable[[], tuple[Any, ...]]] = {
             "crash": lambda: (chance.choice(_NAMES),),
             "pause": lambda: (chance.choice(_NAMES), duration(12.0)),
             "restart": lambda: (duration(4.0), chance.random() < 0.6),
             "refuse": lambda: (duration(4.0),),
             "refuse_markers": lambda: (chance.randrange(3), duration(8.0)),
             "level": lambda: (chance.choice((0, 1, 2, 2)),),
-        }[kind]()
-        acts.append(Act(at, kind, arguments))
+        }
+        acts.append(Act(at, kind, makers[kind]()))
     return History(
         seed,
         chance.choice((0, 1, 2, 2, 2)),

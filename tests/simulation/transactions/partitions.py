@@ -1,4 +1,4 @@
-"""Partitions as producers see them, and the log of the coordinator: what is not committed yet can be lost in a crash."""
+"""Partitions as producers see them, and the coordinator's log. A crash may lose what is not committed yet."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from headrace.coordinator.transactions.coordinator import TransactionCoordinator, TransactionSettings
+from headrace.coordinator.transaction_coordinator import TransactionCoordinator, TransactionSettings
 from headrace.coordinator.transactions.machine import NeedsProducerIdError, WriteMarkers
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.coordinator.transactions.states import (

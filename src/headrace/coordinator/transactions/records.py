@@ -17,7 +17,7 @@ from headrace.coordinator.transactions.states import (
 )
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
-from headrace.wire.encoder import put_unsigned_varint
+from headrace.wire.varint import put_unsigned_varint
 
 _KEY_HEAD: Final = struct.Struct(">hh")
 _HEAD: Final = struct.Struct(">hqhib")

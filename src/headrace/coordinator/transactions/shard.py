@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
+from headrace.coordinator.runtime.results import Result
 from headrace.coordinator.transactions.machine import WriteMarkers, has_expired, has_timed_out, markers_of
 from headrace.coordinator.transactions.records import decode_key, decode_value, encode_key, encode_value
 from headrace.coordinator.transactions.states import TransactionMetadata, TransactionState
+from headrace.errors import ErrorCode
 
 
 class TransactionShard:
@@ -59,11 +61,22 @@ class TransactionShard:
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """This log has no transactions of its own."""
 
-    def unfinished(self) -> Iterator[tuple[str, WriteMarkers]]:
+    def loaded(self, now_ms: int) -> Iterator[tuple[str, list[WriteMarkers]]]:  # noqa: ARG002
         """What is left to do after a load: the markers of ends that were decided."""
-        for name, metadata in self.ids.items():
+        for name, metadata in list(self.ids.items()):
             if metadata.state.is_prepared:
-                yield name, markers_of(metadata)
+                yield name, [markers_of(metadata)]
+
+    def unloaded(self, error: ErrorCode, now_ms: int) -> Iterator[tuple[str, list[object]]]:  # noqa: ARG002
+        """Nobody is parked here: whoever waits, waits for the log."""
+        yield from ()
+
+    def timer_fired(self, name: str, timer: object, now_ms: int) -> Result[None]:  # noqa: ARG002
+        """There are no timers: transactions that take too long are looked for at an interval, as in Kafka."""
+        return Result(None)
+
+    def append_failed(self, name: str) -> None:
+        """Nothing was remembered before it was written."""
 
     def timed_out(self, now_ms: int) -> list[str]:
         return [name for name in self.ongoing if has_timed_out(self.ids[name], now_ms)]

@@ -41,9 +41,9 @@ def test_only_open_transactions_time_out() -> None:
 
 
 def test_the_markers_of_a_decided_end_are_left_to_write() -> None:
-    assert list(shard_with(ONGOING).unfinished()) == []
+    assert list(shard_with(ONGOING).loaded(0)) == []
     expected = WriteMarkers(ProducerIdentity(7, 4), True, PARTITIONS, 2)
-    assert list(shard_with(PREPARED).unfinished()) == [("id", expected)]
+    assert list(shard_with(PREPARED).loaded(0)) == [("id", [expected])]
 
 
 def test_idle_ids_expire() -> None:

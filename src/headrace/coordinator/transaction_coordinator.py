@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from headrace.clock import SYSTEM, Clock
+from headrace.clock import Clock
 from headrace.coordinator.runtime.results import Result
-from headrace.coordinator.runtime.shards import CoordinatorLog, LedShard, Shards
+from headrace.coordinator.runtime.runtime import Runtime
+from headrace.coordinator.runtime.shards import CoordinatorLog, LedShard
 from headrace.coordinator.transactions import machine
 from headrace.coordinator.transactions.machine import NeedsProducerIdError, WriteMarkers
 from headrace.coordinator.transactions.shard import TransactionShard
@@ -18,6 +19,7 @@ from headrace.coordinator.transactions.states import (
     TransactionMetadata,
 )
 from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import Steps
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
 
@@ -53,8 +55,9 @@ class TransactionSettings:
 class TransactionLog(CoordinatorLog, Protocol):
     """The partition of `__transaction_state` that a shard lives in."""
 
-    coordinator_epoch: int
-    """The leader epoch of the partition, which markers carry."""
+    @property
+    def coordinator_epoch(self) -> int:
+        """The leader epoch of the partition, which markers carry."""
 
     def committed(self) -> "asyncio.Future[KafkaError | None] | None":
         """Done when all that was appended is committed; None where it is so already."""
@@ -97,7 +100,7 @@ class TransactionCoordinator:
         *,
         version: Callable[[], int],
         take_producer_id: Callable[[], int | None],
-        clock: Clock = SYSTEM,
+        clock: Clock,
     ) -> None:
         """`version` is the cluster's `transaction.version`; `take_producer_id` gives None where it has none at hand."""
         self.settings = settings
@@ -107,37 +110,34 @@ class TransactionCoordinator:
         self._clock = clock
         self._markers = markers
         self._endings: dict[str, _Ending] = {}
-        self._shards: Shards[TransactionShard] = Shards(
+        self._runtime: Runtime[TransactionShard] = Runtime(
             TOPIC,
             settings.partition_count,
             lambda: TransactionShard(version),
             codec=Codec.NONE,
             loop=loop,
             clock=clock,
-            on_loaded=self._loaded,
+            perform=self._write_markers,
         )
+        self._shards = self._runtime.shards
 
     # Leadership
 
     def elected(self, partition: int, transaction_log: TransactionLog) -> None:
         """This broker leads `partition` of `__transaction_state`: read it, then answer for its ids."""
-        self._shards.lead(partition, transaction_log)
+        self._runtime.elected(partition, transaction_log)
 
     def resigned(self, partition: int) -> None:
         """Another broker leads `partition`, or it is gone; its markers are no longer this broker's."""
-        shard = self._shards.drop(partition)
+        shard = self._runtime.resigned(partition)
         for ending in [each for each in self._endings.values() if each.shard is shard]:
             self._forget(ending)
 
     def close(self) -> None:
         """Stop writing markers; the next start goes on with them."""
-        for partition in self._shards.partitions():
-            self.resigned(partition)
-
-    def _loaded(self, shard: LedShard[TransactionShard]) -> None:
-        for name, markers in list(shard.state.unfinished()):
-            log.info("%s: the transaction of %s is brought to its end, which was decided before", shard.name, name)
-            self._write_markers(shard, name, markers)
+        for ending in list(self._endings.values()):
+            self._forget(ending)
+        self._runtime.close()
 
     # Requests
 
@@ -183,7 +183,7 @@ class TransactionCoordinator:
                 now_ms=self._clock.wall_ms(),
             )
 
-        return self._carry_out(shard, name, self._with_id(decide))
+        return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def add_partitions(
         self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], *, client_version: int
@@ -196,7 +196,7 @@ class TransactionCoordinator:
         result = machine.add_partitions(
             name, metadata, producer, partitions, client_version=client_version, now_ms=now_ms
         )
-        self._carry_out(shard, name, result)
+        self._runtime.carry_out(shard, name, result)
 
     def verify(
         self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
@@ -230,7 +230,7 @@ class TransactionCoordinator:
                 now_ms=self._clock.wall_ms(),
             )
 
-        return self._carry_out(shard, name, self._with_id(decide))
+        return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def describe(self, name: str) -> TransactionMetadata:
         """What is known of an id. Raises KafkaError: invalid_request, transactional_id_not_found, and as `_shard`."""
@@ -270,7 +270,7 @@ class TransactionCoordinator:
             return machine.time_out(name, metadata, version=self._version(), fresh_id=fresh_id, now_ms=now_ms)
 
         try:
-            self._carry_out(shard, name, self._with_id(decide))
+            self._runtime.carry_out(shard, name, self._with_id(decide))
         except (KafkaError, NeedsProducerIdError) as error:
             log.warning("%s: the transaction of %s, whose time is up, stays open for now: %s", shard.name, name, error)
         else:
@@ -284,7 +284,7 @@ class TransactionCoordinator:
                 metadata.timeout_ms,
             )
 
-    def forget_expired(self) -> Iterator[None]:
+    def forget_expired(self) -> Steps[None]:
         """Forget ids that nobody uses; in steps."""
         for shard in self._shards.loaded():
             for name in shard.state.expired(self.settings.id_expiration_ms, self._clock.wall_ms()):
@@ -309,15 +309,6 @@ class TransactionCoordinator:
             return decide(None)
         except NeedsProducerIdError:
             return decide(self._take_producer_id())
-
-    def _carry_out(self, shard: LedShard[TransactionShard], name: str, result: Result[A]) -> A:
-        """Write, replay, act. Raises KafkaError: that of the result; of the append, with nothing changed."""
-        self._shards.append_and_replay(shard, result.records)
-        for effect in result.effects:
-            self._write_markers(shard, name, effect)
-        if result.error is not None:
-            raise result.error
-        return result.answer
 
     # Markers
 
@@ -381,7 +372,9 @@ class TransactionCoordinator:
             return
         metadata = ending.shard.state.ids[ending.name]
         try:
-            self._carry_out(ending.shard, ending.name, machine.complete(ending.name, metadata, self._clock.wall_ms()))
+            self._runtime.carry_out(
+                ending.shard, ending.name, machine.complete(ending.name, metadata, self._clock.wall_ms())
+            )
         except KafkaError as error:
             log.warning("The end of the transaction of %s is written again: %s", ending.name, error)
             ending.handle = self._loop.call_later(_RETRY_S, self._send, ending)
