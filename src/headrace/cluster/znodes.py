@@ -112,7 +112,7 @@ def encode_broker(broker: BrokerImage, timestamp_ms: int) -> bytes:
     return _encode(value)
 
 
-def decode_broker(broker_id: int, data: bytes) -> BrokerImage:
+def decode_broker(broker_id: int, data: bytes, epoch: int) -> BrokerImage:
     value = _decode(data)
     protocols = value.get("listener_security_protocol_map", {})
     endpoints = []
@@ -120,7 +120,7 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerImage:
         listener, _, address = text.partition("://")
         host, _, port = address.rpartition(":")
         endpoints.append(Endpoint(listener, host.strip("[]"), int(port), protocols.get(listener, listener)))
-    return BrokerImage(broker_id, tuple(endpoints), value.get("rack"))
+    return BrokerImage(broker_id, tuple(endpoints), value.get("rack"), epoch)
 
 
 def _bracket(host: str) -> str:
@@ -154,17 +154,13 @@ def encode_state(partition: PartitionImage, controller_epoch: int) -> bytes:
     ).encode()
 
 
-def decode_state(data: bytes, version: int, replicas: tuple[int, ...]) -> PartitionImage:
+def decode_state(data: bytes, version: int, replicas: tuple[int, ...], zxid: int = -1) -> PartitionImage:
     value = _decode(data)
-    return PartitionImage(value["leader"], value["leader_epoch"], replicas, tuple(value["isr"]), version)
+    return PartitionImage(value["leader"], value["leader_epoch"], replicas, tuple(value["isr"]), version, zxid)
 
 
 def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
     return _encode({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1})
-
-
-def decode_controller(data: bytes) -> int:
-    return int(_decode(data)["brokerid"])
 
 
 def encode_config(values: Mapping[str, str]) -> bytes:

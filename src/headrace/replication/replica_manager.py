@@ -320,7 +320,10 @@ def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
             continue
         state.restore(entries)
         if entries:
-            state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
+            try:
+                state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
+            except KafkaError as error:
+                log.warning("Repeated batches of %s may be refused: %s", opened.topic_partition, error)
         transactions = OpenTransactions(entries)
         start = max(start, offset)
         break

@@ -18,7 +18,7 @@ from headrace.coordinator.groups.consumer.records import (
 )
 from headrace.coordinator.runtime.record_reader import RecordReader, too_short
 from headrace.errors import ErrorCode, KafkaError
-from headrace.wire.encoder import put_unsigned_varint
+from headrace.wire.varint import put_unsigned_varint
 
 NO_TIMESTAMP: Final = -1
 NO_LEADER_EPOCH: Final = -1

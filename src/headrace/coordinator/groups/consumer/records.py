@@ -18,7 +18,7 @@ from headrace.coordinator.groups.consumer.member import (
 )
 from headrace.coordinator.runtime.record_reader import RecordReader
 from headrace.errors import ErrorCode, KafkaError
-from headrace.wire.encoder import put_unsigned_varint
+from headrace.wire.varint import put_unsigned_varint
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
