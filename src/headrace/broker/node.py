@@ -223,7 +223,7 @@ class Node:
         http.add_metrics(lambda: gauges.loop(self._server.watch))
         http.add_metrics(lambda: gauges.expiring_offsets(self.groups.coordinator))
         http.add_metrics(lambda: exported.families(self.groups.history))
-        GroupRoutes(self.groups.history, self.cache.topic_name).add_to(http)
+        GroupRoutes(self.groups.history).add_to(http)
 
     # Composition
 

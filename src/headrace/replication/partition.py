@@ -320,13 +320,7 @@ class Partition:
         """
         if self.isr_size < self.log.state.config.min_insync_replicas:
             self._check_in_sync()
-        self.producers.check_marker(
-            producer_id,
-            producer_epoch,
-            coordinator_epoch,
-            transaction_version=transaction_version,
-            is_open=producer_id in self.transactions,
-        )
+        self._checks.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
         offset = self.log.log_end_offset
         marker = Marker.COMMIT if commit else Marker.ABORT
         batch = marker_batch(marker, coordinator_epoch, producer_id, producer_epoch, now_ms)
@@ -334,11 +328,8 @@ class Partition:
         self._write(header, batch, offset, offset, now_ms)
         self.producers.end_transaction(header, coordinator_epoch)
         aborted = self.transactions.end_at(producer_id, offset, marker)
-        try:
-            if aborted is not None:
-                self.log.segments.active.txn_index.append(aborted)
-        except OSError as error:
-            raise self.log.state.storage_error("write the transaction index of", error) from error
+        if aborted is not None:
+            self.log.note_aborted(aborted)
         self.growth.lose_count()  # more than the marker comes into sight
         self._show(now_ms)
         return offset + 1

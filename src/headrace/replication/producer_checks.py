@@ -51,6 +51,15 @@ class ProducerChecks:
         self.producers.check_verified(header, guard, is_open=is_open)
         self.producers.check_epoch(header)
 
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Raises KafkaError: invalid_producer_epoch, transaction_coordinator_fenced."""
+        is_open = producer_id in self.transactions
+        self.producers.check_marker(
+            producer_id, producer_epoch, coordinator_epoch, transaction_version=transaction_version, is_open=is_open
+        )
+
     def appended(self, header: BatchHeader, base_offset: int, last_offset: int) -> None:
         """Take a batch of data into account that is now at these offsets."""
         self.producers.update(header, base_offset, last_offset, header.max_timestamp)

@@ -62,6 +62,14 @@ class TransactionVerifier(Protocol):
 class NoCoordinator:
     """Stands in for the coordinator of transactions where a broker has none."""
 
-    def verify(self, _: str, __: int, ___: int, partitions: Sequence[TopicPartition], **____: bool) -> Verified:
+    def verify(
+        self,
+        transactional_id: str,  # noqa: ARG002
+        producer_id: int,  # noqa: ARG002
+        producer_epoch: int,  # noqa: ARG002
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,  # noqa: ARG002
+    ) -> Verified:
         """No transaction is open."""
         return dict.fromkeys(partitions, ErrorCode.invalid_txn_state)

@@ -5,53 +5,49 @@ is a tombstone. `replay` is the only code that changes offsets and removes group
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
-from headrace.coordinator.groups.classic.group import ClassicGroup
-from headrace.coordinator.groups.consumer.records import (
-    ConsumerGroupKey,
-    ConsumerKey,
-    ConsumerValue,
-    PartitionMetadataKey,
-    decode_value,
+from headrace.coordinator.groups.effects import (
+    Effect,
+    Happening,
+    Timer,
 )
-from headrace.coordinator.groups.migration import upgrade
-from headrace.coordinator.groups.mixed_group import MixedGroup
-from headrace.coordinator.groups.offsets import Offsets
-from headrace.coordinator.groups.records import (
-    NO_TIMESTAMP,
-    CommittedOffset,
+from headrace.coordinator.groups.group import Group, OffsetToCommit
+from headrace.coordinator.groups.records.classic import (
     GroupKey,
     GroupMetadata,
-    OffsetKey,
+    decode_group,
+)
+from headrace.coordinator.groups.records.codec import (
     UnknownKey,
     Value,
     WrittenKey,
-    decode_group,
+    WrittenRecords,
     decode_key,
-    decode_offset,
     encode,
 )
+from headrace.coordinator.groups.records.consumer import PartitionMetadataKey, decode_value
+from headrace.coordinator.groups.records.offsets import (
+    NO_TIMESTAMP,
+    CommittedOffset,
+    OffsetKey,
+    decode_offset,
+)
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.groups.state.offsets import Offsets
+from headrace.coordinator.groups.state.table import GroupTable, note_of
 from headrace.coordinator.groups.subscriptions import Topics
+from headrace.coordinator.runtime.results import Result
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import new_tuple
-
-Change: TypeAlias = tuple[WrittenKey, Value | None]
-Decision: TypeAlias = list[Change]
-Group: TypeAlias = ClassicGroup | MixedGroup
-
-
-OffsetToCommit: TypeAlias = tuple[str, int, CommittedOffset]
-"""Topic, partition, and what to commit for it."""
 
 
 class GroupShard:
     """State of one shard; times in ms."""
 
-    def __init__(self, settings: GroupSettings) -> None:
+    def __init__(self, settings: GroupSettings, topics: Topics) -> None:
         self._settings = settings
-        self.groups: dict[str, Group] = {}
+        self.table = GroupTable(settings, topics)
+        self.groups = self.table.by_id
         self.offsets = Offsets()
 
     encode = staticmethod(encode)
@@ -59,91 +55,42 @@ class GroupShard:
     def __len__(self) -> int:
         return len(self.groups)
 
-    def group(self, group_id: str) -> Group:
-        """Raises KafkaError(group_id_not_found)."""
-        group = self.groups.get(group_id)
-        if group is None:
-            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
-        return group
-
-    def add_group(self, group_id: str, now_ms: int) -> ClassicGroup:
-        """A new, empty group."""
-        group = self.groups[group_id] = ClassicGroup(
-            group_id,
-            max_size=self._settings.group_max_size,
-            initial_rebalance_delay_ms=self._settings.group_initial_rebalance_delay_ms,
-            now_ms=now_ms,
-        )
-        return group
-
-    def classic_group(self, group_id: str) -> ClassicGroup:
-        """Raises KafkaError(group_id_not_found)."""
-        group = self.group(group_id)
-        if not isinstance(group, ClassicGroup):
-            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a classic group.")
-        return group
-
-    def consumer_group(self, group_id: str, topics: Topics) -> tuple[MixedGroup, Decision]:
-        """The group, and what has to be written for it to be one of the consumer protocol: nothing for one that is, or
-        is new. It is not in `groups` before its first record.
-
-        Raises KafkaError(group_id_not_found) for a classic group with members that has to stay one.
-        """
-        group = self.groups.get(group_id)
-        if isinstance(group, MixedGroup):
-            return group, []
-        new = MixedGroup(group_id, self._settings)
-        if group is None or group.is_empty:
-            return new, self.decide_removal(group_id)
-        conversion = upgrade(group, self._settings.of(group_id), topics)
-        for key, value in conversion:
-            new.replay(key, value)
-        return new, [*self.decide_removal(group_id), *conversion]
-
     # Decisions
 
-    def decide_removal(self, group_id: str) -> Decision:
-        """Tombstones for the group, of whichever protocol; its offsets stay."""
-        group = self.groups.get(group_id)
-        if isinstance(group, MixedGroup):
-            return [*group.tombstones()]
-        return [] if group is None else [(GroupKey(group_id), None)]
-
-    def decide_commit(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> tuple[list[ErrorCode], Decision]:
+    def commit(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> Result[list[ErrorCode]]:
         """One error code per offset, and the records of those without."""
         errors: list[ErrorCode] = []
-        decision: Decision = []
+        records: WrittenRecords = []
         limit = self._settings.offset_metadata_max_bytes
         for topic, partition, value in offsets:
             if len(value.metadata) > limit:
                 errors.append(ErrorCode.offset_metadata_too_large)
             else:
                 errors.append(ErrorCode.none)
-                decision.append((new_tuple(OffsetKey, (group_id, topic, partition)), value))
-        return errors, decision
+                records.append((new_tuple(OffsetKey, (group_id, topic, partition)), value))
+        return Result(errors, records)
 
-    def decide_delete(self, group_id: str) -> Decision:
-        """Tombstones for the group and all its offsets.
+    def delete(self, group_id: str) -> Result[None]:
+        """Remove the group and all its offsets.
 
         Raises KafkaError: group_id_not_found, non_empty_group.
         """
-        if not self.group(group_id).is_empty:
+        group = self.table.group(group_id)
+        if not group.is_empty:
             raise KafkaError(ErrorCode.non_empty_group, "stop all members of the group before deleting it")
-        decision: Decision = [(key, None) for key in self.offsets.keys(group_id)]
-        return decision + self.decide_removal(group_id)
+        records: WrittenRecords = [(key, None) for key in self.offsets.keys(group_id)]
+        return Result(None, records + group.tombstones(), [note_of(group, Happening.DELETED)])
 
-    def decide_delete_offsets(
-        self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> tuple[list[ErrorCode], Decision]:
+    def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> Result[list[ErrorCode]]:
         """One error code per partition, and tombstones for the offsets that exist.
 
         Raises KafkaError: group_id_not_found, non_empty_group (members that are not consumers, KIP-496).
         """
-        group = self.group(group_id)
+        group = self.table.group(group_id)
         if not group.is_empty and not group.is_consumer:
             raise KafkaError(ErrorCode.non_empty_group)
         errors = []
-        decision: Decision = []
+        records: WrittenRecords = []
         for topic, partition in partitions:
             if group.is_subscribed_to(topic):
                 errors.append(ErrorCode.group_subscribed_to_topic)
@@ -151,16 +98,16 @@ class GroupShard:
             errors.append(ErrorCode.none)
             key = OffsetKey(group_id, topic, partition)
             if self.offsets.get(*key) is not None or self.offsets.has_pending(key):
-                decision.append((key, None))
-        return errors, decision
+                records.append((key, None))
+        return Result(errors, records)
 
-    def decide_topics_deleted(self, topics: frozenset[str], group_id: str) -> Decision:
+    def decide_topics_deleted(self, topics: frozenset[str], group_id: str) -> WrittenRecords:
         """Tombstones for every offset of the group in topics that are gone."""
         return [(key, None) for key in self.offsets.keys_of_topics(topics, group_id)]
 
-    def decide_expiry(self, now_ms: int) -> Decision:
+    def decide_expiry(self, now_ms: int) -> WrittenRecords:
         """Tombstones for offsets past their retention, and for empty groups left without any (KIP-211)."""
-        decision: Decision = []
+        decision: WrittenRecords = []
         for group in self.groups.values():
             all_expired = True
             for key, offset in self._offsets_of(group.group_id):
@@ -169,7 +116,7 @@ class GroupShard:
                 else:
                     all_expired = False
             if all_expired and group.is_empty and not self.offsets.has_open_transaction(group.group_id):
-                decision += self.decide_removal(group.group_id)
+                decision += group.tombstones()
         return decision
 
     def expiring(self, until_ms: int) -> dict[str, int]:
@@ -200,6 +147,27 @@ class GroupShard:
             return offset.expire_timestamp
         return kept_from + self._settings.offsets_retention_minutes * 60_000
 
+    # Events
+
+    def loaded(self, now_ms: int) -> Iterator[tuple[str, Sequence[Effect]]]:
+        """Groups and the effects of having been read from the log."""
+        for group in list(self.groups.values()):
+            yield group.group_id, self.table.loaded(group, now_ms)
+
+    def unloaded(self, error: ErrorCode, now_ms: int) -> Iterator[tuple[str, Sequence[Effect]]]:
+        """Groups and the effects of going away."""
+        for group in self.groups.values():
+            yield group.group_id, group.unload(error, now_ms)
+
+    def timer_fired(self, name: str, timer: Timer, now_ms: int) -> Result[None]:
+        """As `GroupTable.timer_fired`."""
+        return self.table.timer_fired(name, timer, now_ms)
+
+    def append_failed(self, name: str) -> None:
+        """The latest decision of the group could not be written."""
+        if name in self.groups:
+            self.groups[name].append_failed()
+
     # Replay
 
     def replay(self, key: WrittenKey, value: Value | None, now_ms: int, producer_id: int = -1) -> None:
@@ -208,32 +176,18 @@ class GroupShard:
             assert value is None or isinstance(value, CommittedOffset)
             if value is not None and key.group_id not in self.groups:
                 # A simple consumer commits without ever joining: its group has no record of its own.
-                self.add_group(key.group_id, now_ms)
+                self.table.add_classic(key.group_id, now_ms)
             self.offsets.replay(key, value, producer_id)
-        elif not isinstance(key, GroupKey):
-            assert value is None or not isinstance(value, CommittedOffset | GroupMetadata)
-            self._replay_consumer(key, value)
-        elif value is None:
-            if isinstance(self.groups.get(key.group_id), ClassicGroup):
-                del self.groups[key.group_id]
+        elif isinstance(key, GroupKey):
+            assert value is None or isinstance(value, GroupMetadata)
+            self.table.replay_classic(key.group_id, value, now_ms)
         else:
-            assert isinstance(value, GroupMetadata)
-            self.add_group(key.group_id, now_ms).restore(value)
+            assert value is None or not isinstance(value, CommittedOffset | GroupMetadata)
+            self.table.replay_consumer(key, value)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Apply a transaction's marker: its offsets count from now on, or never will."""
         self.offsets.end_transaction(producer_id, committed=committed)
-
-    def _replay_consumer(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
-        group = self.groups.get(key.group_id)
-        if not isinstance(group, MixedGroup):
-            if value is None:
-                return
-            group = self.groups[key.group_id] = MixedGroup(key.group_id, self._settings)
-        if isinstance(key, ConsumerGroupKey) and value is None:
-            del self.groups[key.group_id]
-        else:
-            group.replay(key, value)
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:
         """Apply one record as it stands in the log; false for records of other protocols, which are passed over.
@@ -250,9 +204,7 @@ class GroupShard:
         elif isinstance(decoded, GroupKey):
             self.replay(decoded, decode_group(value), now_ms=now_ms)
         elif isinstance(decoded, PartitionMetadataKey):
-            group = self.groups.get(decoded.group_id)
-            if isinstance(group, MixedGroup):
-                group.replay_partition_metadata()
+            self.table.replay_partition_metadata(decoded.group_id)
         else:
             self.replay(decoded, decode_value(decoded, value), now_ms=now_ms)
         return True
