@@ -196,6 +196,39 @@ def test_a_file_locked_at_the_start_is_named(tmp_path: Path, monkeypatch: pytest
         pass
 
 
+_TO_THE_PREVIOUS_LAYOUT = """
+CREATE TABLE previous (
+    path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
+    ephemeral INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO previous SELECT path, parent, data, version, ephemeral FROM node;
+DROP TABLE node;
+DROP TABLE last;
+ALTER TABLE previous RENAME TO node;
+CREATE INDEX child ON node (parent);
+PRAGMA user_version = 0;
+"""
+
+
+def leader_epoch(client: WireClient, topic: str) -> int:
+    message = {"topics": [{"topic_id": None, "name": topic}], "allow_auto_topic_creation": False}
+    answer = client.ask(ApiKey.METADATA, 12, {**message, "include_topic_authorized_operations": False})
+    epoch: int = answer["topics"][0]["partitions"][0]["leader_epoch"]
+    return epoch
+
+
+def test_leader_epochs_rise_on_from_a_file_of_the_previous_version(tmp_path: Path) -> None:
+    epochs = []
+    for _ in range(3):
+        with Broker(data=tmp_path) as broker, WireClient(broker.bootstrap) as client:
+            create(client, "t")
+            epochs.append(leader_epoch(client, "t"))
+            assert produce(client, "t", 0) == "none"
+        with closing(sqlite3.connect(tmp_path / "metadata.db")) as other:
+            other.executescript(_TO_THE_PREVIOUS_LAYOUT)
+    assert epochs == [0, 1, 2]
+
+
 @pytest.mark.parametrize("path", ["/cluster/id", "/brokers/topics/t", "/brokers/topics/t/partitions/0/state"])
 def test_a_node_that_cannot_be_read_is_named_at_the_start(tmp_path: Path, path: str) -> None:
     with Broker(data=tmp_path) as broker, WireClient(broker.bootstrap) as client:

@@ -218,7 +218,7 @@ def test_features_are_lowered_and_raised(broker: Broker) -> None:
     def level() -> int:
         answer = client.ask(ApiKey.API_VERSIONS, 3, {"client_software_name": "t", "client_software_version": "1"})
         levels = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
-        return levels.get("transaction.version", 0)
+        return int(levels.get("transaction.version", 0))
 
     def update(level: int, upgrade_type: int) -> Any:
         update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": upgrade_type}

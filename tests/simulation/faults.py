@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from headrace.coordinator.groups import migration
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.rebalance import Rebalance
 from headrace.coordinator.groups.consumer import classic_members, steps
 from headrace.coordinator.groups.consumer.state import ConsumerState
 from headrace.coordinator.groups.effects import TimerKind
-from headrace.coordinator.groups.shard import GroupShard
+from headrace.coordinator.groups.state import migration
+from headrace.coordinator.groups.state.shard import GroupShard
 from headrace.coordinator.runtime import shards
 from headrace.coordinator.runtime.timers import Timers
 from headrace.errors import KafkaError

@@ -15,15 +15,15 @@ from typing import Any, Final, NamedTuple
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.classic.group import ClassicGroup
-from headrace.coordinator.groups.classic.requests import Leaver
 from headrace.coordinator.groups.classic.states import GroupState
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.member import Partitions, TopicIdPartition
 from headrace.coordinator.groups.consumer.state import ConsumerGroupState
 from headrace.coordinator.groups.expressions import matching
-from headrace.coordinator.groups.offsets import GroupOffsets
-from headrace.coordinator.groups.records import CommittedOffset, OffsetKey
+from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
+from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
+from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.groups.state.offsets import GroupOffsets
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.classic_client import ClassicClient
 from tests.simulation.clients import REBALANCE_S, SESSION_S, Client, TopicPartition

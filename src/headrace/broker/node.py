@@ -20,6 +20,7 @@ from headrace.broker.apis.metadata import MetadataApis
 from headrace.broker.apis.partition_offsets import PartitionOffsetsApi
 from headrace.broker.apis.placement import PlacementApis
 from headrace.broker.apis.produce import ProduceApi
+from headrace.broker.apis.produce_transactions import TransactionVerification
 from headrace.broker.apis.producers import ProducersApi
 from headrace.broker.apis.topics import TopicApis
 from headrace.broker.commands import Commands
@@ -282,7 +283,8 @@ class Node:
             ConfigApis(self.cache, self.topic_admin, config),
         ):
             self._dispatcher.add_routes(apis.routes())
-        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory)
+        transactions = TransactionVerification(self.replicas, self.cache.topic_name, self.transactions, config)
+        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory, transactions)
         self._dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         self._dispatcher.add_routes(self.groups.routes())
         self._dispatcher.add_routes(self.transactions.routes())

@@ -1,10 +1,10 @@
 """Gather what `headrace groups` shows, over the wire and from the broker's HTTP side."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace import clock
 from headrace.cli import group_calls
 from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets
 from headrace.cli.group_calls import GroupEntry, Place
@@ -176,7 +176,7 @@ def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport], r
     bounds = group_calls.bounds(cluster, places)
     positions = _positions(committed, owners.keys(), bounds, reset)
     times = group_calls.record_times(cluster, _unread(positions, bounds))
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     reports = []
     for place in sorted(places):
         position = positions.get(place)
@@ -234,7 +234,7 @@ def _partitions_seen(seen: Mapping[str, Any], members: Sequence[MemberReport]) -
 
 
 def _rebalances(side: HttpSide, group: str, count: int) -> list[dict[str, Any]]:
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     found = side.get("/groups/timeline", group=group, **{"from": now_ms - 7 * DAY_MS}, to=now_ms, limit=2000)
     return list(found["rebalances"][-count:]) if found and count else []
 
@@ -264,7 +264,7 @@ def fares(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[s
         positions = _positions(committed[entry.name], assigned.get(entry.name, ()), bounds, reset)
         lags = [max(bounds[place].latest - offset, 0) for place, offset in positions.items() if place in bounds]
         times = group_calls.record_times(cluster, _unread(positions, bounds))
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         oldest = min(times.values(), default=None)
         age = 0.0 if lags and not any(lags) else None if oldest is None else max(now_ms - oldest, 0) / 1000
         members = described.get(entry.name)

@@ -1,13 +1,13 @@
 """`headrace groups`: list, describe, reset and delete consumer groups, and see what happened to them."""
 
 import sys
-import time
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace import clock
 from headrace.cli import output
 from headrace.cli.failures import CommandError, usage_error
 from headrace.cli.help_pages import Command, Group, examples
@@ -184,7 +184,7 @@ def timeline(
 
     A Headrace broker keeps this for a week and shows it on its HTTP side; Apache Kafka has nothing like it.
     """
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     try:
         since_ms = parse_moment(since, now_ms)
     except ValueError as error:

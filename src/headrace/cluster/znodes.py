@@ -72,6 +72,7 @@ def desanitize(name: str) -> str:
     return "" if name == CLUSTER_DEFAULT else unquote(name)
 
 
+_FROM_JSON: Final = json.JSONDecoder().decode
 _TO_JSON: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -80,7 +81,7 @@ def _encode(value: Mapping[str, object]) -> bytes:
 
 
 def _decode(data: bytes) -> Any:
-    return json.loads(data) if data else {}
+    return _FROM_JSON(data.decode()) if data else {}
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

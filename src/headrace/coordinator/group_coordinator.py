@@ -11,15 +11,19 @@ from typing import Final, TypeAlias
 
 from headrace.clock import SYSTEM, Clock
 from headrace.coordinator.groups.classic.group import ClassicGroup
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
 from headrace.coordinator.groups.effects import Downgraded, Note
 from headrace.coordinator.groups.group import Group, OffsetToCommit
-from headrace.coordinator.groups.offsets import GroupOffsets
-from headrace.coordinator.groups.records import OffsetKey
+from headrace.coordinator.groups.records.offsets import OffsetKey
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.coordinator.groups.shard import GroupShard
+from headrace.coordinator.groups.state.offsets import GroupOffsets
+from headrace.coordinator.groups.state.shard import GroupShard
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.coordinator.offset_expiry import OffsetExpiry
 from headrace.coordinator.rebalance_log import RebalanceLog

@@ -10,8 +10,9 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.appends import ALL_REPLICAS
 from headrace.replication.group_commit import GroupCommit
-from headrace.replication.partition import ALL_REPLICAS, Partition
+from headrace.replication.partition import Partition
 from headrace.replication.slow_disk import SlowDisk
 
 Outcome: TypeAlias = KafkaError | None

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from time import thread_time_ns
 from types import CoroutineType
 from typing import Final
 
@@ -18,10 +17,10 @@ from headrace.server.frames import SIZE_BYTES, InvalidRequestError, Parts, frame
 from headrace.server.loop.busy_poll import SMALL_READ, BusyPoll
 from headrace.server.loop.hang_ups import HangUps
 from headrace.server.loop.loop_watch import HOLD_NS, LoopWatch
-from headrace.server.loop.turns import HEAVY_CPU_NS, HEAVY_NS, LONG_NS, SLICE_NS, TimedSteps, Turns
+from headrace.server.loop.turns import LONG_NS, SLICE_NS, Pace, TimedSteps, Turns
 from headrace.server.receiving import Receiver
 from headrace.server.request_memory import HOLD_SECONDS, RequestMemory
-from headrace.server.sending import Sender
+from headrace.server.sending import Sender, UnsentAnswers
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,6 @@ class Connection:
     """Drives one non-blocking socket with the loop's reader and writer callbacks."""
 
     __slots__ = (
-        "_began_cpu_ns",
         "_busy_poll",
         "_clock",
         "_dispatch",
@@ -41,10 +39,10 @@ class Connection:
         "_hang_ups",
         "_in_hand",
         "_is_watched",
-        "_long_turns",
         "_loop",
         "_max_frame",
         "_on_closed",
+        "_pace",
         "_pending",
         "_receiver",
         "_sender",
@@ -70,6 +68,7 @@ class Connection:
         turns: Turns,
         watch: LoopWatch,
         hang_ups: HangUps,
+        unsent: UnsentAnswers,
         max_frame: int,
         on_closed: Callable[["Connection"], None],
     ) -> None:
@@ -82,7 +81,9 @@ class Connection:
         self._fd = sock.fileno()
         self._loop = loop
         self._receiver = Receiver(sock, loop, memory, self._on_readable)
-        self._sender = Sender(sock, loop, on_writable=self._on_writable, on_sent=self._on_sent, on_broken=self.close)
+        self._sender = Sender(
+            sock, loop, unsent, on_writable=self._on_writable, on_sent=self._on_sent, on_broken=self.close
+        )
         self._dispatch = dispatch
         self._busy_poll = busy_poll
         self._turns = turns
@@ -92,8 +93,7 @@ class Connection:
         self._max_frame = max_frame
         self._on_closed = on_closed
         self._waits_for_turn = False
-        self._long_turns = 0
-        self._began_cpu_ns = 0
+        self._pace = Pace(turns)
         self._is_watched = False
         self._pending: asyncio.Future[Parts] | None = None
         self._in_hand = (0, 0, 0)
@@ -114,8 +114,7 @@ class Connection:
             # The client has more to ask but does not take its answers.
             self._receiver.pause()
             return
-        turns = self._turns
-        if turns.is_contended and turns.must_wait(is_heavy=self._long_turns > 1):
+        if self._turns.is_contended and self._pace.must_wait():
             self._wait_for_turn()
         else:
             self._read()
@@ -145,8 +144,8 @@ class Connection:
 
         Returns the time afterwards by the clock of turns, or 0 where no frame was complete or the connection has ended.
         """
-        if self._long_turns:
-            self._began_cpu_ns = thread_time_ns()
+        if self._pace.long_turns:
+            self._pace.begin()
         view, end = self._receiver.view, self._receiver.end
         position = taken = 0
         needed = SIZE_BYTES
@@ -194,9 +193,9 @@ class Connection:
         now_ns = self._clock()
         took_ns = now_ns - began_ns
         if took_ns >= LONG_NS:
-            self._was_long(took_ns)
-        if took_ns < HEAVY_NS and self._pending is None:
-            self._long_turns = 0
+            self._pace.took(took_ns)
+        if self._pending is None:
+            self._pace.ended(took_ns)
         if self._pending is not None:
             self._receiver.pause()
         elif not self._sender.out and self._receiver.has_frame:
@@ -222,13 +221,8 @@ class Connection:
         if self.left_at is not None:
             self._give_up()
 
-    def _was_long(self, ns: int) -> None:
-        if ns >= HEAVY_NS and (not self._long_turns or thread_time_ns() - self._began_cpu_ns >= HEAVY_CPU_NS):
-            self._long_turns += 1
-        self._turns.spent(ns)
-
     def _step_took(self, ns: int) -> None:
-        self._was_long(ns)
+        self._pace.took(ns)
         if ns >= HOLD_NS:
             self._watch.held_by(self.client, self._in_hand, 1, ns)
 
@@ -245,6 +239,7 @@ class Connection:
 
     def _on_answer(self, answer: "asyncio.Future[Parts]") -> None:
         self._pending = None
+        self._pace.is_fresh = False
         if answer.cancelled():
             return
         error = answer.exception()
@@ -266,8 +261,7 @@ class Connection:
         if self._is_busy():
             return
         if self._receiver.has_frame:
-            turns = self._turns
-            if turns.is_contended and turns.must_wait(is_heavy=self._long_turns > 1):
+            if self._pace.must_wait():
                 self._wait_for_turn()
                 return
             self._take_frames(self._clock())
@@ -278,11 +272,10 @@ class Connection:
     def _wait_for_turn(self) -> None:
         self._waits_for_turn = True
         self._receiver.pause()
-        self._turns.add(self, is_heavy=self._long_turns > 1)
+        self._turns.add(self, self._pace.kind())
 
     def _on_writable(self) -> None:
-        turns = self._turns
-        if turns.is_contended and turns.must_wait(is_heavy=self._long_turns > 1):
+        if self._turns.is_contended and self._pace.must_wait():
             self._sender.stop_writing()
             self._wait_for_turn()
         else:
@@ -294,12 +287,12 @@ class Connection:
 
     def _send_more(self) -> None:
         began_ns = self._clock()
-        self._began_cpu_ns = thread_time_ns()
+        self._pace.begin()
         self.last_active_at = self._loop.time()
         self._sender.flush()
         took_ns = self._clock() - began_ns
         if took_ns >= LONG_NS:
-            self._was_long(took_ns)
+            self._pace.took(took_ns)
         self._go_on()
 
     def take_turn(self) -> None:

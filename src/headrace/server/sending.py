@@ -19,7 +19,36 @@ from headrace.storage.files.log_file import FileSlice
 MAX_BUFFERS_PER_SEND: Final = 64
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """Bytes of answers in memory (file regions are not) that are collected before they are sent."""
+MAX_ALL_UNSENT: Final = 128 * 1024 * 1024
+"""Bytes of answers in memory, over all connections, that clients have not taken."""
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
+
+
+class UnsentAnswers:
+    """Bytes of answers that wait for their clients. Where they are too many, the connection with the most ends."""
+
+    __slots__ = ("_limit", "_sizes", "total")
+
+    def __init__(self, limit: int = MAX_ALL_UNSENT) -> None:
+        self._limit = limit
+        self._sizes: dict[Sender, int] = {}
+        self.total = 0
+
+    def keep(self, sender: "Sender", size: int) -> None:
+        """Note that answers of `size` bytes wait for the client of `sender`."""
+        self.total += size - self._sizes.get(sender, 0)
+        self._sizes[sender] = size
+        while self.total > self._limit:
+            worst = max(self._sizes, key=self._sizes.__getitem__)
+            worst.give_up(
+                f"it does not take its answers: {self._sizes[worst]} bytes of {self.total >> 20} MiB that wait for all"
+                f" clients; {self._limit >> 20} MiB are allowed"
+            )
+            self.forget(worst)
+
+    def forget(self, sender: "Sender") -> None:
+        """Nothing waits for the client of `sender` any more."""
+        self.total -= self._sizes.pop(sender, 0)
 
 
 class Sender:
@@ -30,7 +59,9 @@ class Sender:
     """
 
     __slots__ = (
+        "_all_unsent",
         "_fd",
+        "_is_kept",
         "_is_writing",
         "_loop",
         "_on_broken",
@@ -46,6 +77,7 @@ class Sender:
         self,
         sock: socket.socket,
         loop: asyncio.AbstractEventLoop,
+        all_unsent: UnsentAnswers,
         *,
         on_writable: Callable[[], None],
         on_sent: Callable[[], None],
@@ -55,6 +87,7 @@ class Sender:
         """What the client has not taken yet."""
         self.unsent = 0
         """Bytes of it that are in memory."""
+        self._all_unsent = all_unsent
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
@@ -62,6 +95,7 @@ class Sender:
         self._on_sent = on_sent
         self._on_broken = on_broken
         self._is_writing = False
+        self._is_kept = False
         self._waits_for_disk = False
 
     @property
@@ -97,11 +131,23 @@ class Sender:
             if not self._is_writing:
                 self._is_writing = True
                 self._loop.add_writer(self._fd, self._on_writable)
+            self._keep_for_client()
             return
         except OSError as error:
             self._on_broken(f"its records cannot be read: {error.strerror}" if error.errno == errno.EIO else None)
             return
         self.stop_writing()
+        if self._is_kept:
+            self._is_kept = False
+            self._all_unsent.forget(self)
+
+    def _keep_for_client(self) -> None:
+        self._is_kept = True
+        self._all_unsent.keep(self, self.unsent)
+
+    def give_up(self, reason: str) -> None:
+        """End the connection, whose client does not take its answers."""
+        self._on_broken(reason)
 
     def stop_writing(self) -> None:
         """Watch for room in the socket no longer."""
@@ -136,10 +182,12 @@ class Sender:
         """Send nothing more."""
         self.stop_writing()
         self.out.clear()
+        self._all_unsent.forget(self)
 
     def _wait_for_disk(self, chunk: FileSlice) -> None:
         self._waits_for_disk = True
         self.stop_writing()
+        self._keep_for_client()
         read = self._loop.run_in_executor(None, cold_reads.bring_in, chunk)
         read.add_done_callback(self._on_read)
 

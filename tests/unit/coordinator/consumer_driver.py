@@ -4,18 +4,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions, TopicIdPartition
-from headrace.coordinator.groups.consumer.records import (
+from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
+from headrace.coordinator.groups.consumer.state import ConsumerGroupState
+from headrace.coordinator.groups.effects import Timer, TimerKind
+from headrace.coordinator.groups.records.consumer import (
     ConsumerKey,
     ConsumerValue,
+    Partitions,
+    TopicIdPartition,
     decode_consumer_key,
     decode_value,
     encode_key,
     encode_value,
 )
-from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
-from headrace.coordinator.groups.consumer.state import ConsumerGroupState
-from headrace.coordinator.groups.effects import Timer, TimerKind
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.runtime.results import CancelTimer, Result, ScheduleTimer
 from headrace.errors import ErrorCode, KafkaError

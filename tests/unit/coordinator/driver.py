@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 from headrace.coordinator.groups.classic.group import ClassicGroup
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.effects import (
     Effect,
     Happening,
@@ -16,7 +15,12 @@ from headrace.coordinator.groups.effects import (
     SyncResult,
     Timer,
 )
-from headrace.coordinator.groups.records import GroupMetadata
+from headrace.coordinator.groups.records.classic import GroupMetadata
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.coordinator.runtime.results import CancelTimer, Complete, ScheduleTimer, Write
 from headrace.errors import ErrorCode, KafkaError
 

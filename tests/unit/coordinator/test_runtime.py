@@ -13,9 +13,15 @@ import pytest
 
 from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.effects import Happening, Note
-from headrace.coordinator.groups.records import CommittedOffset, GroupKey, GroupMetadata, OffsetKey, encode
+from headrace.coordinator.groups.records.classic import GroupKey, GroupMetadata
+from headrace.coordinator.groups.records.codec import encode
+from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header

@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.partition import ALL_REPLICAS, Partition
+from headrace.replication.appends import ALL_REPLICAS
+from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dirs import LogDirs

@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
-from headrace.coordinator.groups.consumer.member import ConsumerMember, Partitions, TopicIdPartition
+from headrace.coordinator.groups.consumer.member import ConsumerMember
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat
 from headrace.coordinator.groups.consumer.state import ConsumerState
+from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, RequestContext

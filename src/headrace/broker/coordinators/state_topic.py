@@ -56,7 +56,7 @@ class PartitionMarkers:
         self,
         partition: TopicPartition,
         markers: WriteMarkers,
-        coordinator_epoch: int,  # noqa: ARG002
+        coordinator_epoch: int,
     ) -> asyncio.Future[KafkaError | None] | None:
         """Append the marker; a future where it takes time to be committed. Raises KafkaError."""
         try:
@@ -66,8 +66,14 @@ class PartitionMarkers:
                 raise KafkaError(ErrorCode.not_leader_or_follower, str(error)) from error
             raise
         producer_id, epoch = markers.producer
-        found.end_transaction(producer_id, epoch, commit=markers.commit, now_ms=now_ms())
-        end_offset = found.log_end_offset
+        end_offset = found.append_marker(
+            producer_id,
+            epoch,
+            commit=markers.commit,
+            coordinator_epoch=coordinator_epoch,
+            now_ms=now_ms(),
+            transaction_version=markers.client_version,
+        )
         if partition.topic == GROUP_OFFSETS:
             self._on_offsets(partition.partition, producer_id, markers.commit)
         if found.high_watermark >= end_offset:

@@ -151,7 +151,13 @@ class Transactions:
             more_producer_ids=self._producer_ids.refill,
         )
         offsets = TransactionalOffsetsApi(
-            self._groups, self.verify, self._replicas, self._purgatory, self._partition_count, self._offsets_partition
+            self._groups,
+            self,
+            self._replicas,
+            self._purgatory,
+            self._partition_count,
+            self._offsets_partition,
+            lambda: config.transaction_partition_verification_enable,
         )
         for family in (producers, TransactionAdminApis(coordinator, markers), offsets):
             self._handlers.update(family.routes())

@@ -40,9 +40,12 @@ T = TypeVar("T")
 
 _NEXT_LOCK_WAIT_S: Final = 0.1
 """For requests that come, or waited their turn, while the lock has just outlasted a whole LOCK_WAIT_S."""
+_PATHS_AT_ONCE: Final = 500
+"""SQLite may be built to allow no more than 999 values in a statement."""
 _STAT: Final = "version, czxid, mzxid, ctime_ms, ephemeral"
 """The columns of a Stat."""
-_NODE: Final = f"SELECT data, {_STAT} FROM node WHERE path = ?"
+_READ: Final = f"SELECT data, {_STAT} FROM node WHERE path = ?"
+_READ_STAT: Final = f"SELECT {_STAT} FROM node WHERE path = ?"
 
 
 class EmbeddedStore:
@@ -74,15 +77,22 @@ class EmbeddedStore:
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         def read() -> list[Node | None]:
-            rows = (self._database.execute(_NODE, (path,)).fetchone() for path in paths)
-            return [None if row is None else Node(row[0], Stat._make(row[1:])) for row in rows]
+            found: dict[str, Node] = {}
+            for start in range(0, len(paths), _PATHS_AT_ONCE):
+                some = paths[start : start + _PATHS_AT_ONCE]
+                asked = ",".join("?" * len(some))
+                for path, data, *stat in self._database.execute(
+                    f"SELECT path, data, {_STAT} FROM node WHERE path IN ({asked})", some
+                ):
+                    found[path] = Node(data, Stat(*stat))
+            return [found.get(path) for path in paths]
 
         async with self._lock:
             return await self._run(read)
 
     async def exists(self, path: str) -> Stat | None:
         def read() -> Stat | None:
-            row = self._database.execute(f"SELECT {_STAT} FROM node WHERE path = ?", (path,)).fetchone()
+            row = self._database.execute(_READ_STAT, (path,)).fetchone()
             return None if row is None else Stat._make(row)
 
         async with self._lock:
@@ -205,18 +215,18 @@ class EmbeddedStore:
         if isinstance(operation, Create):
             return self._create(operation, zxid)
         path = operation.path
-        row = self._database.execute(f"SELECT {_STAT} FROM node WHERE path = ?", (path,)).fetchone()
+        row = self._database.execute(_READ_STAT, (path,)).fetchone()
         if row is None:
             raise NoNodeError(path)
-        stat = Stat._make(row)
-        if operation.version not in (ANY_VERSION, stat.version):
+        version, czxid, _, ctime_ms, owner = row
+        if operation.version not in (ANY_VERSION, version):
             raise BadVersionError(path)
         if isinstance(operation, Set):
             self._database.execute(
-                "UPDATE node SET data = ?, version = version + 1, mzxid = ? WHERE path = ?",
-                (operation.data, zxid, path),
+                "UPDATE node SET data = ?, version = ?, mzxid = ? WHERE path = ?",
+                (operation.data, version + 1, zxid, path),
             )
-            return Done(path, stat._replace(version=stat.version + 1, mzxid=zxid))
+            return Done(path, Stat(version + 1, czxid, zxid, ctime_ms, owner))
         if isinstance(operation, Delete):
             if self._database.execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
                 raise NotEmptyError(path)
@@ -244,7 +254,7 @@ class EmbeddedStore:
         return Done(path)
 
     def _node(self, path: str) -> Node:
-        row = self._database.execute(_NODE, (path,)).fetchone()
+        row = self._database.execute(_READ, (path,)).fetchone()
         if row is None:
             raise NoNodeError(path)
         return Node(row[0], Stat._make(row[1:]))

@@ -71,6 +71,7 @@ class Happening(StrEnum):
     FENCED = "was fenced"
     LEFT = "left"
     TIMED_OUT = "timed out and was removed"
+    NOT_REJOINED = "did not rejoin in time and was removed"
     BECAME_LEADER = "became the leader"
     ASSIGNED = "sent the assignment"
     REBALANCING = "is preparing to rebalance"

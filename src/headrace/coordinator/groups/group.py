@@ -5,9 +5,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.effects import Effect, Timer
-from headrace.coordinator.groups.records import CommittedOffset, WrittenRecords
+from headrace.coordinator.groups.records.codec import WrittenRecords
+from headrace.coordinator.groups.records.offsets import CommittedOffset
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.coordinator.runtime.results import Result
 from headrace.errors import ErrorCode
 

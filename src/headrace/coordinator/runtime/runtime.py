@@ -5,7 +5,6 @@ Every operation is decide -> append -> replay -> effects -> answer. Nothing here
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -111,9 +110,7 @@ class Runtime(Generic[S]):
 
     def act(self, shard: LedShard[S], name: str, effects: Iterable[object]) -> None:
         """Carry out effects, each with what follows from it before the next."""
-        to_do = deque(effects)
-        while to_do:
-            effect = to_do.popleft()
+        for effect in effects:
             if isinstance(effect, ScheduleTimer):
                 self._schedule(name, effect)
             elif isinstance(effect, CancelTimer):
@@ -121,9 +118,9 @@ class Runtime(Generic[S]):
             elif isinstance(effect, Complete):
                 _answer(effect.reply_to, effect.result)
             elif isinstance(effect, Write):
-                to_do.extendleft(reversed(self._write(shard, name, effect)))
+                self.act(shard, name, self._write(shard, name, effect))
             elif isinstance(effect, Then):
-                to_do.extendleft(reversed(effect.follow(self._clock.wall_ms())))
+                self.act(shard, name, effect.follow(self._clock.wall_ms()))
             else:
                 self._perform(shard, name, effect)
 

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from headrace.coordinator.groups.group import Group, Reads
-from headrace.coordinator.groups.offsets import GroupOffsets
-from headrace.coordinator.groups.records import CommittedOffset
+from headrace.coordinator.groups.records.offsets import CommittedOffset
+from headrace.coordinator.groups.state.offsets import GroupOffsets
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
 from headrace.monitoring.groups.progress import GroupProgress, TopicProgress

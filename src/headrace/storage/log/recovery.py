@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from headrace.errors import KafkaError
-from headrace.storage.files.atomic_file import sync_directory
+from headrace.storage.files.atomic_file import UnusableFileError, copy_file, sync_directory
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
@@ -177,10 +178,8 @@ def _mend(segment: Segment, config: LogConfig, limit: int) -> None:
 
 
 def _copy_aside(segment: Segment) -> Path:
-    from shutil import copyfile  # imported late, as it brings much with it
-
     copy = _name_aside(segment)
-    copyfile(segment.path, copy)
+    copy_file(segment.path, copy)
     return copy
 
 
@@ -217,7 +216,10 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
             base_offset = offset_of(entry.name)
             suffix = suffix_of(entry.name)
             if base_offset is not None and suffix in SEGMENT_SUFFIXES:
-                sizes.setdefault(base_offset, {})[suffix] = entry.stat().st_size
+                status = entry.stat()
+                if not S_ISREG(status.st_mode):
+                    raise UnusableFileError(Path(entry.path), "is not a regular file")
+                sizes.setdefault(base_offset, {})[suffix] = status.st_size
     segments, damaged_ones = [], set()
     for base_offset, found in sorted(sizes.items()):
         if LOG_SUFFIX not in found:

@@ -10,8 +10,8 @@ import pytest
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.states import GroupState
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.member import MemberState
-from headrace.coordinator.groups.consumer_protocol import decode_assignment, encode_assignment
+from headrace.coordinator.groups.records.consumer import MemberState
+from headrace.coordinator.groups.records.embedded import decode_assignment, encode_assignment
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.classic_client import subscription
 from tests.unit.coordinator.memory_log import MemoryLog

@@ -2,16 +2,15 @@
 
 import pytest
 
-from headrace.coordinator.groups.records import (
-    CommittedOffset,
+from headrace.coordinator.groups.records.classic import (
     GroupKey,
     GroupMetadata,
     MemberMetadata,
-    OffsetKey,
-    WrittenRecords,
 )
+from headrace.coordinator.groups.records.codec import WrittenRecords
+from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.coordinator.groups.shard import GroupShard
+from headrace.coordinator.groups.state.shard import GroupShard
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.driver import subscription
 from tests.unit.coordinator.fake_topics import FakeTopics

@@ -11,13 +11,13 @@ import pytest
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.classic.membership import ClassicMember
 from headrace.coordinator.groups.classic.rebalance import Rebalance
-from headrace.coordinator.groups.classic.requests import Leaver
 from headrace.coordinator.groups.classic.views import reads_of
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat
-from headrace.coordinator.groups.consumer_protocol import encode_assignment
 from headrace.coordinator.groups.effects import Happening, Note
-from headrace.coordinator.groups.records import CommittedOffset
+from headrace.coordinator.groups.records.embedded import encode_assignment
+from headrace.coordinator.groups.records.offsets import CommittedOffset
+from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up

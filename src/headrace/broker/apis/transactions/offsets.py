@@ -2,20 +2,21 @@
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cluster.topic_names import GROUP_OFFSETS
 from headrace.coordinator.groups.group import OffsetToCommit
-from headrace.coordinator.groups.records import NO_LEADER_EPOCH, CommittedOffset
+from headrace.coordinator.groups.records.offsets import NO_LEADER_EPOCH, CommittedOffset
 from headrace.coordinator.transactions.states import ProducerIdentity
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.verification import UNVERIFIED, TransactionVerifier, VerificationGuard
 from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Steps, finish
-from headrace.types import Request, TopicPartition
+from headrace.types import Request
 from headrace.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -38,38 +39,27 @@ _LATER: Final = frozenset(
 )
 
 
-class Verify(Protocol):
-    """The coordinator of transactions, as partitions see it."""
-
-    def __call__(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: "list[TopicPartition]",
-        *,
-        adds: bool,
-    ) -> Mapping[TopicPartition, ErrorCode] | Awaitable[Mapping[TopicPartition, ErrorCode]]: ...
-
-
 class TransactionalOffsetsApi:
     """Commits offsets within transactions."""
 
     def __init__(
         self,
         groups: "Groups",
-        verify: Verify,
+        verifier: TransactionVerifier,
         replicas: ReplicaManager,
         purgatory: Purgatory,
         partition_count: Callable[[str], int],
         offsets_partition: Callable[[str], int],
+        is_verified: Callable[[], bool],
     ) -> None:
+        """`is_verified`: the setting transaction.partition.verification.enable, which concerns version 1."""
         self._groups = groups
-        self._verify = verify
+        self._verifier = verifier
         self._replicas = replicas
         self._purgatory = purgatory
         self._partition_count = partition_count
         self._offsets_partition = offsets_partition
+        self._is_verified = is_verified
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {ApiKey.TXN_OFFSET_COMMIT: self.commit}
@@ -130,7 +120,7 @@ class TransactionalOffsetsApi:
             partition = self._replicas.get(GROUP_OFFSETS, index)
         except KafkaError as error:
             raise KafkaError(ErrorCode.not_coordinator, str(error)) from error
-        await self._verify_first(context, request, partition)
+        guard = await self._verify_first(context, request, partition)
         has_members = context.api_version >= _MEMBERS_SINCE
         codes = self._groups.coordinator.commit_transactional(
             request.group_id,
@@ -139,7 +129,7 @@ class TransactionalOffsetsApi:
             request.generation_id if has_members else -1,
             offsets,
             producer=ProducerIdentity(request.producer_id, request.producer_epoch),
-            append=partition.append_own,
+            append=lambda batch, now_ms: partition.append_own(batch, now_ms, guard),
         )
         end_offset = partition.log_end_offset
         if partition.high_watermark < end_offset:
@@ -148,11 +138,20 @@ class TransactionalOffsetsApi:
                 raise KafkaError(ErrorCode.coordinator_not_available, str(failure)) from failure
         return codes
 
-    async def _verify_first(self, context: RequestContext, request: Request, partition: Partition) -> None:
+    async def _verify_first(
+        self, context: RequestContext, request: Request, partition: Partition
+    ) -> VerificationGuard | None:
         """Ask the coordinator of transactions, unless the transaction is open in the partition. Raises KafkaError."""
         adds = context.api_version >= _ADDS_SINCE
+        guard = partition.start_verification(
+            request.producer_id, request.producer_epoch, adds=adds, now_ms=time.time_ns() // 1_000_000
+        )
+        if guard is None:
+            return None
+        if not adds and not self._is_verified():
+            return UNVERIFIED
         where = partition.topic_partition
-        verified = self._verify(
+        verified = self._verifier.verify(
             request.transactional_id, request.producer_id, request.producer_epoch, [where], adds=adds
         )
         codes = await verified if inspect.isawaitable(verified) else verified
@@ -161,6 +160,7 @@ class TransactionalOffsetsApi:
             raise KafkaError(ErrorCode.coordinator_not_available)
         if code is not ErrorCode.none:
             raise KafkaError(code)
+        return guard
 
 
 def _known(code: ErrorCode, context: RequestContext) -> ErrorCode:

@@ -12,9 +12,8 @@ their place by instance id: a new join takes over the place and the assignment, 
 from collections.abc import Mapping, Sequence
 
 from headrace.coordinator.groups.classic.joining import Joining
-from headrace.coordinator.groups.classic.membership import ClassicMember, Membership, Protocols
+from headrace.coordinator.groups.classic.membership import ClassicMember, Membership
 from headrace.coordinator.groups.classic.rebalance import Rebalance
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.classic.states import GroupState
 from headrace.coordinator.groups.classic.views import reads_of, views_of
 from headrace.coordinator.groups.effects import (
@@ -26,8 +25,21 @@ from headrace.coordinator.groups.effects import (
     Timer,
     TimerKind,
 )
-from headrace.coordinator.groups.group import GroupType, MemberView, OffsetToCommit, Reads
-from headrace.coordinator.groups.records import NO_TIMESTAMP, GroupKey, GroupMetadata, WrittenRecords
+from headrace.coordinator.groups.group import (
+    GroupType,
+    MemberView,
+    OffsetToCommit,
+    Reads,
+)
+from headrace.coordinator.groups.records.classic import GroupKey, GroupMetadata
+from headrace.coordinator.groups.records.codec import WrittenRecords
+from headrace.coordinator.groups.records.offsets import NO_TIMESTAMP
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Protocols,
+    Sync,
+)
 from headrace.coordinator.runtime.results import CancelTimer, Complete, Result
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wording import count

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.coordinator.groups.classic.membership import ClassicMember, Protocols
+from headrace.coordinator.groups.classic.membership import ClassicMember
 from headrace.coordinator.groups.classic.rebalance import Rebalance
-from headrace.coordinator.groups.classic.requests import Join
 from headrace.coordinator.groups.classic.states import GroupState
-from headrace.coordinator.groups.consumer_protocol import decode_assignment, decode_subscription, subscribed_topics
 from headrace.coordinator.groups.effects import (
     UNKNOWN_MEMBER_ID,
     Effect,
@@ -18,7 +16,13 @@ from headrace.coordinator.groups.effects import (
     Timer,
     TimerKind,
 )
-from headrace.coordinator.groups.records import GroupKey
+from headrace.coordinator.groups.records.classic import GroupKey
+from headrace.coordinator.groups.records.embedded import (
+    decode_assignment,
+    decode_subscription,
+    subscribed_topics,
+)
+from headrace.coordinator.groups.requests import Join, Protocols
 from headrace.coordinator.runtime.results import CancelTimer, Complete, ScheduleTimer, Write
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wording import count

@@ -10,9 +10,21 @@ from functools import lru_cache, partial
 
 from headrace.coordinator.groups.classic.membership import ClassicMember, Membership
 from headrace.coordinator.groups.classic.states import VALID_PREVIOUS, GroupState
-from headrace.coordinator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-from headrace.coordinator.groups.effects import Effect, Happening, JoinResult, Note, SyncResult, Timer, TimerKind
-from headrace.coordinator.groups.records import GroupKey, GroupMetadata, MemberMetadata
+from headrace.coordinator.groups.effects import (
+    Effect,
+    Happening,
+    JoinResult,
+    Note,
+    SyncResult,
+    Timer,
+    TimerKind,
+)
+from headrace.coordinator.groups.records.classic import (
+    GroupKey,
+    GroupMetadata,
+    MemberMetadata,
+)
+from headrace.coordinator.groups.records.embedded import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.coordinator.runtime.results import CancelTimer, Complete, ScheduleTimer, Write
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wording import count
@@ -189,7 +201,7 @@ class Rebalance:
         for member in list(self.membership.members.values()):
             if member.awaiting_join is None and member.instance_id is None:
                 self.drop(out, member, ErrorCode.unknown_member_id)
-                self.note(out, Happening.TIMED_OUT, member, "it did not rejoin within the rebalance timeout")
+                self.note(out, Happening.NOT_REJOINED, member, "it did not rejoin within the rebalance timeout")
         former_leader = self.membership.leader_id
         if not self.membership.elect_joined_leader() and self.membership.members:
             if not self._is_stalled:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from headrace.coordinator.groups.classic.rebalance import Rebalance
 from headrace.coordinator.groups.classic.states import GroupState
-from headrace.coordinator.groups.consumer_protocol import decode_assignment
 from headrace.coordinator.groups.group import MemberView, Reads
+from headrace.coordinator.groups.records.embedded import decode_assignment
 
 
 def reads_of(group: Rebalance) -> Reads:

@@ -10,24 +10,30 @@ member of the consumer protocol goes, what is left becomes a group of the classi
 from dataclasses import replace
 from typing import Final
 
-from headrace.coordinator.groups.classic.requests import Join, Sync
 from headrace.coordinator.groups.consumer.downgrade import Downgrade, with_names
-from headrace.coordinator.groups.consumer.member import (
+from headrace.coordinator.groups.consumer.member import ConsumerMember
+from headrace.coordinator.groups.consumer.state import NO_PARTITIONS, ConsumerState
+from headrace.coordinator.groups.consumer.steps import Steps
+from headrace.coordinator.groups.effects import (
+    UNKNOWN_MEMBER_ID,
+    JoinResult,
+    SyncResult,
+    Timer,
+    TimerKind,
+)
+from headrace.coordinator.groups.records.consumer import (
     ClassicMemberMetadata,
-    ConsumerMember,
     MemberState,
     Partitions,
     TopicIdPartition,
 )
-from headrace.coordinator.groups.consumer.state import NO_PARTITIONS, ConsumerState
-from headrace.coordinator.groups.consumer.steps import Steps
-from headrace.coordinator.groups.consumer_protocol import (
+from headrace.coordinator.groups.records.embedded import (
     CONSUMER_PROTOCOL_TYPE,
     Subscription,
     decode_subscription,
     encode_assignment,
 )
-from headrace.coordinator.groups.effects import UNKNOWN_MEMBER_ID, JoinResult, SyncResult, Timer, TimerKind
+from headrace.coordinator.groups.requests import Join, Sync
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.coordinator.runtime.results import CancelTimer, Complete, Result, ScheduleTimer
 from headrace.errors import ErrorCode, KafkaError

@@ -5,11 +5,20 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headrace.coordinator.groups.consumer.draft import member_tombstones, no_more_timers
-from headrace.coordinator.groups.consumer.member import ConsumerMember, TopicIdPartition
+from headrace.coordinator.groups.consumer.member import ConsumerMember
 from headrace.coordinator.groups.consumer.state import NO_PARTITIONS, ConsumerState
-from headrace.coordinator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, encode_assignment
-from headrace.coordinator.groups.effects import Downgraded, Timer, TimerKind
-from headrace.coordinator.groups.records import GroupKey, GroupMetadata, MemberMetadata
+from headrace.coordinator.groups.effects import (
+    Downgraded,
+    Timer,
+    TimerKind,
+)
+from headrace.coordinator.groups.records.classic import (
+    GroupKey,
+    GroupMetadata,
+    MemberMetadata,
+)
+from headrace.coordinator.groups.records.consumer import TopicIdPartition
+from headrace.coordinator.groups.records.embedded import CONSUMER_PROTOCOL_TYPE, encode_assignment
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.coordinator.runtime.results import CancelTimer, Result
 

@@ -4,15 +4,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.coordinator.groups.consumer.member import ConsumerMember
-from headrace.coordinator.groups.consumer.records import (
+from headrace.coordinator.groups.effects import (
+    Effect,
+    Timer,
+    TimerKind,
+)
+from headrace.coordinator.groups.records.consumer import (
     ConsumerKey,
     CurrentAssignmentKey,
     MemberKey,
-    MemberSubscription,
     ResolvedRegex,
     TargetMemberKey,
 )
-from headrace.coordinator.groups.effects import Effect, Timer, TimerKind
 from headrace.coordinator.runtime.results import CancelTimer
 
 
@@ -34,20 +37,6 @@ def member_tombstones(group_id: str, member_id: str) -> Iterator[tuple[ConsumerK
 def no_more_timers(member_id: str) -> list[Effect]:
     kinds = (TimerKind.HEARTBEAT, TimerKind.REVOCATION, TimerKind.JOIN, TimerKind.SYNC)
     return [CancelTimer(Timer(kind, member_id)) for kind in kinds]
-
-
-def subscription_of(member: ConsumerMember) -> MemberSubscription:
-    return MemberSubscription(
-        member.instance_id,
-        member.rack_id,
-        member.client_id,
-        member.client_host,
-        member.topics,
-        member.regex,
-        member.rebalance_timeout_ms,
-        member.assignor,
-        member.classic,
-    )
 
 
 def topics_of_member(member: ConsumerMember, draft: Draft) -> set[str]:

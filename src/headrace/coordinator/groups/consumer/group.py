@@ -9,7 +9,6 @@ Only then does it get what it gains, and only of what is free.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.consumer.classic_members import ClassicMembers
 from headrace.coordinator.groups.consumer.downgrade import Downgrade, with_names
 from headrace.coordinator.groups.consumer.draft import Draft
@@ -17,18 +16,35 @@ from headrace.coordinator.groups.consumer.member import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerMember,
-    MemberState,
-    TopicIdPartition,
 )
-from headrace.coordinator.groups.consumer.records import CurrentAssignmentKey, current_assignment
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
-from headrace.coordinator.groups.consumer.state import NO_PARTITIONS, ConsumerGroupState, ConsumerState
+from headrace.coordinator.groups.consumer.state import (
+    NO_PARTITIONS,
+    ConsumerGroupState,
+    ConsumerState,
+)
 from headrace.coordinator.groups.consumer.steps import Steps
-from headrace.coordinator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from headrace.coordinator.groups.effects import Effect, Happening, Timer, TimerKind
+from headrace.coordinator.groups.effects import (
+    Effect,
+    Happening,
+    Timer,
+    TimerKind,
+)
 from headrace.coordinator.groups.expressions import compiled
-from headrace.coordinator.groups.group import GroupType, MemberView, OffsetToCommit, Reads
-from headrace.coordinator.groups.records import WrittenRecords
+from headrace.coordinator.groups.group import (
+    GroupType,
+    MemberView,
+    OffsetToCommit,
+    Reads,
+)
+from headrace.coordinator.groups.records.codec import WrittenRecords
+from headrace.coordinator.groups.records.consumer import CurrentAssignmentKey, MemberState, TopicIdPartition
+from headrace.coordinator.groups.records.embedded import CONSUMER_PROTOCOL_TYPE
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.coordinator.runtime.results import CancelTimer, Result
@@ -289,7 +305,7 @@ class ConsumerGroup:
             member = self.known.static_member(request.member_id, request.instance_id)
         if request.epoch == STATIC_LEAVE_EPOCH:
             away = replace(member, epoch=STATIC_LEAVE_EPOCH, assigned=dict.fromkeys(member.assigned, 0), revoking={})
-            out.records.append((CurrentAssignmentKey(self.known.group_id, member.member_id), current_assignment(away)))
+            out.records.append((CurrentAssignmentKey(self.known.group_id, member.member_id), away.current))
             out.effects.append(CancelTimer(Timer(TimerKind.REVOCATION, member.member_id)))
             self._steps.note(out, Happening.AWAY, member, "")
         else:

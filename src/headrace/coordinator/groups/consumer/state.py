@@ -6,14 +6,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from headrace.coordinator.groups.consumer.member import (
-    LEAVE_EPOCH,
-    ConsumerMember,
-    MemberState,
-    Partitions,
-    TopicIdPartition,
-)
-from headrace.coordinator.groups.consumer.records import (
+from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, ConsumerMember
+from headrace.coordinator.groups.records.consumer import (
     AssignmentEpoch,
     ConsumerGroupKey,
     ConsumerKey,
@@ -22,13 +16,16 @@ from headrace.coordinator.groups.consumer.records import (
     CurrentAssignmentKey,
     GroupEpoch,
     MemberKey,
+    MemberState,
     MemberSubscription,
     PartitionMetadataKey,
+    Partitions,
     RegexKey,
     ResolvedRegex,
     TargetAssignment,
     TargetAssignmentKey,
     TargetMemberKey,
+    TopicIdPartition,
 )
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError

@@ -13,27 +13,32 @@ from headrace.coordinator.groups.consumer.draft import (
     Draft,
     member_tombstones,
     no_more_timers,
-    subscription_of,
     topics_of,
     topics_of_member,
 )
-from headrace.coordinator.groups.consumer.member import ConsumerMember, MemberState, Partitions
+from headrace.coordinator.groups.consumer.member import ConsumerMember
 from headrace.coordinator.groups.consumer.reconciliation import Aim, reconcile
-from headrace.coordinator.groups.consumer.records import (
+from headrace.coordinator.groups.consumer.state import NO_PARTITIONS, ConsumerState
+from headrace.coordinator.groups.effects import (
+    Happening,
+    Note,
+    Timer,
+    TimerKind,
+)
+from headrace.coordinator.groups.records.consumer import (
     AssignmentEpoch,
     ConsumerGroupKey,
     CurrentAssignmentKey,
     GroupEpoch,
     MemberKey,
+    MemberState,
+    Partitions,
     RegexKey,
     ResolvedRegex,
     TargetAssignment,
     TargetAssignmentKey,
     TargetMemberKey,
-    current_assignment,
 )
-from headrace.coordinator.groups.consumer.state import NO_PARTITIONS, ConsumerState
-from headrace.coordinator.groups.effects import Happening, Note, Timer, TimerKind
 from headrace.coordinator.groups.subscriptions import Topics, metadata_hash
 from headrace.coordinator.runtime.results import CancelTimer, Result, ScheduleTimer
 from headrace.wording import count
@@ -69,9 +74,9 @@ class Steps:
         target = self._known.target.get(old.member_id, NO_PARTITIONS)
         out.records += member_tombstones(self._known.group_id, old.member_id)
         out.records += (
-            (MemberKey(group_id, member_id), subscription_of(new)),
+            (MemberKey(group_id, member_id), new.subscription),
             (TargetMemberKey(group_id, member_id), TargetAssignment(target)),
-            (CurrentAssignmentKey(group_id, member_id), current_assignment(new)),
+            (CurrentAssignmentKey(group_id, member_id), new.current),
         )
         out.effects += no_more_timers(old.member_id)
         self.note(out, Happening.REPLACED, new, f"it was {old.member_id}")
@@ -93,7 +98,7 @@ class Steps:
         is_new = member_id not in draft.members
         change = ""
         if is_new or after != before:
-            out.records.append((MemberKey(self._known.group_id, member_id), subscription_of(after)))
+            out.records.append((MemberKey(self._known.group_id, member_id), after.subscription))
         if is_new or has_changed:
             what = Happening.JOINED if is_new else Happening.SUBSCRIBED
             change = f"member {member_id} ({after.client_id}) {'joined' if is_new else 'changed its subscription'}"
@@ -215,7 +220,7 @@ class Steps:
         after = reconcile(member, aim)
         if after == member:
             return member
-        out.records.append((CurrentAssignmentKey(self._known.group_id, after.member_id), current_assignment(after)))
+        out.records.append((CurrentAssignmentKey(self._known.group_id, after.member_id), after.current))
         if after.state is MemberState.UNREVOKED_PARTITIONS:
             if after.classic is None:
                 self.schedule_revocation(out, after)

@@ -10,7 +10,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from headrace.storage.files.atomic_file import replace_file
+from headrace.storage.files.atomic_file import read_file, replace_file
 
 _ENTRY: Final = Struct(">hqqqq")
 _VERSION: Final = 0
@@ -48,7 +48,7 @@ class TransactionIndex:
         if size % _ENTRY.size:
             return False
         last = base_offset - 1
-        for version, _, first_offset, last_offset, _ in _ENTRY.iter_unpack(self.path.read_bytes()):
+        for version, _, first_offset, last_offset, _ in _ENTRY.iter_unpack(read_file(self.path)):
             if version != _VERSION or not first_offset <= last_offset or last_offset <= last:
                 return False
             last = last_offset
@@ -57,7 +57,7 @@ class TransactionIndex:
     def read(self) -> list[AbortedTransaction]:
         """Every entry; a torn last one is passed over."""
         try:
-            data = self.path.read_bytes()
+            data = read_file(self.path)
         except FileNotFoundError:
             return []
         whole = len(data) // _ENTRY.size * _ENTRY.size

@@ -10,7 +10,7 @@ from pathlib import Path
 from struct import Struct, error
 from typing import Final
 
-from headrace.storage.files.atomic_file import replace_file, sync_directory
+from headrace.storage.files.atomic_file import read_file, replace_file, sync_directory
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, offset_of, segment_file
 from headrace.wire.checksum import crc32c
 
@@ -59,7 +59,7 @@ def write_snapshot(directory: Path, offset: int, entries: Sequence[bytes], *, sy
 
 def read_snapshot(path: Path) -> list[ProducerEntry]:
     """Raises CorruptSnapshotError; OSError."""
-    data = path.read_bytes()
+    data = read_file(path)
     try:
         version, crc, count = _HEAD.unpack_from(data)
     except error:

@@ -184,7 +184,7 @@ def test_members_that_do_not_rejoin_in_time_are_removed(group: Driver) -> None:
     assert group.join_answer(token).generation == 2
     assert slow not in group.group.membership.members
     assert group.heartbeat(slow) is ErrorCode.unknown_member_id
-    assert Happening.TIMED_OUT in group.happened()
+    assert Happening.NOT_REJOINED in group.happened()
 
 
 def test_leadership_passes_on_when_the_leader_does_not_rejoin(group: Driver) -> None:

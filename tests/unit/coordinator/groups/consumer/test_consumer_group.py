@@ -4,9 +4,13 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.groups.consumer.member import MemberState
-from headrace.coordinator.groups.consumer.records import ConsumerGroupKey, GroupEpoch, RegexKey
 from headrace.coordinator.groups.consumer.state import ConsumerGroupState
+from headrace.coordinator.groups.records.consumer import (
+    ConsumerGroupKey,
+    GroupEpoch,
+    MemberState,
+    RegexKey,
+)
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.consumer_driver import REBALANCE_TIMEOUT_MS, Client, ConsumerDriver, partitions

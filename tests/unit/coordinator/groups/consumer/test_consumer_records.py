@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.member import MemberState
-from headrace.coordinator.groups.consumer.records import (
+from headrace.coordinator.groups.records.consumer import (
     ConsumerGroupKey,
     CurrentAssignment,
     CurrentAssignmentKey,
     MemberKey,
+    MemberState,
     PartitionMetadataKey,
     decode_consumer_key,
     decode_value,

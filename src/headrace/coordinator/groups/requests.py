@@ -1,8 +1,10 @@
-"""What members ask of a classic group, free of the wire's versions."""
+"""Requests of members of the classic protocol, to groups of either, free of the wire's versions."""
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from headrace.coordinator.groups.classic.membership import Protocols
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Names of the assignors a member supports, best first, each with the member's metadata for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,36 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from headrace.coordinator.groups.classic.group import ClassicGroup
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.records import ConsumerGroupKey, ConsumerKey, ConsumerValue
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
 from headrace.coordinator.groups.consumer.state import ConsumerGroupState
-from headrace.coordinator.groups.effects import Downgraded, Effect, Happening, JoinResult, Note, Timer
-from headrace.coordinator.groups.group import Group, GroupType, OffsetToCommit
-from headrace.coordinator.groups.migration import upgrade
-from headrace.coordinator.groups.records import GroupKey, GroupMetadata, WrittenRecords
+from headrace.coordinator.groups.effects import (
+    Downgraded,
+    Effect,
+    Happening,
+    JoinResult,
+    Note,
+    Timer,
+)
+from headrace.coordinator.groups.group import (
+    Group,
+    GroupType,
+    OffsetToCommit,
+)
+from headrace.coordinator.groups.records.classic import GroupKey, GroupMetadata
+from headrace.coordinator.groups.records.codec import WrittenRecords
+from headrace.coordinator.groups.records.consumer import (
+    ConsumerGroupKey,
+    ConsumerKey,
+    ConsumerValue,
+)
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.groups.state.migration import upgrade
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.coordinator.runtime.results import Complete, Result, Then
 from headrace.errors import ErrorCode, KafkaError

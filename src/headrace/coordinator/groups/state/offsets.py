@@ -6,7 +6,7 @@
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from headrace.coordinator.groups.records import CommittedOffset, OffsetKey
+from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
 
 GroupOffsets = Mapping[str, Mapping[int, CommittedOffset]]
 """Topic to partition to offset."""

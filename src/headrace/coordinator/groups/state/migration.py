@@ -7,27 +7,27 @@ from typing import Final
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.membership import ClassicMember
 from headrace.coordinator.groups.classic.states import GroupState
-from headrace.coordinator.groups.consumer.draft import subscription_of
-from headrace.coordinator.groups.consumer.member import (
-    ClassicMemberMetadata,
-    ConsumerMember,
-    MemberState,
-    Partitions,
-    TopicIdPartition,
-)
-from headrace.coordinator.groups.consumer.records import (
+from headrace.coordinator.groups.consumer.member import ConsumerMember
+from headrace.coordinator.groups.consumer.state import ConsumerDecision
+from headrace.coordinator.groups.records.consumer import (
     AssignmentEpoch,
+    ClassicMemberMetadata,
     ConsumerGroupKey,
     CurrentAssignmentKey,
     GroupEpoch,
     MemberKey,
+    MemberState,
+    Partitions,
     TargetAssignment,
     TargetAssignmentKey,
     TargetMemberKey,
-    current_assignment,
+    TopicIdPartition,
 )
-from headrace.coordinator.groups.consumer.state import ConsumerDecision
-from headrace.coordinator.groups.consumer_protocol import Assignment, decode_assignment, decode_subscription
+from headrace.coordinator.groups.records.embedded import (
+    Assignment,
+    decode_assignment,
+    decode_subscription,
+)
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.coordinator.groups.subscriptions import Topics, metadata_hash
 from headrace.errors import ErrorCode, KafkaError
@@ -46,7 +46,7 @@ def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> Con
     members = _unrevoked([_converted(group, member, topics) for member in group.membership.members.values()])
     group_id = group.group_id
     names = {topic for member in members for topic in member.topics}
-    decision: ConsumerDecision = [(MemberKey(group_id, each.member_id), subscription_of(each)) for each in members]
+    decision: ConsumerDecision = [(MemberKey(group_id, each.member_id), each.subscription) for each in members]
     # In the middle of a rebalance somebody may be without an assignment, or partitions without somebody, and a member
     # that joins in place of a static one does not ask for another. Nor does it where a topic has grown unseen.
     is_settled = group.state is GroupState.STABLE and _are_all_assigned(names, members, topics)
@@ -55,7 +55,7 @@ def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> Con
     for each in members:
         decision.append((TargetMemberKey(group_id, each.member_id), TargetAssignment(frozenset(each.assigned))))
     decision.append((TargetAssignmentKey(group_id), AssignmentEpoch(epoch, 0)))
-    decision += ((CurrentAssignmentKey(group_id, each.member_id), current_assignment(each)) for each in members)
+    decision += ((CurrentAssignmentKey(group_id, each.member_id), each.current) for each in members)
     return decision
 
 

@@ -6,28 +6,36 @@ is a tombstone. `replay` is the only code that changes offsets and removes group
 
 from collections.abc import Iterator, Sequence
 
-from headrace.coordinator.groups.consumer.records import PartitionMetadataKey, decode_value
-from headrace.coordinator.groups.effects import Effect, Happening, Timer
+from headrace.coordinator.groups.effects import (
+    Effect,
+    Happening,
+    Timer,
+)
 from headrace.coordinator.groups.group import Group, OffsetToCommit
-from headrace.coordinator.groups.offsets import Offsets
-from headrace.coordinator.groups.records import (
-    NO_TIMESTAMP,
-    CommittedOffset,
+from headrace.coordinator.groups.records.classic import (
     GroupKey,
     GroupMetadata,
-    OffsetKey,
+    decode_group,
+)
+from headrace.coordinator.groups.records.codec import (
     UnknownKey,
     Value,
     WrittenKey,
     WrittenRecords,
-    decode_group,
     decode_key,
-    decode_offset,
     encode,
 )
+from headrace.coordinator.groups.records.consumer import PartitionMetadataKey, decode_value
+from headrace.coordinator.groups.records.offsets import (
+    NO_TIMESTAMP,
+    CommittedOffset,
+    OffsetKey,
+    decode_offset,
+)
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.groups.state.offsets import Offsets
+from headrace.coordinator.groups.state.table import GroupTable, note_of
 from headrace.coordinator.groups.subscriptions import Topics
-from headrace.coordinator.groups.table import GroupTable, note_of
 from headrace.coordinator.runtime.results import Result
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import new_tuple

@@ -6,16 +6,9 @@ Keys are plain, values in the flexible encoding (KIP-482), version 0. What newer
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from headrace.coordinator.groups.consumer.member import (
-    ClassicMemberMetadata,
-    ConsumerMember,
-    MemberState,
-    PartitionEpochs,
-    Partitions,
-    TopicIdPartition,
-)
 from headrace.coordinator.runtime.record_reader import RecordReader
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.varint import put_unsigned_varint
@@ -29,6 +22,38 @@ _UUID: Final = 16
 _ABSENT: Final = b"\x00"
 _PRESENT: Final = b"\x01"
 """Stands before a structure that might be null."""
+
+
+class TopicIdPartition(NamedTuple):
+    topic_id: bytes
+    """16 bytes."""
+    partition: int
+
+
+Partitions: TypeAlias = frozenset[TopicIdPartition]
+PartitionEpochs: TypeAlias = Mapping[TopicIdPartition, int]
+"""Partition to the member epoch in which it was given to its member."""
+
+
+class ClassicMemberMetadata(NamedTuple):
+    """What a member that speaks the classic protocol has said of itself; timeout in ms."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Names of its assignors, best first, each with its subscription."""
+
+
+class MemberState(IntEnum):
+    """How far a member is on its way to its target assignment; the numbers are those of its record."""
+
+    STABLE = 0
+    """It has what the target assignment of its epoch gives it."""
+    UNREVOKED_PARTITIONS = 1
+    """It was asked to give up partitions, and has not yet said that it did."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that other members have not given up yet."""
+    UNKNOWN = 127
+    """Written by a newer coordinator: the member has to start anew."""
 
 
 class ConsumerGroupKey(NamedTuple):
@@ -129,10 +154,6 @@ class ResolvedRegex(NamedTuple):
 ConsumerValue: TypeAlias = (
     GroupEpoch | MemberSubscription | AssignmentEpoch | TargetAssignment | CurrentAssignment | ResolvedRegex
 )
-
-
-def current_assignment(member: ConsumerMember) -> CurrentAssignment:
-    return CurrentAssignment(member.epoch, member.previous_epoch, member.state, member.assigned, member.revoking)
 
 
 # Encoding
