@@ -168,9 +168,11 @@ class World:
         for producer in self._producers[name][-1:]:
             producer.paused_until = self.loop.now + duration
 
-    def _do_restart(self, duration: float, loses: bool) -> None:
+    def _do_restart(self, duration: float, loses: bool, with_producers: bool) -> None:
         if self.coordinator is None:
             return
+        if with_producers:
+            self._kill_producers()
         if loses:
             self.coordinator.close()
             self.coordinator = None
@@ -218,10 +220,13 @@ class World:
         self.log.refusal = None
         for partition in self.partitions.values():
             partition.refusal = None
+        self._kill_producers()
+        self._come_back()
+
+    def _kill_producers(self) -> None:
         for producers in self._producers.values():
             for producer in producers:
                 producer.is_alive = False
-        self._come_back()
 
     # Requests
 
