@@ -117,13 +117,11 @@ _NAMES: Final = """
 INAPPLICABLE: Final[frozenset[str]] = frozenset(_NAMES.split())
 
 _ONE_BROKER: Final = "a cluster has one broker in this version"
-_TRANSACTIONS: Final = "partitions of this broker are added to a transaction at once"
 _PLAINTEXT: Final = "listeners are PLAINTEXT, without authentication, in this version"
 _ONE_THREAD: Final = "one thread serves connections, requests and groups"
 _QUOTAS: Final = "there are no quotas in this version"
 
 _IDLE: Final[tuple[tuple[str, str], ...]] = (
-    ("add.partitions.to.txn.", _TRANSACTIONS),
     ("allow.everyone.if.no.acl.found", _PLAINTEXT),
     ("authorizer.class.name", _PLAINTEXT),
     ("auto.leader.rebalance.enable", _ONE_BROKER),
