@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.replication.partition import Partition
 from headrace.storage.log.log import Log
-from headrace.storage.log.producer_snapshot import write_snapshot
+from headrace.storage.log.producers.producer_snapshot import write_snapshot
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
 
 INTERVAL_MS: Final = 3000

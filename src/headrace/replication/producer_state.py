@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log.producer_snapshot import ENTRY, ProducerEntry
+from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry
 from headrace.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
 
 WINDOW: Final = 5

@@ -9,8 +9,9 @@ from headrace.storage.cleaner.record_sizes import RECORD_SIZES
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
 from headrace.wire.record_checks import MIN_RECORD
-from headrace.wire.records import RecordData, build_batch, put_varint, recompress
+from headrace.wire.records import RecordData, build_batch, recompress
 from headrace.wire.validation import validate_produced
+from headrace.wire.varint import put_varint
 
 LIMIT = 1 << 20
 

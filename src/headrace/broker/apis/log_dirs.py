@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.broker.log_mover import LogMover
+from headrace.broker.disks.log_mover import LogMover
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager

@@ -13,7 +13,7 @@ from zlib import crc32
 from headrace.errors import KafkaError
 from headrace.storage.files.atomic_file import UnusableFileError, copy_file, sync_directory
 from headrace.storage.log.config import LogConfig
-from headrace.storage.log.index import CorruptIndexError
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, damaged, old_format
 from headrace.storage.log.segment_files import (

@@ -11,7 +11,8 @@ from headrace.storage.files.atomic_file import sync_file
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.files.open_files import OPEN_FILES
 from headrace.storage.log.config import LogConfig
-from headrace.storage.log.index import NO_TIMESTAMP, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace.storage.log.indexes.index import NO_TIMESTAMP, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace.storage.log.indexes.txn_index import TransactionIndex
 from headrace.storage.log.segment_files import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -21,7 +22,6 @@ from headrace.storage.log.segment_files import (
     TXN_INDEX_SUFFIX,
     segment_file,
 )
-from headrace.storage.log.txn_index import TransactionIndex
 from headrace.types import Buffer
 from headrace.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader, parse_header
 

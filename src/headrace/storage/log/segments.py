@@ -7,8 +7,8 @@ from typing import Final
 
 from headrace.errors import KafkaError
 from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.segment import Segment
-from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.wire.batch import BatchHeader
 
 _CACHED_POSITIONS: Final = 64

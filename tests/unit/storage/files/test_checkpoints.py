@@ -15,8 +15,9 @@ from headrace.storage.dirs.meta_properties import (
 from headrace.storage.dirs.partition_metadata import read_topic_id, write_topic_id
 from headrace.storage.files.atomic_file import replace_file
 from headrace.storage.files.checkpoint import CorruptCheckpointError, OffsetCheckpoint
+from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
-from headrace.storage.log.producer_snapshot import (
+from headrace.storage.log.producers.producer_snapshot import (
     CorruptSnapshotError,
     ProducerEntry,
     read_snapshot,
@@ -24,7 +25,6 @@ from headrace.storage.log.producer_snapshot import (
     snapshots,
     write_snapshot,
 )
-from headrace.storage.log.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import TopicPartition
 from headrace.wire.ids import id_to_text, new_id, text_to_id
 

@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 
 from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.log import Log
-from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.storage.log.segment import Segment
-from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
 from tests.unit.storage.cleaner.compaction import Table

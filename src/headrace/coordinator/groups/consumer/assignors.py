@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from headrace.coordinator.groups.consumer.member import Partitions, TopicIdPartition
+from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
 
 _TOPIC_ID: Final = attrgetter("topic_id")
 

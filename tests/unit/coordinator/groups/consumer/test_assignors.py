@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies
 
 from headrace.coordinator.groups.consumer.assignors import ASSIGNORS, Assignor, Subscriber, assign_range, assign_uniform
-from headrace.coordinator.groups.consumer.member import Partitions, TopicIdPartition
+from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
 from tests.unit.coordinator.consumer_driver import partitions
 from tests.unit.coordinator.fake_topics import topic_id
 
