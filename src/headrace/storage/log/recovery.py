@@ -94,14 +94,15 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
         if segment not in unflushed and following:
             _mend(segment, loading.config, limit)
             continue
-        segment.is_cut = False
+        was_cut, segment.is_cut = segment.is_cut, False
         log.info("%s: checking %d bytes and rebuilding the indexes", segment.path, segment.size)
         cut, end_offset = rebuild(
             segment, loading.config, epochs, limit, following=following, copies=segment not in unflushed
         )
         lost = following and gapless and segment in unflushed and end_offset < limit
+        if (lost or (was_cut and following)) and not cut:
+            log.error("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
         if lost and not cut:
-            log.warning("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
             _set_aside(loading.directory, following, "follows a segment whose end was lost")
         if segment not in unflushed:
             # the next start will not look into it again

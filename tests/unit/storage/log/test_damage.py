@@ -157,3 +157,15 @@ def test_a_file_whose_name_is_no_offset_is_left_alone(log: Log) -> None:
 
     assert start_again(log, clean=False).log_end_offset == 80
     assert stray.exists()
+
+
+def test_a_lost_end_after_the_recovery_point_is_named_in_the_log(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    _, hit, following, *_ = log.segments.ordered
+    hit.path.write_bytes(b"")
+
+    with caplog.at_level(logging.ERROR):
+        open_log(log.directory)
+
+    assert f"{hit.path} ends at offset {hit.base_offset}, and the next segment begins at {following.base_offset}" in (
+        caplog.text
+    )
