@@ -1,7 +1,7 @@
 """Requests with thousands of entries: they wait for each other, so that together they take no more than one does."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Final
@@ -18,9 +18,17 @@ millisecond."""
 LARGE_FRAME: Final = 64 * 1024
 """Bytes of a request that are looked through at once: at worst, an entry a byte, it takes some milliseconds."""
 MAX_WAITING: Final = 64 * 1024 * 1024
-"""Bytes of large requests that may wait. The connections of more are ended: their clients try again."""
+"""Bytes of large requests that may wait, and of each API that may wait for long. The connections of more are ended:
+their clients try again."""
 _MAY_WAIT: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs whose answer may wait for something to happen."""
+_LARGE: Final[dict[int, int]] = {
+    ApiKey.PRODUCE: 2**31,  # records, mostly
+    ApiKey.FETCH: 16 * 1024,
+    ApiKey.JOIN_GROUP: 4096,
+    ApiKey.SYNC_GROUP: 4096,
+}
+"""Other bounds than LARGE_FRAME: smaller ones for requests that may wait, whose memory is not counted below."""
 _CHANGES: Final = frozenset(
     {
         ApiKey.CREATE_TOPICS,
@@ -35,8 +43,8 @@ _CHANGES: Final = frozenset(
 
 
 def is_large_frame(api_key: int, size: int) -> bool:
-    """Whether so many bytes are too many to be looked through at once. Those of Produce are records, mostly."""
-    return size > LARGE_FRAME and api_key != ApiKey.PRODUCE
+    """Return True if so many bytes are too many to be looked through at once, or to wait without being counted."""
+    return size > _LARGE.get(api_key, LARGE_FRAME)
 
 
 class LargeRequests:
@@ -44,21 +52,22 @@ class LargeRequests:
 
     def __init__(self) -> None:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._waiting = 0
+        self._waiting: Counter[ApiKey | None] = Counter()
 
     @contextmanager
     def admitted(self, context: RequestContext, size: int) -> Iterator[None]:
         """Raises InvalidRequestError where too much waits already for `size` bytes more."""
-        if self._waiting and self._waiting + size > MAX_WAITING:
+        kind = ApiKey(context.api_key) if context.api_key in _MAY_WAIT else None
+        waiting = self._waiting[kind]
+        if waiting and waiting + size > MAX_WAITING:
             raise InvalidRequestError(
-                f"{ApiKey(context.api_key).name} of {size} bytes:"
-                f" {self._waiting >> 20} MiB of large requests wait already"
+                f"{ApiKey(context.api_key).name} of {size} bytes: {waiting >> 20} MiB of large requests wait already"
             )
-        self._waiting += size
+        self._waiting[kind] += size
         try:
             yield
         finally:
-            self._waiting -= size
+            self._waiting[kind] -= size
 
     def turn(self, context: RequestContext) -> AbstractAsyncContextManager[object]:
         """Held while the request is decoded, handled and its answer encoded."""
