@@ -3,15 +3,12 @@
 Pure: the clock is passed in. A session remembers for each partition what was asked and what was last answered.
 """
 
-import logging
 from collections.abc import Iterable
 from random import Random
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
-
-log = logging.getLogger(__name__)
 
 NO_SESSION: Final = 0
 FULL_EPOCH: Final = -1
@@ -23,9 +20,6 @@ EVICTABLE_AFTER_MS: Final = 120_000
 MAX_PARTITIONS: Final = 200_000
 """Partitions of all sessions together: about 100 MB. More fetches are answered without a session, as in Kafka when all
 slots are taken: such clients name their partitions in each request."""
-
-MAX_WAITING: Final = 200_000
-"""Partitions of all fetches that wait and name many: some 60 MB. More fetches are answered without a wait."""
 
 PartitionKey: TypeAlias = tuple[str | UUID, int]
 """Topic name, or topic id from version 13 on, and partition."""
@@ -166,31 +160,3 @@ class FetchSessions:
         session.last_used_ms = now_ms
         self._sessions[session_id] = session
         return session
-
-
-class WaitingPartitions:
-    """Those of all fetches that wait and name many. They cost memory until the wait ends."""
-
-    def __init__(self, limit: int = MAX_WAITING) -> None:
-        self._limit = limit
-        self._refused = 0
-        self.count = 0
-
-    def reserve(self, partitions: int) -> bool:
-        """Decide whether a fetch of so many partitions may wait; `release` must follow if it may."""
-        if self.count + partitions <= self._limit:
-            self.count += partitions
-            return True
-        self._refused += 1
-        if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
-            log.warning(
-                "Fetches of %d partitions wait for records: one of %d more was answered without a wait (%d so far)",
-                self.count,
-                partitions,
-                self._refused,
-            )
-        return False
-
-    def release(self, partitions: int) -> None:
-        """A fetch of so many partitions waits no more."""
-        self.count -= partitions

@@ -1,6 +1,7 @@
 """Requests with thousands of entries: they wait for each other, so that together they take no more than one does."""
 
 import asyncio
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
@@ -9,6 +10,8 @@ from typing import Final
 from headrace.server.context import RequestContext
 from headrace.server.frames import InvalidRequestError
 from headrace.wire.apis import ApiKey
+
+log = logging.getLogger(__name__)
 
 MANY_ENTRIES: Final = 2000
 """Items of a request's arrays that are decoded and handled at once: a few milliseconds."""
@@ -20,6 +23,8 @@ LARGE_FRAME: Final = 64 * 1024
 MAX_WAITING: Final = 64 * 1024 * 1024
 """Bytes of large requests that may wait, and of each API that may wait for long. The connections of more are ended:
 their clients try again."""
+MAX_WAITING_PARTITIONS: Final = 200_000
+"""Partitions of all fetches that wait and name many: some 60 MB. More fetches are answered without a wait."""
 _MAY_WAIT: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs whose answer may wait for something to happen."""
 _LARGE: Final[dict[int, int]] = {
@@ -74,3 +79,31 @@ class LargeRequests:
         if context.api_key in _MAY_WAIT:
             return nullcontext()
         return self._turns["changes" if context.api_key in _CHANGES else "reads"]
+
+
+class WaitingPartitions:
+    """Those of all fetches that wait and name many. They cost memory until the wait ends."""
+
+    def __init__(self, limit: int = MAX_WAITING_PARTITIONS) -> None:
+        self._limit = limit
+        self._refused = 0
+        self.count = 0
+
+    def reserve(self, partitions: int) -> bool:
+        """Decide whether a fetch of so many partitions may wait; `release` must follow if it may."""
+        if self.count + partitions <= self._limit:
+            self.count += partitions
+            return True
+        self._refused += 1
+        if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
+            log.warning(
+                "Fetches of %d partitions wait for records: one of %d more was answered without a wait (%d so far)",
+                self.count,
+                partitions,
+                self._refused,
+            )
+        return False
+
+    def release(self, partitions: int) -> None:
+        """A fetch of so many partitions waits no more."""
+        self.count -= partitions

@@ -11,10 +11,10 @@ import pytest
 
 from headrace.broker.apis import fetch as fetch_module
 from headrace.broker.apis.fetch import FetchApi
-from headrace.broker.fetch_session import WaitingPartitions
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.server.large_requests import WaitingPartitions
 from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice

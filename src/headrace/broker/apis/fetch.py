@@ -18,13 +18,13 @@ from headrace.broker.fetch_session import (
     FetchSession,
     FetchSessions,
     PartitionKey,
-    WaitingPartitions,
 )
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.growth import UNKNOWN_SIZE
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import NO_REPLY, Answer, ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.server.large_requests import WaitingPartitions
 from headrace.server.turns import HEAVY, LIGHT, Turns
 from headrace.slices import Steps, chunks, finish
 from headrace.wire.apis import ApiKey
