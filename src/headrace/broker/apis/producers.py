@@ -4,8 +4,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.producer_state import PackedProducer
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Handler, Reply, RequestContext
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 from headrace.wire.items import made_of
@@ -50,7 +52,7 @@ class ProducersApi:
 
     def _describe_one(self, topic: str, index: int) -> Fields:
         try:
-            producers = self._replicas.get(topic, index).producer_entries()
+            producers = self._replicas.get(topic, index).packed_producers()
         except KafkaError as error:
             return {
                 "partition_index": index,
@@ -62,15 +64,17 @@ class ProducersApi:
             "partition_index": index,
             "error_code": ErrorCode.none,
             "error_message": None,
-            "active_producers": [
-                {
-                    "producer_id": each.producer_id,
-                    "producer_epoch": each.epoch,
-                    "last_sequence": each.last_sequence,
-                    "last_timestamp": each.timestamp,
-                    "coordinator_epoch": each.coordinator_epoch,
-                    "current_txn_start_offset": each.current_txn_first_offset,
-                }
-                for each in producers
-            ],
+            "active_producers": made_of(producers, _producer),
         }
+
+
+def _producer(packed: PackedProducer) -> Fields:
+    entry = ProducerEntry.unpacked(packed)
+    return {
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.epoch,
+        "last_sequence": entry.last_sequence,
+        "last_timestamp": entry.timestamp,
+        "coordinator_epoch": entry.coordinator_epoch,
+        "current_txn_start_offset": entry.current_txn_first_offset,
+    }
