@@ -19,6 +19,7 @@ from headrace.broker.apis.metadata import MetadataApis
 from headrace.broker.apis.partition_offsets import PartitionOffsetsApi
 from headrace.broker.apis.placement import PlacementApis
 from headrace.broker.apis.produce import ProduceApi
+from headrace.broker.apis.produce_transactions import TransactionVerification
 from headrace.broker.apis.producers import ProducersApi
 from headrace.broker.apis.topics import TopicApis
 from headrace.broker.commands import Commands
@@ -44,6 +45,7 @@ from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.verification import NoCoordinator
 from headrace.server.accept import Server
 from headrace.server.dispatch import Dispatcher
 from headrace.slices import finish
@@ -264,7 +266,8 @@ class Node:
             ConfigApis(self.cache, self.topic_admin, config),
         ):
             self._dispatcher.add_routes(apis.routes())
-        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory)
+        transactions = TransactionVerification(self.replicas, self.cache.topic_name, NoCoordinator(), config)
+        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory, transactions)
         self._dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         self._dispatcher.add_routes(self.groups.routes())
         self.groups.start()

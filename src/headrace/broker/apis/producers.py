@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.producer_state import PackedProducer
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Handler, Reply, RequestContext
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
@@ -52,7 +53,7 @@ class ProducersApi:
 
     def _describe_one(self, topic: str, index: int) -> Fields:
         try:
-            producers = self._replicas.get(topic, index).producer_entries()
+            producers = self._replicas.get(topic, index).packed_producers()
         except KafkaError as error:
             return {
                 "partition_index": index,
@@ -64,11 +65,12 @@ class ProducersApi:
             "partition_index": index,
             "error_code": ErrorCode.none,
             "error_message": None,
-            "active_producers": Items(producers, _described_producer),
+            "active_producers": made_of(producers, _producer),
         }
 
 
-def _described_producer(entry: ProducerEntry) -> Fields:
+def _producer(packed: PackedProducer) -> Fields:
+    entry = ProducerEntry.unpacked(packed)
     return {
         "producer_id": entry.producer_id,
         "producer_epoch": entry.epoch,

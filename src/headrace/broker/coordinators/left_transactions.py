@@ -46,7 +46,13 @@ class LeftTransactions:
             ending = ending_of(transaction, now_ms())
             if ending is None or transaction is None:
                 continue
-            partition.end_transaction(producer_id, ending.producer_epoch, commit=ending.commit, now_ms=now_ms())
+            partition.append_marker(
+                producer_id,
+                ending.producer_epoch,
+                commit=ending.commit,
+                coordinator_epoch=self._coordinator_epoch(),
+                now_ms=now_ms(),
+            )
             log.warning(
                 "%s: %s the transaction of transactional id %s (producer %d), which Kafka left open in state %s",
                 partition.topic_partition,
@@ -57,6 +63,10 @@ class LeftTransactions:
             )
             if on_offsets is not None and partition.topic_partition.topic == offsets_topic.NAME:
                 on_offsets(partition.topic_partition.partition, producer_id, ending.commit)
+
+    def _coordinator_epoch(self) -> int:
+        epochs = (each.leader_epoch for each in self._replicas.partitions() if each.topic_partition.topic == _TOPIC)
+        return max(epochs, default=0)
 
     def _read(self) -> dict[int, TransactionMetadata]:
         """The last word on each producer id that has a transactional id."""
