@@ -51,6 +51,8 @@ class Dispatcher:
     """The dispatch table and the way through it."""
 
     def __init__(self) -> None:
+        self.features: Callable[[], Fields] = dict
+        """What ApiVersions says of features."""
         self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
         self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
         self._produce_run: RunHandler | None = None
@@ -320,6 +322,7 @@ class Dispatcher:
             ]
             if error is ErrorCode.none
             else [],
+            **(self.features() if error is ErrorCode.none else {}),
         }
 
     def _unsupported_api_versions(self, context: RequestContext) -> Parts:
