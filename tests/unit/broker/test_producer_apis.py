@@ -24,9 +24,9 @@ class Replicas:
     def get(self, *_: object) -> Any:
         return self
 
-    def producer_entries(self) -> list[ProducerEntry]:
+    def packed_producers(self) -> list[bytes]:
         self.asked += 1
-        return [ProducerEntry(number, 0, number, number, 0, 1, -1, -1) for number in range(PRODUCERS)]
+        return [ProducerEntry(number, 0, number, number, 0, 1, -1, -1).packed for number in range(PRODUCERS)]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def described(replicas: Replicas) -> Any:
     client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
     context = RequestContext(int(ApiKey.DESCRIBE_PRODUCERS), 0, 1, "me", client)
     topic = SimpleNamespace(name="t", topic_id=UUID(int=1), partition_indexes=range(PARTITIONS))
-    api = ProducersApi(replicas, None)  # type: ignore[arg-type]
+    api = ProducersApi(replicas, None, None)  # type: ignore[arg-type]
     return api.describe_producers(context, SimpleNamespace(topics=[topic]))
 
 

@@ -72,7 +72,7 @@ class ProducersApi:
             "partition_index": index,
             "error_code": ErrorCode.none,
             "error_message": None,
-            "active_producers": made_of(producers, _producer),
+            "active_producers": Items(producers, _producer),
         }
 
 
