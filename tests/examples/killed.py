@@ -1,6 +1,7 @@
 """Runs a program and kills it in the middle: `killed.py before|after CLASS.METHOD COUNT PROGRAM [ARGUMENT...]`.
 
-SIGKILL comes right before, or right after, the call number COUNT of a method of confluent_kafka's Consumer or Producer.
+SIGKILL comes right after call number COUNT of a method of confluent_kafka's Consumer or Producer, or right before that
+of a Producer, when everything that was given to it before is in the log.
 The program itself knows nothing of it.
 """
 
@@ -23,6 +24,7 @@ def main(when: str, method: str, count: str, program: str, *arguments: str) -> N
         nonlocal calls
         calls += 1
         if calls == int(count) and when == "before":
+            self.flush()
             os.kill(os.getpid(), signal.SIGKILL)
         result = getattr(original, name)(self, *given, **named)
         if calls == int(count):
