@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from headrace.broker import left_transactions
+from headrace.broker.coordinators import transactions
+from headrace.clock import SYSTEM
 from headrace.errors import KafkaError
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey, versions
@@ -175,8 +176,10 @@ def test_a_transaction_left_open_is_aborted_when_its_time_is_up(
     seen = written.view.records[key]
     with Broker(data=clean) as broker:
         assert look(broker.bootstrap, ["payments"]).records[key] == seen
-    monkeypatch.setattr(left_transactions, "now_ms", lambda: int(time.time() * 1000) + 700_000)
-    with Broker(data=clean) as broker:
+    later = SYSTEM._replace(wall_ms=lambda: SYSTEM.wall_ms() + 700_000)
+    monkeypatch.setattr(transactions, "SYSTEM", later)
+    with Broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}, data=clean) as broker:
+        wait_for(lambda: look(broker.bootstrap, ["payments"]).ends[key] == (0, 36), "the abort")
         view = look(broker.bootstrap, ["payments"])
         assert view.records[key] == [*seen, (34, b"behind", b"behind the open one")]
         assert view.ends[key] == (0, 36)

@@ -40,6 +40,22 @@ ENDED: Final = {
         framed(request(METADATA, 4, struct.pack(">i", 2**31 - 1) + string("x"))),
         "METADATA v4 cannot be read",
     ),
+    "header with too many tags": (
+        framed(request(METADATA, 12, b"\x65" + b"\x05\x00" * 101)),
+        "the request's header has 101 tagged fields; at most 100 are allowed",
+    ),
+    "string over 32,767 bytes": (
+        framed(request(METADATA, 12, NO_TAGS + b"\x02" + bytes(16) + b"\x81\x80\x02" + b"a" * 32_768 + bytes(4))),
+        "METADATA v12 cannot be read: a string of 32768 bytes; at most 32767 are allowed",
+    ),
+    "string over 32,767 bytes after the last array": (
+        framed(request(API_VERSIONS, 3, NO_TAGS + b"\x81\x80\x02" + b"a" * 32_768 + b"\x021" + NO_TAGS)),
+        "API_VERSIONS v3 cannot be read: a string of 32768 bytes; at most 32767 are allowed",
+    ),
+    "millions of tagged fields": (
+        framed(request(METADATA, 12, NO_TAGS + b"\x01" + bytes(2) + b"\x80\x89\x7a" + b"\x05\x00" * 2_000_000)),
+        "METADATA v12 has too many tagged fields",
+    ),
     "records longer than the request": (
         framed(
             request(
@@ -119,3 +135,14 @@ def test_a_client_id_that_is_not_utf_8_is_served(address: tuple[str, int]) -> No
 def test_bytes_behind_a_request_are_ignored(address: tuple[str, int]) -> None:
     with RawConnection(*address) as connection:
         assert connection.call(API_VERSIONS, 0, b"trailing bytes")[:2] == b"\x00\x00"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x64" + b"\x05\x00" * 100 + b"\x02c\x021" + NO_TAGS, NO_TAGS + b"\x02c\x021" + b"\x02\x00\x01a\x05\x02ab"],
+    ids=["header", "body"],
+)
+def test_tagged_fields_that_are_not_known_are_ignored(content: bytes, address: tuple[str, int]) -> None:
+    """KIP-482: newer clients may send them."""
+    with RawConnection(*address) as connection:
+        assert connection.call(API_VERSIONS, 3, content)[:2] == b"\x00\x00"

@@ -6,9 +6,13 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
-from headrace.coordinator.groups.consumer_protocol import decode_assignment, encode_assignment
 from headrace.coordinator.groups.effects import JoinResult, SyncResult
+from headrace.coordinator.groups.records.embedded import decode_assignment, encode_assignment
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.clients import (
     BACKOFF_S,
@@ -62,7 +66,7 @@ class ClassicClient(Client):
             if group.is_classic:
                 group.machine.check_offset_commit(self.member_id, self.instance_id, self.epoch)
             else:
-                group.machine.check_offset_commit(self.member_id, self.epoch, self.world.with_ids([partition]))
+                group.machine.known.check_offset_commit(self.member_id, self.epoch, self.world.with_ids([partition]))
         except KafkaError as error:
             return error.code is ErrorCode.rebalance_in_progress
         return True
@@ -310,7 +314,7 @@ def subscription(topics: Sequence[str], owned: Sequence[TopicPartition], generat
 
 
 def _claim(member_id: str, metadata: bytes) -> Claim:
-    from headrace.coordinator.groups.consumer_protocol import decode_subscription
+    from headrace.coordinator.groups.records.embedded import decode_subscription
 
     decoded = decode_subscription(metadata)
     owned = tuple((topic, index) for topic, indexes in decoded.owned for index in indexes)

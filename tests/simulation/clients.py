@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from headrace.coordinator.groups.records import CommittedOffset
+from headrace.coordinator.groups.records.offsets import CommittedOffset
 from headrace.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

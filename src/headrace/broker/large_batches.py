@@ -5,10 +5,10 @@ the sender of such a batch waits, with all that it sends after it (docs/decision
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import PreparedBatch
 from headrace.server.context import RequestContext
@@ -68,7 +68,7 @@ class LargeBatches:
                         if records[_FLAGS_SLICE] != _NO_FLAGS:
                             is_plain = False
         if is_plain and (size <= MAX_COMPRESSED_AT_ONCE or (size <= MAX_AT_ONCE and not self._any_codec(requests))):
-            return _NOTHING
+            return NOTHING_FOUND
         return self._sorted(requests)
 
     def _any_codec(self, requests: Requests) -> bool:
@@ -145,7 +145,8 @@ class LargeBatches:
         return {each.place: each.batch for each in large}
 
 
-_NOTHING: Final[tuple[list[Large], Prepared]] = ([], {})
+NOTHING_FOUND: Final[tuple[list[Large], Prepared]] = ([], {})
+"""Of requests whose batches are small, neither compressed nor transactional."""
 
 
 def _takes_another_codec(config: LogConfig, records: bytes) -> bool:
@@ -163,8 +164,7 @@ def _busy() -> KafkaError:
 
 
 async def _in_thread(batch: PreparedBatch, config: LogConfig) -> None:
-    now_ms = time.time_ns() // 1_000_000
-    work = asyncio.get_running_loop().run_in_executor(None, batch.prepare, config, now_ms)
+    work = asyncio.get_running_loop().run_in_executor(None, batch.prepare, config, now_ms())
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:

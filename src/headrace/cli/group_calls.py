@@ -23,6 +23,7 @@ Place = tuple[str, int]
 
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
 TYPES = ("classic", "consumer", "share", "streams")
+_TIMEOUT_MS = round(REQUEST_TIMEOUT_S * 1000)
 _AGE_TIMEOUT_S = 5.0
 _GROUPS_A_REQUEST = 500
 
@@ -67,7 +68,12 @@ def _kafka_python(cluster: Cluster, doing: str) -> Iterator[Any]:
     from kafka.errors import KafkaError
 
     try:
-        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","), client_id="headrace-cli")
+        admin = KafkaAdminClient(
+            bootstrap_servers=cluster.bootstrap.split(","),
+            client_id="headrace-cli",
+            bootstrap_timeout_ms=_TIMEOUT_MS,
+            request_timeout_ms=_TIMEOUT_MS,
+        )
         try:
             yield admin
         finally:

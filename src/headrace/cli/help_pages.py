@@ -15,7 +15,9 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with usage.explained(ctx, args), output.writing():
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+        usage.check_utf8(ctx)
+        return rest
 
 
 class Group(TyperGroup):

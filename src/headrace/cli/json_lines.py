@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.positions import parse_moment
 from headrace.cli.record import Record, headers
+from headrace.wording import is_utf8
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -79,10 +80,9 @@ def _from_json(value: Any, field: str) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):
-        try:
-            return value.encode()
-        except UnicodeEncodeError:
-            raise MalformedRecordError(f"'{field}' holds half a surrogate pair, which is no character") from None
+        if not is_utf8(value):
+            raise MalformedRecordError(f"'{field}' holds half a surrogate pair, which is no character")
+        return value.encode()
     if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
         try:
             return base64.b64decode(value["base64"], validate=True)
@@ -101,6 +101,8 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
         isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
     ):
         raise MalformedRecordError("'headers' is not a list of [name, value] pairs")
+    if not all(is_utf8(name) for name, _ in pairs):
+        raise MalformedRecordError("the name of a header holds half a surrogate pair, which is no character")
     return [(name, _from_json(data, f"header {name}")) for name, data in pairs]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.cli.cluster import Offsets
 from headrace.cli.failures import CommandError, usage_error
+from headrace.wording import is_utf8, printable
 
 Place = tuple[str, int]
 
@@ -76,9 +77,11 @@ def read_offsets(path: str) -> dict[str, dict[Place, int]]:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    if text.lstrip().startswith(("[", "{")):
-        return _from_json(text, path)
-    return _from_lines(text, path)
+    offsets = _from_json(text, path) if text.lstrip().startswith(("[", "{")) else _from_lines(text, path)
+    for name in {*offsets, *(topic for places in offsets.values() for topic, _ in places)}:
+        if not is_utf8(name):
+            raise CommandError(f"{path}: the name '{printable(name)}' holds half a surrogate pair")
+    return offsets
 
 
 def _from_json(text: str, path: str) -> dict[str, dict[Place, int]]:

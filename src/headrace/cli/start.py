@@ -5,15 +5,16 @@ import gc
 import logging
 import os
 import resource
+import select
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace import __version__
 from headrace.cli.start_args import StartOptions
 from headrace.config import BrokerConfig, ConfigError, load
 from headrace.errors import KafkaError
+from headrace.wording import printable
 
 if TYPE_CHECKING:
     from headrace.broker.node import Node
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 DEFAULT_DATA: Final = "headrace-data"
 DEFAULT_LISTEN: Final = ("127.0.0.1", 9092)
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_MAX_SETTINGS: Final = 1 << 20
+"""Bytes of a settings file."""
+_PIPE_PATIENCE_S: Final = 5.0
+_FEWEST_FILES: Final = 48
+"""Descriptors that a broker without topics or clients needs, with some to spare."""
 _NEVER: Final = 2**63 - 1
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep Python's lock from the event loop, which asks for it after every system call."""
@@ -66,6 +72,10 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):  # macOS has another, lower limit than the one it tells
         log.debug("The limit of open files stays at %d", soft)
+    if 0 <= hard < _FEWEST_FILES:
+        raise ConfigError(
+            "ulimit -n", None, f"`ulimit -n` allows {hard} open files: a broker needs at least {_FEWEST_FILES}"
+        )
 
 
 def loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
@@ -81,13 +91,10 @@ def _configuration(options: StartOptions) -> BrokerConfig:
     file_text = None
     if options.config is not None:
         try:
-            file_text = _decoded(Path(options.config).read_bytes())
+            file_text = settings_text(options.config)
         except OSError as error:
-            raise ConfigError("--config", None, f"cannot read {options.config}: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise ConfigError(
-                "--config", None, f"cannot read {options.config}: it is not UTF-8 text ({error})"
-            ) from None
+            problem = f"cannot read {printable(options.config)}: {error.strerror or error}"
+            raise ConfigError("--config", None, problem) from None
     assignments = [f"{key}={value}" for key, value in options.settings.items()]
     if options.data is not None:
         assignments.append(f"log.dirs={options.data}")
@@ -98,8 +105,25 @@ def _configuration(options: StartOptions) -> BrokerConfig:
     return load(file_text, dict(os.environ), assignments, defaults)
 
 
-def _decoded(data: bytes) -> str:
-    """The text of a settings file: UTF-8, or else Latin-1, as which Java reads every properties file."""
+def settings_text(path: str, patience_s: float = _PIPE_PATIENCE_S) -> str:
+    """The text of a settings file: UTF-8, or else Latin-1, as which Java reads every properties file.
+
+    It may be a pipe, whose writer may take `patience_s` seconds from one part to the next. Raises OSError.
+    """
+    # Opening a pipe that nobody writes to would wait for ever.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+        data = bytearray()
+        while len(data) <= _MAX_SETTINGS:
+            if not select.select([file], [], [], patience_s)[0]:
+                raise OSError(f"nobody has written to this pipe for {patience_s:.0f} s")
+            part = file.read(_MAX_SETTINGS + 1 - len(data))
+            if not part:
+                break
+            data += part
+    if len(data) > _MAX_SETTINGS:
+        raise OSError(f"a settings file has at most {_MAX_SETTINGS >> 20} MiB")
+    if b"\0" in data:
+        raise OSError("it is not a text file: it contains zero bytes")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -7,6 +7,11 @@ docs/decisions/020-start-without-typer.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.wording import is_utf8
+
+_PATHS: Final = ("--data", "--config")
 
 
 class UsageError(ValueError):
@@ -58,9 +63,11 @@ def parse(args: Sequence[str]) -> StartOptions | None:
         # A value that looks like an option is either a mistake or `--set --help`: typer decides.
         if not value or value.startswith("-"):
             return None
+        if name not in _PATHS and not is_utf8(value):
+            return None
         if name == "--set":
             settings.append(value)
-        elif name in ("--data", "--listen", "--config"):
+        elif name == "--listen" or name in _PATHS:
             single[name] = value
         else:
             return None

@@ -13,8 +13,11 @@ from typer import BadParameter, TyperException
 
 from headrace.cli import habits
 from headrace.cli.failures import USAGE, CommandError
+from headrace.wording import is_utf8, printable
 
 _NEAR = 0.7
+_PATHS = ("DIR", "FILE")
+"""Metavars of paths."""
 _KINDS = {"int": "a whole number", "float": "a number"}
 
 
@@ -29,6 +32,15 @@ def explained(ctx: Any = None, args: Sequence[str] = ()) -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
         raise _explain(error, getattr(error, "ctx", None) or ctx, args) from None
+
+
+def check_utf8(ctx: Any) -> None:
+    """Raise CommandError for an argument that is not UTF-8: client libraries crash on it. A path may be any bytes."""
+    for param in ctx.command.get_params(ctx):
+        given = ctx.params.get(param.name)
+        for value in given if isinstance(given, list | tuple) else [given]:
+            if isinstance(value, str) and param.metavar not in _PATHS and not is_utf8(value):
+                raise CommandError(f"{_name_of(param)}: '{printable(value)}' is not UTF-8", None, USAGE)
 
 
 def unknown_command(ctx: Any, args: Sequence[str]) -> CommandError:
@@ -104,7 +116,9 @@ def _name(error: Any) -> str:
     """`--partitions`, or the name of an argument."""
     if error.param_hint is not None:
         return str(error.param_hint).strip("'")
-    if error.param is None:
-        return ""
-    long = [name for name in error.param.opts if name.startswith("--")]
-    return str(long[0] if long else error.param.metavar or error.param.name)
+    return "" if error.param is None else _name_of(error.param)
+
+
+def _name_of(param: Any) -> str:
+    long = [name for name in param.opts if name.startswith("--")]
+    return str(long[0] if long else param.metavar or param.name)

@@ -58,8 +58,8 @@ def check_total(topics: Sequence[NewTopic], config: BrokerConfig) -> None:
     if total > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(
             ErrorCode.policy_violation,
-            f"Excessively large number of partitions per request. {total} are asked for, {MAX_PARTITIONS_PER_REQUEST}"
-            " are allowed: use several requests.",
+            f"Excessively large number of partitions per request: {total}, but at most {MAX_PARTITIONS_PER_REQUEST} are"
+            " allowed. Use several requests.",
         )
 
 

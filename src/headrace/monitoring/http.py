@@ -177,6 +177,8 @@ class HttpServer:
         assert task is not None
         self._connections.add(task)
         try:
+            # Without this the end of an answer can wait 40 ms for the client's acknowledgement of its beginning.
+            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while await self._exchange(reader, writer, task):
                 pass
             self._wait(task)
@@ -343,13 +345,21 @@ async def _send(writer: asyncio.StreamWriter, answer: _Answer, *, keep_alive: bo
     ]
     if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
         lines.append("Allow: GET, HEAD")
+    _check_open(writer)
     writer.write("\r\n".join([*lines, "", ""]).encode() + (answer.body if with_body else b""))
     async with asyncio.timeout(REQUEST_TIMEOUT_S):
         await writer.drain()
 
 
+def _check_open(writer: asyncio.StreamWriter) -> None:
+    """Raise ConnectionResetError if the client has hung up: uvloop raises RuntimeError for a write after that."""
+    if writer.transport.is_closing():
+        raise ConnectionResetError
+
+
 async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Read a little of what still comes: the kernel takes the answer back where bytes are left unread at the end."""
+    _check_open(writer)
     writer.write_eof()
     async with asyncio.timeout(_LINGER_S):
         for _ in range(_LINGER_READS):

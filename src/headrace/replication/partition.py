@@ -7,52 +7,29 @@ and answer later, so that an append never runs a consumer's answer.
 import logging
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.appends import ALL_REPLICAS, Appended, AppendResult, Batch, Completions, NoRoomError, Placed
 from headrace.replication.batch_rules import Accepted, PreparedBatch, accept
-from headrace.replication.group_commit import GroupCommit
 from headrace.replication.growth import Growth
-from headrace.replication.producer_state import ProducerCopy, ProducerState
+from headrace.replication.producer_checks import Before, ProducerChecks
+from headrace.replication.producer_state import ProducerState
+from headrace.replication.verification import VerificationGuard
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
-from headrace.storage.log.open_transactions import OpenTransactions
-from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
-from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
-from headrace.wire.control import Marker, encode_marker
-from headrace.wire.records import RecordData, build_batch
+from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader, parse_header
+from headrace.wire.control import Marker, marker_batch
 
 _PLACED = struct.Struct(">qii")
 _PLACED_SIZE: Final = 16
 """The leading bytes of a batch that its leader writes: base offset, length, leader epoch; the checksum covers none."""
 
-ALL_REPLICAS: Final = -1
-
 log = logging.getLogger(__name__)
-
-
-class NoRoomError(KafkaError):
-    """The disk is nearly full, and the broker has said so: not worth a line in the log for every batch."""
-
-
-@final
-class AppendResult(NamedTuple):
-    """Where a batch stands; `log_append_time` in ms, -1 where the producer's own timestamps count."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-    log_start_offset: int
-
-
-Batch: TypeAlias = tuple[bytes | PreparedBatch, int, *tuple[Any, ...]]
-"""The records and the acks of a batch, then what their sender keeps with them."""
-Appended: TypeAlias = AppendResult | KafkaError
-"""What became of a batch."""
-_Placed: TypeAlias = tuple[BatchHeader, Buffer, int, int]
-"""A batch with its header, and its first and last offset."""
 
 
 class Partition:
@@ -60,8 +37,9 @@ class Partition:
 
     __slots__ = (
         "__weakref__",
+        "_checks",
         "awaits_flush",
-        "group_commit",
+        "completions",
         "growth",
         "high_watermark",
         "isr_size",
@@ -89,13 +67,14 @@ class Partition:
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
         self.producers = producers
-        self.transactions = transactions or OpenTransactions()
+        self.transactions = OpenTransactions() if transactions is None else transactions
+        self._checks = ProducerChecks(producers, self.transactions)
         self.isr_size = 1
         self.replica_count = 1
         self.high_watermark = log.log_end_offset
         self.refusal: str | None = None
         """Why records of clients are not taken at present."""
-        self.group_commit: GroupCommit | None = None
+        self.completions: Completions[Partition] | None = None
         """Flushes the log where `flush.messages` asks for it; without it an append waits for the disk itself."""
         self.awaits_flush = False
         """Whether the high watermark waits for the disk."""
@@ -114,22 +93,30 @@ class Partition:
     def last_stable_offset(self) -> int:
         """What read_committed consumers see up to: where the oldest open transaction begins, or the high watermark."""
         first_open = self.transactions.first_offset
-        return self.high_watermark if first_open is None else min(first_open, self.high_watermark)
+        if first_open is None:
+            return self.high_watermark
+        return min(max(first_open, self.log.state.log_start_offset), self.high_watermark)
 
     def visible_end(self, *, read_committed: bool) -> int:
         """The offset up to which a consumer may read (KIP-98)."""
         return self.last_stable_offset if read_committed else self.high_watermark
 
     def append_as_leader(
-        self, records: bytes | PreparedBatch, *, now_ms: int, acks: int = ALL_REPLICAS, internal: bool = False
+        self,
+        records: bytes | PreparedBatch,
+        *,
+        now_ms: int,
+        acks: int = ALL_REPLICAS,
+        internal: bool = False,
+        guard: VerificationGuard | None = None,
     ) -> AppendResult:
         """Append the one batch that `records` is; `internal` for the broker's own topics.
 
-        Raises KafkaError: what `accept` says of the batch; not_enough_replicas (acks=all),
-        out_of_order_sequence_number, invalid_producer_epoch; kafka_storage_error when the disk does not take it, with
-        the log as it was, or is kept for the broker itself.
+        `guard` verifies a batch that begins a transaction. Raises KafkaError: what `accept` says of the batch;
+        not_enough_replicas (acks=all), out_of_order_sequence_number, invalid_producer_epoch, invalid_txn_state;
+        kafka_storage_error when the disk does not take it, with the log as it was, or is kept for the broker itself.
         """
-        checked = self._checked(records, now_ms, acks, internal)
+        checked = self._checked(records, now_ms, acks, internal, guard)
         if type(checked) is AppendResult:
             return checked
         header, batch, append_time = checked
@@ -139,10 +126,10 @@ class Partition:
         self._show(now_ms)
         return new_tuple(AppendResult, (base_offset, last_offset, append_time, self.log.state.log_start_offset))
 
-    def append_own(self, batch: bytes, now_ms: int) -> int:
+    def append_own(self, batch: bytes, now_ms: int, guard: VerificationGuard | None = None) -> int:
         """Append a batch that this broker has just made of records of its own, which need no check; its base offset.
 
-        Raises KafkaError as `append_as_leader` does.
+        Its transaction does, if it has one. Raises KafkaError as `append_as_leader` does.
         """
         config = self.log.state.config
         if (
@@ -151,8 +138,10 @@ class Partition:
             or config.compression_type != "producer"
             or config.message_timestamp_type == "LogAppendTime"
         ):
-            return self.append_as_leader(batch, now_ms=now_ms, internal=True).base_offset
+            return self.append_as_leader(batch, now_ms=now_ms, internal=True, guard=guard).base_offset
         header = parse_header(batch)
+        if header.attributes & TRANSACTIONAL_FLAG:
+            self._checks.check_own(header, guard)
         base_offset = self.log.state.log_end_offset
         self._append(header, batch, base_offset, base_offset + header.last_offset_delta, now_ms)
         self._show(now_ms)
@@ -163,33 +152,31 @@ class Partition:
 
         One write takes them all where they go to one segment: it costs little more than for a single one.
         """
-        before: dict[int, ProducerCopy | None] = {}
+        before: Before = {}
         base_offset = self.log.state.log_end_offset
         try:
             results = self._append_all(batches, now_ms, before)
         except BaseException:
             # What was about to be appended must not be remembered: sent again it would be taken for a repetition.
-            self.producers.put_back(before)
+            self._checks.put_back(before)
             raise
         if self.log.state.log_end_offset > base_offset:
             self._show(now_ms)
         return results
 
-    def _append_all(
-        self, batches: Sequence[Batch], now_ms: int, before: dict[int, ProducerCopy | None]
-    ) -> list[Appended]:
+    def _append_all(self, batches: Sequence[Batch], now_ms: int, before: Before) -> list[Appended]:
         """`append_all`; `before` has the state of every producer that has been told of a batch which is not written."""
         log = self.log
         state = log.state
         base_offset = end_offset = state.log_end_offset
-        placed: list[_Placed] = []
+        placed: list[Placed] = []
         buffers: list[Buffer] = []
         size = 0
         max_timestamp = offset_of_max_timestamp = -1
         results: list[Appended] = []
-        for records, acks, *_ in batches:
+        for sent in batches:
             try:
-                checked = self._checked(records, now_ms, acks, False)
+                checked = self._checked(sent.records, now_ms, sent.acks, False, sent.guard)
             except KafkaError as error:
                 results.append(error)
                 continue
@@ -202,7 +189,7 @@ class Partition:
             first_offset = end_offset
             last_offset = first_offset + last_delta
             end_offset = last_offset + 1
-            placed.append((header, batch, first_offset, last_offset))
+            placed.append(new_tuple(Placed, (header, batch, first_offset, last_offset)))
             results.append(new_tuple(AppendResult, (first_offset, last_offset, append_time, state.log_start_offset)))
             buffers.append(_PLACED.pack(first_offset, length, self.leader_epoch))
             buffers.append(memoryview(batch)[_PLACED_SIZE:])
@@ -211,9 +198,8 @@ class Partition:
                 max_timestamp, offset_of_max_timestamp = timestamp, last_offset
             if producer_id >= 0:
                 # The next batch may be of the same producer, and is checked against this one.
-                if producer_id not in before:
-                    before[producer_id] = self.producers.copy_of(producer_id)
-                self.producers.update(header, first_offset, last_offset, timestamp)
+                self._checks.note(producer_id, before)
+                self._checks.appended(header, first_offset, last_offset)
         if not placed:
             return results
         try:
@@ -222,7 +208,7 @@ class Partition:
                     buffers,
                     size,
                     base_offset=base_offset,
-                    first_last_offset=placed[0][3],
+                    first_last_offset=placed[0].last_offset,
                     last_offset=end_offset - 1,
                     max_timestamp=max_timestamp,
                     offset_of_max_timestamp=offset_of_max_timestamp,
@@ -230,12 +216,12 @@ class Partition:
                     now_ms=now_ms,
                 )
             else:
-                self.producers.put_back(before)
+                self._checks.put_back(before)
                 before.clear()
                 for each in placed:
                     self._append(*each, now_ms)
         except KafkaError as failure:
-            self.producers.put_back(before)
+            self._checks.put_back(before)
             end_offset = state.log_end_offset
             return [
                 failure if isinstance(result, AppendResult) and result.base_offset >= end_offset else result
@@ -244,7 +230,7 @@ class Partition:
         return results
 
     def _checked(
-        self, records: bytes | PreparedBatch, now_ms: int, acks: int, internal: bool
+        self, records: bytes | PreparedBatch, now_ms: int, acks: int, internal: bool, guard: VerificationGuard | None
     ) -> AppendResult | Accepted:
         """The batch as it goes to the log, or where it stands already.
 
@@ -255,10 +241,12 @@ class Partition:
             self._check_in_sync()
         accepted = accept(records, config, now_ms, internal=internal)
         header = accepted[0]
-        if not internal and (self.refusal is not None or header.attributes & TRANSACTIONAL_FLAG):
-            raise self._refused()
-        if header.producer_id >= 0:
-            earlier = self.producers.check(header)
+        if self.refusal is not None and not internal:
+            raise NoRoomError(ErrorCode.kafka_storage_error, self.refusal)
+        if header.attributes & TRANSACTIONAL_FLAG and internal:
+            self._checks.check_own(header, guard)
+        elif header.producer_id >= 0 or header.attributes & TRANSACTIONAL_FLAG:
+            earlier = self._checks.check(header, guard)
             if earlier is not None:
                 return AppendResult(
                     earlier.first_offset, earlier.last_offset, earlier.timestamp, self.log.log_start_offset
@@ -266,7 +254,12 @@ class Partition:
         return accepted
 
     def _append(self, header: BatchHeader, batch: Buffer, base_offset: int, last_offset: int, now_ms: int) -> None:
-        """Write one batch. Raises KafkaError(kafka_storage_error), with everything as it was."""
+        """Write one batch of data. Raises KafkaError(kafka_storage_error), with everything as it was."""
+        self._write(header, batch, base_offset, last_offset, now_ms)
+        if header.producer_id >= 0:
+            self._checks.appended(header, base_offset, last_offset)
+
+    def _write(self, header: BatchHeader, batch: Buffer, base_offset: int, last_offset: int, now_ms: int) -> None:
         rolled = self.log.append(
             (_PLACED.pack(base_offset, header.batch_length, self.leader_epoch), memoryview(batch)[_PLACED_SIZE:]),
             len(batch),
@@ -281,8 +274,6 @@ class Partition:
         if rolled:
             # The state as of the new segment's beginning, so that recovery need not read what is before it.
             self.write_producer_snapshot(base_offset)
-        if header.producer_id >= 0:
-            self.producers.update(header, base_offset, last_offset, header.max_timestamp)
 
     def _show(self, now_ms: int) -> None:
         """Let consumers see what was appended, once it is on the disk where that is asked for."""
@@ -293,52 +284,64 @@ class Partition:
             self._flush_first(now_ms)
         else:
             self.high_watermark = end_offset
+            if self.transactions.first_offset is not None:
+                self.transactions.committed_to(end_offset)
             if self.growth.watchers:
                 self.growth.tell()
 
-    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool, now_ms: int) -> None:
-        """Append the marker that ends an open transaction (KIP-98). Raises KafkaError(kafka_storage_error)."""
-        log = self.log
-        offset = log.log_end_offset
-        key, value = encode_marker(Marker.COMMIT if commit else Marker.ABORT, coordinator_epoch=0)
-        batch = build_batch(
-            [RecordData(key, value, now_ms)],
-            base_offset=offset,
-            leader_epoch=self.leader_epoch,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+    def start_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False, now_ms: int = 0
+    ) -> VerificationGuard | None:
+        """Begin to verify the producer's transaction (KIP-890); None where it is open here already.
+
+        `adds` for a producer whose partitions are added by what it sends (version 2). Raises
+        KafkaError(invalid_producer_epoch).
+        """
+        if self.transactions.is_open(producer_id, producer_epoch):
+            return None
+        return self.producers.start_verification(
+            producer_id, producer_epoch, base_sequence, begins_at_zero=adds and base_sequence >= 0, now_ms=now_ms
         )
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        transaction_version: int = 0,
+    ) -> int:
+        """Append the marker that ends the producer's transaction (KIP-98); the offset after it.
+
+        Consumers of committed records stop before the transaction until the marker is committed. Raises KafkaError:
+        invalid_producer_epoch, transaction_coordinator_fenced, not_enough_replicas, kafka_storage_error.
+        """
+        if self.isr_size < self.log.state.config.min_insync_replicas:
+            self._check_in_sync()
+        self._checks.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
+        offset = self.log.log_end_offset
+        marker = Marker.COMMIT if commit else Marker.ABORT
+        batch = marker_batch(marker, coordinator_epoch, producer_id, producer_epoch, now_ms)
         header = parse_header(batch)
-        rolled = log.append(
-            (batch,),
-            len(batch),
-            base_offset=offset,
-            first_last_offset=offset,
-            last_offset=offset,
-            max_timestamp=now_ms,
-            offset_of_max_timestamp=offset,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-        )
-        if rolled:
-            self.write_producer_snapshot(offset)
-        aborted = self.transactions.end(header, key)
+        self._write(header, batch, offset, offset, now_ms)
+        self.producers.end_transaction(header, coordinator_epoch)
+        aborted = self.transactions.end_at(producer_id, offset, marker)
         if aborted is not None:
-            log.segments.active.txn_index.append(aborted)
-        if self.awaits_flush or log.flusher.flush_due(now_ms):
-            self._flush_first(now_ms)
-        else:
-            self.flushed_to(log.log_end_offset)
+            self.log.note_aborted(aborted)
+        self.growth.lose_count()  # more than the marker comes into sight
+        self._show(now_ms)
+        return offset + 1
 
     def _flush_first(self, now_ms: int) -> None:
         """What was appended is on the disk before consumers see it and producers are answered."""
-        if self.group_commit is None:
+        if self.completions is None:
             self.log.flusher.flush(now_ms)
             self.flushed_to(self.log.log_end_offset)
         else:
             self.awaits_flush = True
-            self.group_commit.request(self)
+            self.completions.flush(self)
 
     def flushed_to(self, offset: int) -> None:
         """What is before `offset` is on the disk, and seen, with what follows it and need not be there by now."""
@@ -347,15 +350,17 @@ class Partition:
         visible = offset if self.awaits_flush else end_offset
         if visible > self.high_watermark:
             self.high_watermark = visible
+            self.transactions.committed_to(visible)
             if self.growth.watchers:
                 self.growth.tell()
+        if self.completions is not None:
+            self.completions.advanced(self)
 
-    def _refused(self) -> KafkaError:
-        if self.refusal is not None:
-            return NoRoomError(ErrorCode.kafka_storage_error, self.refusal)
-        return KafkaError(
-            ErrorCode.transactional_id_authorization_failed, "a transactional batch needs a transactional id"
-        )
+    def gone(self, error: KafkaError) -> None:
+        """This broker serves the partition no more: those who wait for it hear of it."""
+        self.growth.wake_all()
+        if self.completions is not None:
+            self.completions.refuse(self, error)
 
     def _check_in_sync(self) -> None:
         # Never more than there are (KIP-966).
@@ -420,16 +425,20 @@ class Partition:
     @property
     def last_producer_id(self) -> int:
         """The largest id of a producer that is known here; -1 without one."""
-        return max((entry.producer_id for entry in self.producer_entries()), default=-1)
+        return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
 
     def producer_entries(self) -> list[ProducerEntry]:
-        """The producers' state as a snapshot has it, open transactions included."""
-        return self.transactions.marked(self.producers.snapshot())
+        """The producers' state, open transactions included."""
+        return [ProducerEntry(*ENTRY.unpack_from(packed)) for packed in self.packed_producers()]
+
+    def packed_producers(self) -> list[bytes]:
+        """The producers' state as `write_snapshot` takes it."""
+        return self.transactions.marked(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
         """Write the producers' state as of `offset`, for the next start, which takes longer without it."""
         try:
-            write_snapshot(self.log.directory, offset, self.producer_entries(), sync=False)
+            write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
         except OSError as error:
             log.warning("The state of %s's producers cannot be written: %s", self.topic_partition, error)
             self.log.state.on_disk_error(self.log.state, error)

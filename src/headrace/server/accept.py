@@ -10,13 +10,14 @@ from typing import Final
 
 from headrace.config import BrokerConfig, ConfigError, Listener
 from headrace.config.listeners import AddressInUseError
-from headrace.server.busy_poll import BusyPoll
 from headrace.server.connection import Connection
 from headrace.server.context import ClientInfo, Dispatch
-from headrace.server.hang_ups import HangUps
-from headrace.server.loop_watch import LoopWatch
+from headrace.server.loop.busy_poll import BusyPoll
+from headrace.server.loop.hang_ups import HangUps
+from headrace.server.loop.loop_watch import LoopWatch
+from headrace.server.loop.turns import Turns
 from headrace.server.request_memory import RequestMemory
-from headrace.server.turns import Turns
+from headrace.server.sending import UnsentAnswers
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
 """Bytes for requests in progress where `queued.max.request.bytes` sets no limit."""
 HUNG_UP_SECONDS: Final = 5.0
 """How long a request goes on whose client has hung up, and perhaps reads the answer: a script may end its input."""
-_ACCEPTS_PER_TURN: Final = 64
+_ACCEPTS_PER_TURN: Final = 16
 _BACKLOG: Final = "socket.listen.backlog.size"
 _RECEIVE_BUFFER: Final = "socket.receive.buffer.bytes"
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
@@ -47,6 +48,7 @@ class Server:
         self.turns = Turns(loop.call_soon)
         self.watch = LoopWatch(loop)
         self._hang_ups = HangUps(loop)
+        self._unsent = UnsentAnswers()
         self._sockets: list[tuple[socket.socket, str]] = []
         self._connections: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
@@ -139,6 +141,7 @@ class Server:
             turns=self.turns,
             watch=self.watch,
             hang_ups=self._hang_ups,
+            unsent=self._unsent,
             max_frame=self._config.socket_request_max_bytes,
             on_closed=self._closed,
         )

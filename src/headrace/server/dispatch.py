@@ -9,7 +9,7 @@ import logging
 import struct
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import GeneratorType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import ClientInfo, Handler, RawReply, Reply, RequestContext
@@ -17,13 +17,18 @@ from headrace.server.error_replies import error_reply
 from headrace.server.frames import InvalidRequestError, Parts, check_size
 from headrace.server.large_answers import encode_in_steps, is_large
 from headrace.server.large_requests import MANY_BATCHES, MANY_ENTRIES, LargeRequests, is_large_frame
-from headrace.slices import finish, run_slice
+from headrace.slices import Steps, finish, run_slice
 from headrace.storage.files.log_file import FileSlice
+from headrace.types import Buffer
 from headrace.wire.apis import ApiKey, Schema, VersionRange, max_entries, schema, versions
-from headrace.wire.bounds import TooManyEntriesError, unsigned_varint
+from headrace.wire.bounds import TooManyEntriesError
 from headrace.wire.encoder import Fields
+from headrace.wire.strict_fields import may_hold_long_string
+from headrace.wire.varint import unsigned_varint
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _HEADER = struct.Struct(">hhih")
 _SIZE_CORRELATION = struct.Struct(">ii")
@@ -32,6 +37,8 @@ _CORRELATION_ID_FIELD: Final = 4
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _PRODUCE: Final = ApiKey.PRODUCE.value
 _FETCH: Final = ApiKey.FETCH.value
+MAX_HEADER_TAGS: Final = 100
+"""Tagged fields of one request header."""
 _ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
 """Lowest versions named to clients that are not served, as Kafka does: older librdkafka sends everything
 uncompressed where it does not see Produce 0 (KAFKA-18659)."""
@@ -47,6 +54,8 @@ class Dispatcher:
     """The dispatch table and the way through it."""
 
     def __init__(self) -> None:
+        self.features: Callable[[], Fields] = dict
+        """What ApiVersions says of features."""
         self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
         self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
         self._produce_run: RunHandler | None = None
@@ -95,6 +104,9 @@ class Dispatcher:
                 return self._run_later(requests, [api_schema], self._produce_many(requests), None)
             if entries > MANY_ENTRIES:
                 return self._handle_large(context, api_schema, memoryview(bytes(frame)), position)
+        if context.api_key != _PRODUCE and may_hold_long_string(frame):
+            content = _finish(_strictly(context, api_schema, frame, position))
+            return self._answer(context, api_schema, _decode(context, api_schema, content, 0))
         return self._answer(context, api_schema, _decode(context, api_schema, frame, position))
 
     def _answer(self, context: RequestContext, api_schema: Schema, request: Any) -> Parts | Awaitable[Parts]:
@@ -125,8 +137,9 @@ class Dispatcher:
             async with self._large_requests.turn(context):
                 async with self._turn_of(context):
                     _count_entries(context, api_schema, frame, position)
+                    content = await finish(_strictly(context, api_schema, frame, position))
                     await asyncio.sleep(0)
-                    request = _decode(context, api_schema, frame, position)
+                    request = _decode(context, api_schema, content, 0)
                 await asyncio.sleep(0)
                 answer = self._answer(context, api_schema, request)
                 return answer if isinstance(answer, list) else await answer
@@ -285,6 +298,7 @@ class Dispatcher:
             ]
             if error is ErrorCode.none
             else [],
+            **(self.features() if error is ErrorCode.none else {}),
         }
 
     def _unsupported_api_versions(self, context: RequestContext) -> Parts:
@@ -327,12 +341,36 @@ def _count_entries(context: RequestContext, api_schema: Schema, frame: memoryvie
         raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
 
 
-def _decode(context: RequestContext, api_schema: Schema, frame: memoryview, position: int) -> Any:
+def _strictly(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Steps[Buffer]:
+    """The body, without tagged fields that its version does not have. Raises InvalidRequestError."""
+    if api_schema.strict_request is None:
+        return frame[position:]
+    try:
+        return (yield from api_schema.strict_request(frame, position))
+    except TooManyEntriesError:
+        raise InvalidRequestError(f"{_name(context)} has too many tagged fields") from None
+    except (ValueError, IndexError) as error:
+        raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
+
+
+def _decode(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Any:
     """Raises InvalidRequestError."""
     try:
-        return api_schema.decode_request(frame, position)[0]
+        try:
+            return api_schema.decode_request(frame, position)[0]
+        except KeyError:  # kio does not skip a tagged field that it does not know
+            return api_schema.decode_request(_finish(_strictly(context, api_schema, frame, position)), 0)[0]
+    except InvalidRequestError:
+        raise
     except Exception as error:
         raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
+
+
+def _finish(steps: Steps[T]) -> T:
+    """The result of steps that are few."""
+    while (done := run_slice(steps)) is None:
+        pass
+    return done.result
 
 
 def _encode(context: RequestContext, api_schema: Schema, reply: Reply) -> Parts:
@@ -367,7 +405,11 @@ def _skip_tags(frame: memoryview, position: int) -> int:
     """Position behind the tagged fields of a request header (KIP-482); none is defined yet."""
     try:
         count, position = unsigned_varint(frame, position)
-        for _ in range(min(count, len(frame))):
+        if count > MAX_HEADER_TAGS:
+            raise InvalidRequestError(
+                f"the request's header has {count} tagged fields; at most {MAX_HEADER_TAGS} are allowed"
+            )
+        for _ in range(count):
             _, position = unsigned_varint(frame, position)
             size, position = unsigned_varint(frame, position)
             position += size

@@ -18,6 +18,7 @@ from kio.static.constants import EntityType
 from headrace.types import Buffer, Request
 from headrace.wire.bounds import MAX_ENTRIES, compile_bounds
 from headrace.wire.encoder import Encoder, StepEncoder, compile_encoder, compile_step_encoder, unwrap
+from headrace.wire.strict_fields import StrictReader, compile_strict
 
 
 class ApiKey(IntEnum):
@@ -131,6 +132,8 @@ class Schema(NamedTuple):
 
     check_request: Callable[[Buffer, int], int]
     """See `compile_bounds`; must come before `decode_request`."""
+    strict_request: StrictReader | None
+    """See `compile_strict`; None where strings and tagged fields need no such care."""
     decode_request: Callable[[Buffer, int], tuple[Request, int]]
     encode_response: Encoder
     encode_in_steps: StepEncoder
@@ -160,6 +163,7 @@ def schema(api_key: int, version: int) -> Schema:
     response = _load(api_key, version, EntityType.response)
     return Schema(
         compile_bounds(request, max_entries(api_key)),
+        compile_strict(request, max_entries(api_key)) if request.__flexible__ else None,
         entity_reader(request),
         compile_encoder(response),
         compile_step_encoder(response),

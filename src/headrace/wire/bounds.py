@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from headrace.types import Buffer
 from headrace.wire.encoder import unwrap
+from headrace.wire.varint import unsigned_varint
 
 _Step: TypeAlias = Callable[[Buffer, int], int]
 _StepMaker: TypeAlias = Callable[[int], _Step]
@@ -20,9 +21,12 @@ MAX_ENTRIES: Final = 100_000
 """Items of all arrays of one request together. kio decodes as many in 30 ms, during which nothing else runs, into
 30 MB; handling them takes some tenths of a second, a slice at a time."""
 
+MAX_STRING: Final = 32_767
+"""Bytes of a string."""
+
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
-_SIZES: Final = {
+FIXED_SIZES: Final = {
     "bool": 1,
     "int8": 1,
     "int16": 2,
@@ -85,15 +89,19 @@ def _structure(cls: Any, left: list[int]) -> _Layout:
     flexible: bool = cls.__flexible__
     layouts = []
     tagged: dict[int, _Step] = {}
+    has_tags = False
     for field in fields(cls):
         layout = _field(field.type, field.metadata.get("kafka_type"), flexible, left)
         if "tag" not in field.metadata:
             layouts.append(layout)
-        elif layout.tail_after is not None:
+            continue
+        has_tags = True
+        if layout.tail_after is not None:
             tagged[field.metadata["tag"]] = layout.tail_after(0)
     if flexible:
-        after = _tags_with(tagged) if tagged else _tags
-        layouts.append(_Layout(None, 1, after, after if tagged else None))
+        after = _tags_with(tagged, left)
+        # A known tag may come again and again. Where none is known, the reader stops at the first.
+        layouts.append(_Layout(None, 1, after, after if has_tags else None))
     return _sequence(layouts)
 
 
@@ -151,10 +159,10 @@ def _field(annotation: Any, kafka_type: str | None, flexible: bool, left: list[i
         if nullable and not is_array:
             tail_after = None if layout.tail_after is None else _nullable(layout.tail_after(0))
             return _Layout(None, 1, _nullable(layout.after(0)), tail_after)
-    elif kafka_type in _SIZES:
-        layout = _fixed(_SIZES[kafka_type])
+    elif kafka_type in FIXED_SIZES:
+        layout = _fixed(FIXED_SIZES[kafka_type])
     elif flexible:
-        layout = _Layout(None, 1, _compact)
+        layout = _Layout(None, 1, _compact_string if kafka_type == "string" else _compact)
     elif kafka_type == "string":
         layout = _Layout(None, 2, _prefixed(_INT16))
     else:
@@ -246,6 +254,25 @@ def _compact(before: int) -> _Step:
     return follow
 
 
+def _compact_string(before: int) -> _Step:
+    def follow(data: Buffer, position: int) -> int:
+        position += before
+        length = data[position]
+        position += 1
+        if length > 0x7F:
+            length, position = unsigned_varint(data, position - 1)
+            check_string(length - 1)
+        return position + length - 1 if length else position
+
+    return follow
+
+
+def check_string(size: int) -> None:
+    """Raise ValueError if a string of `size` bytes is longer than Kafka allows."""
+    if size > MAX_STRING:
+        raise ValueError(f"a string of {size} bytes; at most {MAX_STRING} are allowed")
+
+
 def _prefixed(prefix: struct.Struct) -> _StepMaker:
     """Over a length and so many bytes; a negative length is null."""
     width = prefix.size
@@ -261,22 +288,24 @@ def _prefixed(prefix: struct.Struct) -> _StepMaker:
     return after
 
 
-def _tags(before: int) -> _Step:
-    def follow(data: Buffer, position: int) -> int:
-        position += before
-        return position + 1 if data[position] == 0 else _follow_tags(data, position, {})
+def _tags_with(known: Mapping[int, _Step], left: list[int]) -> _StepMaker:
+    def after(before: int) -> _Step:
+        def follow(data: Buffer, position: int) -> int:
+            position += before
+            return position + 1 if data[position] == 0 else _follow_tags(data, position, known, left)
 
-    return follow
+        return follow
+
+    return after
 
 
-def _tags_with(known: Mapping[int, _Step]) -> _StepMaker:
-    return lambda before: lambda data, position: _follow_tags(data, position + before, known)
-
-
-def _follow_tags(data: Buffer, position: int, known: Mapping[int, _Step]) -> int:
+def _follow_tags(data: Buffer, position: int, known: Mapping[int, _Step], left: list[int]) -> int:
     count, position = unsigned_varint(data, position)
     if 2 * count > len(data) - position:
         raise ValueError(f"{count} tagged fields in the {len(data) - position} bytes that are left")
+    left[0] -= count
+    if left[0] < 0:
+        raise TooManyEntriesError("it has too many tagged fields")
     for _ in range(count):
         tag, position = unsigned_varint(data, position)
         size, position = unsigned_varint(data, position)
@@ -284,17 +313,3 @@ def _follow_tags(data: Buffer, position: int, known: Mapping[int, _Step]) -> int
             known[tag](data, position)
         position += size
     return position
-
-
-def unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """The varint at `position` and the position behind it. Raises ValueError, and IndexError at the end of `data`."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise ValueError("a varint is longer than five bytes")

@@ -1,7 +1,11 @@
 """The command line without a cluster: help, usage errors, nobody there."""
 
+import socket
+import struct
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -224,3 +228,42 @@ def _loaded_by(code: str, modules: set[str]) -> set[str]:
     code += f"\nimport sys; print(*{modules!r} & sys.modules.keys())"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["topics", "create", "a\udcff"], r"TOPIC: 'a\xff' is not UTF-8"),
+        (["consume", "\udcff"], r"TOPIC: '\xff' is not UTF-8"),
+        (["groups", "describe", "\udcff"], r"GROUP: '\xff' is not UTF-8"),
+        (["produce", "a", "--header", "k\udcff=v"], r"--header: 'k\xff=v' is not UTF-8"),
+        (["produce", "a", "--key", "\udcff"], r"--key: '\xff' is not UTF-8"),
+        (["topics", "list", "--bootstrap", "\udcff:9092"], r"--bootstrap: '\xff:9092' is not UTF-8"),
+        (["start", "--set", "log.retention.hours=3\udcff"], r"--set: 'log.retention.hours=3\xff' is not UTF-8"),
+    ],
+)
+def test_an_argument_that_is_not_utf8_is_named(words: list[str], complaint: str) -> None:
+    result = runner.invoke(app, words, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert complaint in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_a_broker_that_answers_only_the_greeting_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cli.group_calls._TIMEOUT_MS", 500)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        greeted = threading.Thread(target=_answer_the_first, args=(server,))
+        greeted.start()
+        started = time.monotonic()
+        result = runner.invoke(app, ["groups", "list", "--bootstrap", f"127.0.0.1:{server.getsockname()[1]}"])
+        took = time.monotonic() - started
+        greeted.join()
+    assert result.exit_code == 1
+    assert "asking for the groups: " in result.output
+    assert took < 5
+
+
+def _answer_the_first(server: socket.socket) -> None:
+    with server.accept()[0] as connection:
+        request = connection.recv(1000)
+        connection.sendall(struct.pack(">i", 10) + request[8:12] + bytes(6))

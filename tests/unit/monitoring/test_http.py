@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import http.client
 import json
+import socket
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from http import HTTPStatus
@@ -279,3 +282,65 @@ async def test_closing_ends_idle_connections(server: HttpServer) -> None:
     with contextlib.suppress(ConnectionResetError):
         assert await reader.read() == b""
     await closed(writer)
+
+
+@pytest.mark.parametrize("loop_of", ["uvloop", "asyncio"])
+def test_a_client_that_hangs_up_before_its_answer_leaves_nothing_in_the_log(
+    loop_of: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang_up() -> None:
+        server = HttpServer("127.0.0.1", 0)
+        server.bind()
+        asked, may_answer = asyncio.Event(), asyncio.Event()
+        exchange = server._exchange
+        transports: set[asyncio.BaseTransport] = set()
+
+        async def noted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: Any) -> bool:
+            transports.add(writer.transport)
+            return await exchange(reader, writer, task)
+
+        monkeypatch.setattr(server, "_exchange", noted)
+
+        async def slow(_: Query) -> object:
+            asked.set()
+            await may_answer.wait()
+            return "x" * 3_000_000
+
+        server.add_json("/slow", slow)
+        await server.start()
+        host, _, port = server.address.rpartition(":")
+        client = socket.create_connection((host, int(port)))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.sendall(b"GET /slow HTTP/1.1\r\nConnection: close\r\n\r\n")
+        await asyncio.wait_for(asked.wait(), 5)
+        client.close()
+        (transport,) = transports
+        async with asyncio.timeout(5):
+            while not transport.is_closing():  # noqa: ASYNC110 (there is no event to wait for)
+                await asyncio.sleep(0.001)
+        may_answer.set()
+        async with asyncio.timeout(5):
+            while server._connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await server.close()
+
+    factory = pytest.importorskip("uvloop").Loop if loop_of == "uvloop" else asyncio.SelectorEventLoop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(hang_up(), 10))
+    gc.collect()  # an exception that nobody has asked for is logged when its task goes
+    assert caplog.messages == []
+
+
+async def test_answers_are_sent_without_delay(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    send = http_side._send
+
+    async def look(writer: asyncio.StreamWriter, answer: Any, *, keep_alive: bool, with_body: bool) -> None:
+        connection = writer.get_extra_info("socket")
+        seen.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        await send(writer, answer, keep_alive=keep_alive, with_body=with_body)
+
+    monkeypatch.setattr(http_side, "_send", look)
+    await get(server, "/")
+    assert all(seen)
+    assert seen

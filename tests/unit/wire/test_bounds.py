@@ -9,6 +9,7 @@ from kio.index import load_request_schema
 
 from headrace.wire.apis import ApiKey, request_encoder, schema, versions
 from headrace.wire.bounds import MAX_ENTRIES, TooManyEntriesError, _structure, compile_bounds
+from headrace.wire.varint import put_unsigned_varint
 from tests.fuzz.entities import requests
 
 EVERY_REQUEST = [
@@ -84,3 +85,21 @@ def test_nested_entries_are_counted_together() -> None:
     body = bytearray()
     request_encoder(ApiKey.OFFSET_DELETE, 0)(body, {"group_id": "g", "topics": [topic] * 3})
     assert schema(ApiKey.OFFSET_DELETE, 0).check_request(bytes(body), 0) == 3 + 3 * 4
+
+
+def test_tagged_fields_count_as_entries() -> None:
+    # a known tag again and again, which the reader would read again and again
+    fetch = bytes(4 * 3 + 1 + 4 + 4) + b"\x01\x01\x01"
+    count = bytearray()
+    put_unsigned_varint(count, MAX_ENTRIES + 1)
+    body = fetch + count + b"\x00\x01\x00" * (MAX_ENTRIES + 1)
+    with pytest.raises(TooManyEntriesError):
+        schema(ApiKey.FETCH, 17).read_request(body, 0)
+
+
+def test_a_string_that_is_passed_over_has_at_most_32767_bytes() -> None:
+    body = bytearray()
+    put_unsigned_varint(body, 32_769)
+    body += bytes(32_768) + b"\x01\x00"
+    with pytest.raises(ValueError, match="a string of 32768 bytes"):
+        schema(ApiKey.LEAVE_GROUP, 5).read_request(bytes(body), 0)

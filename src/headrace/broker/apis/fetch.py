@@ -18,7 +18,7 @@ from headrace.replication.growth import UNKNOWN_SIZE
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import NO_REPLY, Answer, ClientInfo, Handler, RawReply, Reply, RequestContext
-from headrace.server.turns import Turns
+from headrace.server.loop.turns import HEAVY, LIGHT, Turns
 from headrace.slices import Steps, chunks, finish
 from headrace.wire.apis import ApiKey
 
@@ -336,7 +336,7 @@ class _Fetch:
             self._missing = 0  # it has not begun to wait, and will not
         elif not self._is_queued:
             self._is_queued = True
-            self._api.turns.add(self, is_heavy=len(self._watched) > _MANY_PARTITIONS)
+            self._api.turns.add(self, HEAVY if len(self._watched) > _MANY_PARTITIONS else LIGHT)
 
     def take_turn(self) -> None:
         """Read what is new, and answer."""

@@ -1,6 +1,7 @@
 """Producers as partitions know them: InitProducerId and DescribeProducers."""
 
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from typing import Any
 
 from headrace.errors import ErrorCode, KafkaError
@@ -12,11 +13,19 @@ from headrace.wire.items import made_of
 
 
 class ProducersApi:
-    """Handlers for producer ids and states; `next_producer_id` gives one that nobody has had."""
+    """Handlers for producer ids and states; `next_producer_id` gives one that nobody has had, `init_transactional`
+    handles requests with a transactional id.
+    """
 
-    def __init__(self, replicas: ReplicaManager, next_producer_id: Callable[[], Awaitable[int]]) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        next_producer_id: Callable[[], Awaitable[int]],
+        init_transactional: Handler,
+    ) -> None:
         self._replicas = replicas
         self._next_producer_id = next_producer_id
+        self._init_transactional = init_transactional
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -24,17 +33,15 @@ class ProducersApi:
             ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
         }
 
-    async def init_producer_id(self, _: RequestContext, request: Any) -> Reply:
+    async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
         """A new producer id with epoch 0 for an idempotent producer (KIP-98). An id needs its epoch (KIP-360)."""
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         if (getattr(request, "producer_id", -1) == -1) != (getattr(request, "producer_epoch", -1) == -1):
             raise KafkaError(ErrorCode.invalid_request, "give the producer's id and epoch both, or neither")
         if request.transactional_id is not None:
-            raise KafkaError(
-                ErrorCode.unsupported_version,
-                "this broker has no transactions yet; leave transactional.id unset and use an idempotent producer",
-            )
+            reply = self._init_transactional(context, request)
+            return await reply if isawaitable(reply) else reply
         return {"error_code": ErrorCode.none, "producer_id": await self._next_producer_id(), "producer_epoch": 0}
 
     def describe_producers(self, _: RequestContext, request: Any) -> Reply:

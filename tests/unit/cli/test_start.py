@@ -1,0 +1,53 @@
+"""Settings files that are none, and systems that allow too little, end a start with one line."""
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.start import settings_text
+
+_FEW = 20
+
+
+def test_a_binary_file_is_no_settings_file() -> None:
+    with pytest.raises(OSError, match="it is not a text file: it contains zero bytes"):
+        settings_text("/bin/true")
+
+
+def test_a_settings_file_has_a_size() -> None:
+    with pytest.raises(OSError, match="at most 1 MiB"):
+        settings_text("/dev/zero")
+
+
+def test_a_pipe_that_nobody_writes_to_is_given_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="nobody has written to this pipe"):
+        settings_text(str(tmp_path / "pipe"), patience_s=0.01)
+
+
+def test_settings_may_come_through_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("node.id=3\n",))
+    writer.start()
+    assert settings_text(str(pipe)) == "node.id=3\n"
+    writer.join()
+
+
+def test_too_few_open_files_are_named_before_anything_is_started(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace", "start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (_FEW, _FEW)),
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == "headrace: `ulimit -n` allows 20 open files: a broker needs at least 48\n"
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,124 @@
+"""Tagged fields from the future, and strings that are too long."""
+
+from collections.abc import Generator
+from dataclasses import fields
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.index import load_request_schema
+
+from headrace.types import Buffer
+from headrace.wire.apis import ApiKey, request_encoder, schema, versions
+from headrace.wire.bounds import TooManyEntriesError
+from headrace.wire.varint import put_unsigned_varint
+from tests.fuzz.entities import requests
+
+FLEXIBLE = [
+    (api, version)
+    for api in ApiKey
+    if (known := versions(api)) is not None
+    for version in range(known.lowest, known.highest + 1)
+    if schema(api, version).strict_request is not None
+]
+UNTAGGED = [
+    each for each in FLEXIBLE if not any("tag" in field.metadata for field in fields(load_request_schema(*each)))
+]
+T = TypeVar("T")
+UNKNOWN = b"\xe8\x07\x02hi"
+"""Tag 1000 with two bytes."""
+
+
+def strict(api: ApiKey, version: int, content: Buffer, position: int = 0) -> Buffer:
+    read = schema(api, version).strict_request
+    assert read is not None
+    return result_of(read(content, position))
+
+
+def result_of(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+@given(data=st.data())
+def test_a_sound_request_stays_as_it_is(data: st.DataObject) -> None:
+    api, version = data.draw(st.sampled_from(FLEXIBLE))
+    content = bytearray(b"before")
+    request_encoder(api, version)(content, data.draw(requests(api, version)))
+
+    known = schema(api, version).decode_request(bytes(content), 6)[0]
+    assert schema(api, version).decode_request(strict(api, version, bytes(content), 6), 0)[0] == known
+
+
+@given(data=st.data())
+def test_an_unknown_tag_at_the_end_is_cut(data: st.DataObject) -> None:
+    api, version = data.draw(st.sampled_from(UNTAGGED))
+    content = bytearray()
+    request_encoder(api, version)(content, data.draw(requests(api, version)))
+    tagged = bytes(content[:-1]) + b"\x01" + UNKNOWN
+
+    known = schema(api, version).decode_request(bytes(content), 0)
+    assert schema(api, version).decode_request(strict(api, version, tagged), 0) == known
+
+
+def test_unknown_tags_are_cut_from_items_and_from_known_tags() -> None:
+    # DeleteTopics v6: an array of topics with tags of their own
+    topic = b"\x02t" + bytes(16)
+    body = b"\x03" + topic + b"\x01" + UNKNOWN + topic + b"\x00" + bytes(4) + b"\x01" + UNKNOWN
+    request, size = schema(ApiKey.DELETE_TOPICS, 6).decode_request(strict(ApiKey.DELETE_TOPICS, 6, body), 0)
+    assert [each.name for each in request.topics] == ["t", "t"]
+    assert size == len(body) - 2 * len(UNKNOWN)
+
+
+def test_known_tags_are_kept_among_unknown_ones() -> None:
+    message = {
+        "cluster_id": "mine",
+        "replica_state": {"replica_id": 3, "replica_epoch": 4},
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": 1,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    content = bytearray()
+    request_encoder(ApiKey.FETCH, 17)(content, message)
+    place = content.index(b"\x02\x00\x05\x05mine") if b"\x02\x00\x05\x05mine" in content else -1
+    assert place > 0, bytes(content)
+    tagged = content[:place] + b"\x03" + content[place + 1 : -1] + b"\x01" + UNKNOWN + UNKNOWN
+    # the state's own tags grow, and so does its size
+    at = tagged.rindex(b"\x01\x0d")
+    tagged[at + 1] += len(UNKNOWN)
+
+    request, _ = schema(ApiKey.FETCH, 17).decode_request(strict(ApiKey.FETCH, 17, bytes(tagged)), 0)
+
+    assert request.cluster_id == "mine"
+    assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (3, 4)
+
+
+@pytest.mark.parametrize(("size", "is_allowed"), [(32_767, True), (32_768, False)])
+def test_a_string_has_at_most_32767_bytes(size: int, *, is_allowed: bool) -> None:
+    body = bytearray(b"\x02")
+    put_unsigned_varint(body, size + 1)
+    body += bytes(size) + b"\x00"
+    if is_allowed:
+        assert strict(ApiKey.DELETE_GROUPS, 2, bytes(body)) == body
+    else:
+        with pytest.raises(ValueError, match="a string of 32768 bytes; at most 32767 are allowed"):
+            strict(ApiKey.DELETE_GROUPS, 2, bytes(body))
+
+
+def test_unknown_tags_are_counted() -> None:
+    body = bytearray(b"\x02a\x02b")
+    put_unsigned_varint(body, 100_001)
+    body += b"\x05\x00" * 100_001
+    with pytest.raises(TooManyEntriesError):
+        strict(ApiKey.API_VERSIONS, 3, bytes(body))
