@@ -1,136 +1,227 @@
-"""Transactional producers and consumers of committed records."""
+"""Transactions of five client libraries, each with the same scenarios, read by its own `read_committed` consumer."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, TopicPartition
 
-from headrace.testing import Broker
+from tests.clients.brokers import BrokerUnderTest, start_broker
+from tests.clients.drivers.confluent_driver import ConfluentDriver
+from tests.clients.drivers.contract import MissingClientError
+from tests.clients.transactional import CLIENTS
+from tests.clients.transactional.confluent_client import read
+from tests.clients.transactional.contract import (
+    END,
+    FencedError,
+    Record,
+    TransactionalClient,
+    TransactionalProducer,
+)
 from tests.support.waiting import wait_for
+
+PARTITIONS = 2
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
-        yield broker
-
-
-def create(broker: Broker, name: str, partitions: int = 2) -> str:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(name, partitions)])[name].result(20)
-    return name
-
-
-def producer_of(broker: Broker, transactional_id: str) -> Producer:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": transactional_id})
-    producer.init_transactions(30)
-    return producer
-
-
-def read(broker: Broker, topic: str, count: int, isolation: str = "read_committed") -> list[bytes]:
-    """The first `count` values, and whatever comes with them."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": f"reader-of-{topic}-{isolation}",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest]:
+    """One that looks for transactions that have timed out more often than every ten seconds."""
+    broker = start_broker(
+        tmp_path_factory.mktemp("broker"), {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
     )
-    partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, index, 0) for index in partitions])
-    values: list[bytes] = []
-    ended: set[int] = set()
-
-    def take() -> bool:
-        message = consumer.poll(1)
-        if message is None:
-            return False
-        if message.error() is None:
-            values.append(message.value())
-        elif message.error().code() == KafkaError._PARTITION_EOF:
-            ended.add(message.partition())
-        return len(values) >= count and len(ended) == len(partitions)
-
-    wait_for(take, f"{count} records of {topic}")
-    consumer.close()
-    return sorted(values)
+    yield broker
+    broker.close()
 
 
-def write(producer: Producer, topic: str, *values: bytes) -> None:
-    for number, value in enumerate(values):
-        producer.produce(topic, value, partition=number % 2)
-    assert producer.flush(30) == 0
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest, broker: BrokerUnderTest) -> Iterator[TransactionalClient]:
+    try:
+        made = CLIENTS[request.param](broker.bootstrap)
+    except MissingClientError as missing:
+        if os.environ.get("HEADRACE_ALL_CLIENTS"):
+            raise
+        pytest.skip(str(missing))
+    with closing(made):
+        yield made
 
 
-def test_readers_of_committed_records_see_what_was_committed(broker: Broker) -> None:
-    topic = create(broker, "commits")
-    producer = producer_of(broker, "commits")
-    producer.begin_transaction()
-    write(producer, topic, b"1", b"2")
-    producer.commit_transaction(30)
-    producer.begin_transaction()
-    write(producer, topic, b"3", b"4")
-    producer.abort_transaction(30)
-    producer.begin_transaction()
-    write(producer, topic, b"5", b"6")
-    producer.commit_transaction(30)
-    assert read(broker, topic, 4) == [b"1", b"2", b"5", b"6"]
-    assert read(broker, topic, 6, "read_uncommitted") == [b"1", b"2", b"3", b"4", b"5", b"6"]
+@pytest.fixture
+def ledger(broker: BrokerUnderTest, topic: str) -> str:
+    """A topic that exists."""
+    ConfluentDriver(broker.bootstrap).create_topic(topic, PARTITIONS)
+    return topic
 
 
-def test_a_successor_aborts_what_its_predecessor_left_open(broker: Broker) -> None:
-    topic = create(broker, "successors")
-    first = producer_of(broker, "successors")
-    first.begin_transaction()
-    write(first, topic, b"lost")
-    second = producer_of(broker, "successors")
-    second.begin_transaction()
-    write(second, topic, b"kept")
-    second.commit_transaction(30)
-    assert read(broker, topic, 1) == [b"kept"]
-    with pytest.raises(KafkaException) as caught:
-        first.commit_transaction(30)
-    assert caught.value.args[0].code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+@pytest.fixture
+def producers(client: TransactionalClient) -> Iterator[Callable[..., TransactionalProducer]]:
+    """Makes producers that are closed at the end."""
+    made: list[TransactionalProducer] = []
+
+    def make(transactional_id: str, **settings: int) -> TransactionalProducer:
+        made.append(client.producer(transactional_id, **settings))
+        return made[-1]
+
+    yield make
+    for producer in made:
+        producer.close()
 
 
-def test_offsets_are_committed_with_the_transaction(broker: Broker) -> None:
-    source, target = create(broker, "source"), create(broker, "target")
-    plain = Producer({"bootstrap.servers": broker.bootstrap})
-    write(plain, source, b"a", b"b", b"c", b"d")
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "copier",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    consumer.subscribe([source])
-    producer = producer_of(broker, "copier")
-    messages = []
-    wait_for(
-        lambda: messages.extend(consumer.consume(10, 0.2)) or len(messages) == 4,  # type: ignore[func-returns-value]
-        "the records of the source",
-    )
+def write_ends(broker: BrokerUnderTest, topic: str) -> None:
+    """Without a transaction, so that a reader gets there only once the transactions before are over."""
+    from confluent_kafka import Producer
 
-    def committed() -> list[int]:
-        return [each.offset for each in consumer.committed([TopicPartition(source, index) for index in (0, 1)], 20)]
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for partition in range(PARTITIONS):
+        producer.produce(topic, END, partition=partition)
+    assert producer.flush(20) == 0
 
-    for outcome, expected in (("abort", [-1001, -1001]), ("commit", [2, 2])):
-        producer.begin_transaction()
-        for message in messages:
-            producer.produce(target, message.value(), partition=message.partition())
-        producer.send_offsets_to_transaction(
-            consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 30
-        )
-        if outcome == "abort":
-            producer.abort_transaction(30)
+
+def committed(broker: BrokerUnderTest, group: str, topic: str) -> int:
+    """The group's offset in partition 0, once no transaction holds it back; -1001 without one."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "isolation.level": "read_committed"})
+    try:
+        (partition,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
+        return partition.offset
+    finally:
+        consumer.close()
+
+
+Producers = Callable[..., TransactionalProducer]
+
+
+def test_a_committed_transaction_is_read_as_a_whole(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    producer = producers(f"{ledger}-id")
+    for number in range(3):
+        producer.begin()
+        producer.send(ledger, 0, [f"left {number}", f"left again {number}"])
+        producer.send(ledger, 1, [f"right {number}"])
+        producer.commit()
+    write_ends(broker, ledger)
+
+    records = client.read_committed(ledger, PARTITIONS)
+
+    assert [record.value for record in records if record.partition == 0] == [
+        f"{side} {number}" for number in range(3) for side in ("left", "left again")
+    ]
+    assert [record.value for record in records if record.partition == 1] == [f"right {number}" for number in range(3)]
+
+
+def test_an_aborted_transaction_is_never_read(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    producer = producers(f"{ledger}-id")
+    producer.begin()
+    producer.send(ledger, 0, ["dropped"])
+    producer.send(ledger, 1, ["dropped too"])
+    producer.abort()
+    producer.begin()
+    producer.send(ledger, 0, ["kept"])
+    producer.commit()
+    write_ends(broker, ledger)
+
+    assert client.read_committed(ledger, PARTITIONS) == [Record(0, "kept")]
+    in_the_log = read(broker.bootstrap, ledger, PARTITIONS, "read_uncommitted")
+    assert sorted(record.value for record in in_the_log) == ["dropped", "dropped too", "kept"]
+
+
+def test_a_second_producer_of_the_same_id_fences_the_first(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    first = producers(f"{ledger}-id")
+    first.begin()
+    first.send(ledger, 0, ["of the first"])
+
+    second = producers(f"{ledger}-id")
+    second.begin()
+    second.send(ledger, 0, ["of the second"])
+    with pytest.raises(FencedError):
+        first.commit()
+    second.commit()
+    write_ends(broker, ledger)
+
+    assert client.read_committed(ledger, PARTITIONS) == [Record(0, "of the second")]
+
+
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    group = f"{ledger}-group"
+    producer = producers(f"{ledger}-id")
+    for offset, ends_well in ((3, True), (5, False), (8, True), (9, False)):
+        producer.begin()
+        producer.send(ledger, 0, [f"made of the records before {offset}"])
+        producer.send_offsets(group, {(ledger, 0): offset})
+        if ends_well:
+            producer.commit()
+            assert committed(broker, group, ledger) == offset
         else:
-            producer.commit_transaction(30)
-        assert committed() == expected
-    consumer.close()
-    assert read(broker, target, 4) == [b"a", b"b", b"c", b"d"]
+            before = {5: 3, 9: 8}[offset]
+            producer.abort()
+            assert committed(broker, group, ledger) == before
+    write_ends(broker, ledger)
+
+    records = client.read_committed(ledger, PARTITIONS)
+    assert [record.value for record in records] == [f"made of the records before {offset}" for offset in (3, 8)]
+
+
+def test_the_broker_aborts_a_transaction_that_outlives_its_timeout(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    slow = producers(f"{ledger}-slow", timeout_ms=1500)
+    slow.begin()
+    slow.send(ledger, 0, ["too slow"])
+    write_ends(broker, ledger)
+
+    assert client.read_committed(ledger, PARTITIONS) == []
+    with pytest.raises(FencedError):
+        slow.commit()
+
+
+def test_all_clients_read_the_same(broker: BrokerUnderTest, ledger: str) -> None:
+    """What every one of them has committed, and nothing of what they have aborted."""
+    clients: list[TransactionalClient] = []
+    try:
+        for name, make in CLIENTS.items():
+            clients.append(make(broker.bootstrap))
+            with closing(clients[-1].producer(f"{ledger}-{name}")) as producer:
+                producer.begin()
+                producer.send(ledger, 0, [f"{name} drops this"])
+                producer.abort()
+                producer.begin()
+                producer.send(ledger, 0, [f"{name} keeps this"])
+                producer.commit()
+        write_ends(broker, ledger)
+        expected = [Record(0, f"{name} keeps this") for name in CLIENTS]
+        for name, each in zip(CLIENTS, clients, strict=True):
+            assert each.read_committed(ledger, PARTITIONS) == expected, name
+    finally:
+        for each in clients:
+            each.close()
+
+
+def test_an_open_transaction_holds_readers_of_its_partition_back_and_of_no_other(
+    producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    producer = producers(f"{ledger}-id")
+    producer.begin()
+    producer.send(ledger, 0, ["open"])
+    write_ends(broker, ledger)
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "not-used", "isolation.level": "read_committed"}
+    )
+    try:
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition(ledger, partition), timeout=20)[1]
+            for partition in range(PARTITIONS)
+        ]
+        assert ends == [0, 1]
+        producer.commit()
+        wait_for(
+            lambda: consumer.get_watermark_offsets(TopicPartition(ledger, 0), timeout=20)[1] == 3,
+            "the record, the other and the marker are readable",
+        )
+    finally:
+        consumer.close()
