@@ -26,7 +26,7 @@ class Replicas:
 
     def packed_producers(self) -> list[bytes]:
         self.asked += 1
-        return [ProducerEntry(number, 0, number, number, 0, 1, -1, -1).packed for number in range(PRODUCERS)]
+        return [ProducerEntry(number, 0, number, number, 0, 1, -1, -1).packed() for number in range(PRODUCERS)]
 
 
 @pytest.fixture
