@@ -17,7 +17,7 @@ BENCH_ARGS ?=
 SEEDS ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulation soak suites lint format bench docs lock
+.PHONY: help setup demo test simulation soak copier checker suites lint format bench docs lock
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,12 @@ simulation: setup ## play consumer groups under faults, from many seeds (SEEDS=2
 
 soak: setup ## play crashes of the storage code, from many seeds (SEEDS=1000)
 	$(BIN)/python -m tests.crashes --seeds $(if $(filter command environment,$(word 1,$(origin SEEDS))),$(SEEDS),1000) $(ARGS)
+
+copier: setup ## play rounds of Kafka's TransactionalMessageCopier, with clients and brokers killed (ARGS="--rounds 5")
+	$(BIN)/python -m tests.copier $(ARGS)
+
+checker: setup ## play transactions under faults, from many seeds, and judge the histories (SEEDS=200 JOBS=2)
+	$(BIN)/python -m tests.checker --jobs $(JOBS) --seeds $(if $(filter command environment,$(word 1,$(origin SEEDS))),$(SEEDS),200) $(ARGS)
 
 lint: setup ## ruff, mypy --strict and the contracts between rooms
 	$(BIN)/ruff check .

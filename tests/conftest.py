@@ -15,6 +15,8 @@ _FIRST: Final = (
     "tests/pipeline/test_exactly_once",
     "tests/adoption",
     "tests/simulation",
+    "tests/copier",
+    "tests/checker",
     "tests/pipeline",
     "tests/crashes",
     "tests/parity",

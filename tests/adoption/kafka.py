@@ -74,6 +74,10 @@ class Java:
         finally:
             self._process.send_signal(signal.SIGCONT)
 
+    def send(self, what: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(what)
+
     def end(self, how: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(how)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cluster.stores import embedded
+from headrace.cluster.stores import metadata_file
 from headrace.errors import KafkaError
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
@@ -58,7 +58,7 @@ def auto_created(client: WireClient, name: str) -> str:
 
 @pytest.fixture
 def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    monkeypatch.setattr(embedded, "LOCK_WAIT_S", 0.5)
+    monkeypatch.setattr(metadata_file, "LOCK_WAIT_S", 0.5)
     with Broker({"auto.create.topics.enable": "true"}, data=tmp_path / "data") as broker:
         yield broker
 
@@ -91,7 +91,7 @@ def test_while_the_file_is_locked_clients_are_told_to_try_again(
     assert [each.levelname for each in told] == ["ERROR"]
     assert "metadata.db" in told[0].getMessage()
     assert told[0].exc_info is None
-    time.sleep(embedded.LOCK_WAIT_S)
+    time.sleep(metadata_file.LOCK_WAIT_S)
     assert create(client, "t") == "none"
     assert set_retention(client, "t") == "none"
     assert producer_id(client) == "none"
@@ -107,7 +107,7 @@ def test_others_are_served_while_a_change_waits_for_the_lock(broker: Broker, cli
             started = time.monotonic()
             for _ in range(10):
                 assert produce(innocent, "before", 0) == "none"
-            assert time.monotonic() - started < embedded.LOCK_WAIT_S
+            assert time.monotonic() - started < metadata_file.LOCK_WAIT_S
         other.execute("ROLLBACK")
     assert client.receive(ApiKey.CREATE_TOPICS, 5)["topics"][0]["error_code"] == "none"
 
@@ -124,7 +124,7 @@ def test_those_who_wait_for_one_lock_do_not_wait_one_after_the_other(broker: Bro
         for client in clients:
             answer = client.receive(ApiKey.CREATE_TOPICS, 5)
             assert answer["topics"][0]["error_code"] == "not_controller"
-        assert time.monotonic() - started < 20 * embedded.LOCK_WAIT_S * 0.7
+        assert time.monotonic() - started < 20 * metadata_file.LOCK_WAIT_S * 0.7
         other.execute("ROLLBACK")
 
 
@@ -184,7 +184,7 @@ def test_a_full_disk_refuses_changes_until_it_has_room(tmp_path: Path, caplog: p
 
 
 def test_a_file_locked_at_the_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(metadata_file, "LOCK_WAIT_S", 0.1)
     with Broker(data=tmp_path):
         pass
     with closing(sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)) as other:
@@ -194,6 +194,39 @@ def test_a_file_locked_at_the_start_is_named(tmp_path: Path, monkeypatch: pytest
         other.execute("ROLLBACK")
     with Broker(data=tmp_path):
         pass
+
+
+_TO_THE_PREVIOUS_LAYOUT = """
+CREATE TABLE previous (
+    path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
+    ephemeral INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO previous SELECT path, parent, data, version, ephemeral FROM node;
+DROP TABLE node;
+DROP TABLE last;
+ALTER TABLE previous RENAME TO node;
+CREATE INDEX child ON node (parent);
+PRAGMA user_version = 0;
+"""
+
+
+def leader_epoch(client: WireClient, topic: str) -> int:
+    message = {"topics": [{"topic_id": None, "name": topic}], "allow_auto_topic_creation": False}
+    answer = client.ask(ApiKey.METADATA, 12, {**message, "include_topic_authorized_operations": False})
+    epoch: int = answer["topics"][0]["partitions"][0]["leader_epoch"]
+    return epoch
+
+
+def test_leader_epochs_rise_on_from_a_file_of_the_previous_version(tmp_path: Path) -> None:
+    epochs = []
+    for _ in range(3):
+        with Broker(data=tmp_path) as broker, WireClient(broker.bootstrap) as client:
+            create(client, "t")
+            epochs.append(leader_epoch(client, "t"))
+            assert produce(client, "t", 0) == "none"
+        with closing(sqlite3.connect(tmp_path / "metadata.db")) as other:
+            other.executescript(_TO_THE_PREVIOUS_LAYOUT)
+    assert epochs == [0, 1, 2]
 
 
 @pytest.mark.parametrize("path", ["/cluster/id", "/brokers/topics/t", "/brokers/topics/t/partitions/0/state"])

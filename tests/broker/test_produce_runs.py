@@ -12,7 +12,8 @@ from typing import Any, Final
 import pytest
 
 from headrace.broker.apis import produce
-from headrace.replication.partition import Appended, Batch, Partition
+from headrace.replication.appends import Appended, Batch
+from headrace.replication.partition import Partition
 from headrace.storage.files.log_file import LogFile
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema

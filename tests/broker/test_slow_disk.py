@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.broker import slow_disk
+from headrace.replication import slow_disk
 from headrace.storage.files.log_file import LogFile
 from headrace.testing import Broker
 from tests.broker.test_durability import Sending, hold

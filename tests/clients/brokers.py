@@ -1,6 +1,7 @@
 """The broker behind a scenario: Headrace as a process, or, to check the tests themselves, a running Apache Kafka."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -55,10 +56,10 @@ class ExternalBroker:
         """It is not ours to stop."""
 
 
-def start_broker(directory: Path) -> BrokerUnderTest:
-    """A broker that answers, with its data under `directory`."""
+def start_broker(directory: Path, settings: Mapping[str, object] | None = None) -> BrokerUnderTest:
+    """A broker that answers, with its data under `directory`; `settings` come on top of `SETTINGS`."""
     if EXTERNAL_BOOTSTRAP:
         return ExternalBroker(EXTERNAL_BOOTSTRAP)
-    broker = BrokerProcess(directory / "data", settings=SETTINGS)
+    broker = BrokerProcess(directory / "data", settings={**SETTINGS, **(settings or {})})
     broker.start()
     return broker

@@ -2,12 +2,14 @@
 
 import resource
 import struct
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from headrace.wire.apis import ApiKey
 from tests.clients.brokers import start_broker
 from tests.hostile.conftest import BrokerLog, Bystander, Memory
 from tests.hostile.raw import (
@@ -27,6 +29,8 @@ from tests.hostile.raw import (
     request,
     string,
 )
+from tests.support.broker_process import BrokerProcess
+from tests.support.wire_client import WireClient
 
 MB = 1 << 20
 IDLE_CONNECTIONS = 5_000
@@ -201,3 +205,26 @@ def test_a_crowd_of_new_clients_whose_first_requests_are_costly(
         all_took = time.monotonic() - began
     assert longest < max(0.5, all_took / 4), f"a record took {longest:.2f} s, all requests {all_took:.2f} s"
     log.has_no_traceback()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is in /proc")
+def test_descriptions_of_all_log_directories_in_flight(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker, ExitStack() as crowd:
+        with WireClient(broker.bootstrap) as client:
+            for number in range(10):
+                new = {"name": f"t{number}", "num_partitions": 300, "replication_factor": 1}
+                request_of_it = {"topics": [new | {"assignments": [], "configs": []}], "timeout": 60_000}
+                client.ask(ApiKey.CREATE_TOPICS, 5, request_of_it | {"validate_only": False})
+        before = broker.rss_bytes()
+        host, _, port = broker.bootstrap.rpartition(":")
+        connections = [crowd.enter_context(RawConnection(host, int(port))) for _ in range(300)]
+        for connection in connections:
+            connection.send(framed(request(ApiKey.DESCRIBE_LOG_DIRS, 1, struct.pack(">i", -1))))
+        for connection in connections:
+            assert len(connection.receive()) > 60_000
+        peak = next(
+            int(line.split()[1]) * 1024
+            for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines()
+            if line.startswith("VmHWM")
+        )
+    assert peak - before < 30 * MB

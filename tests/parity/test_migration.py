@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from headrace.coordinator.groups.consumer_protocol import encode_assignment
+from headrace.coordinator.groups.records.embedded import encode_assignment
 from headrace.wire.apis import ApiKey
 from tests.parity.both import Asked, Both, Side
 from tests.parity.test_groups import Member, heartbeat, leave, of

@@ -6,9 +6,13 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
-from headrace.coordinator.groups.consumer_protocol import decode_assignment, encode_assignment
 from headrace.coordinator.groups.effects import JoinResult, SyncResult
+from headrace.coordinator.groups.records.embedded import decode_assignment, encode_assignment
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.clients import (
     BACKOFF_S,
@@ -62,7 +66,7 @@ class ClassicClient(Client):
             if group.is_classic:
                 group.machine.check_offset_commit(self.member_id, self.instance_id, self.epoch)
             else:
-                group.machine.check_offset_commit(self.member_id, self.epoch, self.world.with_ids([partition]))
+                group.machine.known.check_offset_commit(self.member_id, self.epoch, self.world.with_ids([partition]))
         except KafkaError as error:
             return error.code is ErrorCode.rebalance_in_progress
         return True
@@ -122,6 +126,9 @@ class ClassicClient(Client):
         if len(self.world.clients) > self.world.settings.group_max_size:
             # As with Kafka, newcomers may take the place of whoever joins again last.
             self.deadline = 0.0
+        is_back = self.instance_id is not None and not self.member_id
+        if is_back:
+            self.world.wants_what_it_had(self)
         metadata = subscription(self.topics, tuple(self.owned), self.epoch)
         self.world.coordinator.join(
             "g",
@@ -141,6 +148,9 @@ class ClassicClient(Client):
                 reason="simulated",
             ),
         )
+        if is_back and not reply.is_refused:
+            # Whoever had its instance id is no member from now on, even if this answer is lost.
+            self.world.displace_others(self)
 
     def _sync(self, join: JoinResult) -> Any:
         """Whether the member has its assignment; where not it joins again."""
@@ -310,7 +320,7 @@ def subscription(topics: Sequence[str], owned: Sequence[TopicPartition], generat
 
 
 def _claim(member_id: str, metadata: bytes) -> Claim:
-    from headrace.coordinator.groups.consumer_protocol import decode_subscription
+    from headrace.coordinator.groups.records.embedded import decode_subscription
 
     decoded = decode_subscription(metadata)
     owned = tuple((topic, index) for topic, indexes in decoded.owned for index in indexes)

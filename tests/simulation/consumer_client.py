@@ -36,7 +36,7 @@ class ConsumerClient(Client):
             group = self.world.group()
             if group is None or group.is_classic:
                 return False
-            group.machine.check_offset_commit(self.member_id, self.epoch, self.world.with_ids([partition]))
+            group.machine.known.check_offset_commit(self.member_id, self.epoch, self.world.with_ids([partition]))
         except KafkaError:
             return False
         return True

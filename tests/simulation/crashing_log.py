@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from headrace.coordinator.groups.records import OffsetKey, decode_key, decode_offset
+from headrace.coordinator.groups.records.codec import decode_key
+from headrace.coordinator.groups.records.offsets import OffsetKey, decode_offset
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire.compression import Codec

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from headrace.coordinator.groups import migration, mixed_group
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.rebalance import Rebalance
-from headrace.coordinator.groups.consumer import group as consumer_group
+from headrace.coordinator.groups.consumer import classic_members, steps
 from headrace.coordinator.groups.consumer.state import ConsumerState
 from headrace.coordinator.groups.effects import TimerKind
-from headrace.coordinator.groups.shard import GroupShard
+from headrace.coordinator.groups.state import migration
+from headrace.coordinator.groups.state.shard import GroupShard
 from headrace.coordinator.runtime import shards
 from headrace.coordinator.runtime.timers import Timers
 from headrace.errors import KafkaError
@@ -29,21 +29,21 @@ def _generation_is_not_checked() -> AbstractContextManager[None]:
     def make(check: Any) -> Any:
         return lambda group, member_id, instance_id, _: check(group, member_id, instance_id, group.generation)
 
-    return _replaced(ClassicGroup, "_check_member", make)
+    return _replaced(Rebalance, "check_member", make)
 
 
 def _assigned_before_revoked() -> AbstractContextManager[None]:
     def make(reconcile: Any) -> Any:
         return lambda member, aim: reconcile(member, replace(aim, is_free=lambda _: True))
 
-    return _replaced(consumer_group, "reconcile", make)
+    return _replaced(steps, "reconcile", make)
 
 
 def _revocation_is_not_awaited() -> AbstractContextManager[None]:
     def make(reconcile: Any) -> Any:
         return lambda member, aim: reconcile(member, replace(aim, owned=frozenset()))
 
-    return _replaced(consumer_group, "reconcile", make)
+    return _replaced(steps, "reconcile", make)
 
 
 def _member_is_forgotten_on_reload() -> AbstractContextManager[None]:
@@ -54,7 +54,7 @@ def _member_is_forgotten_on_reload() -> AbstractContextManager[None]:
 
 
 def _stale_commit_is_accepted() -> AbstractContextManager[None]:
-    return _replaced(ClassicGroup, "check_offset_commit", lambda _: lambda *__, **___: None)
+    return _replaced(ClassicGroup, "check_offset_commit", lambda _: lambda *__, **___: [])
 
 
 def _stale_commit_of_a_consumer_is_accepted() -> AbstractContextManager[None]:
@@ -88,7 +88,7 @@ def _fencing_is_off() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(ClassicGroup, "_check_member", make)
+    return _replaced(Rebalance, "check_member", make)
 
 
 def _former_assignment_is_handed_out() -> AbstractContextManager[None]:
@@ -131,7 +131,7 @@ def _offset_is_forgotten_on_reload() -> AbstractContextManager[None]:
 
 
 def _departure_is_not_noticed() -> AbstractContextManager[None]:
-    return _replaced(consumer_group.ConsumerGroup, "_bump", lambda _: lambda *__: None)
+    return _replaced(steps.Steps, "bump", lambda _: lambda *__: None)
 
 
 def _rebalance_waits_for_nobody() -> AbstractContextManager[None]:
@@ -165,7 +165,7 @@ def _upgrade_forgets_assignments() -> AbstractContextManager[None]:
 def _downgraded_group_is_left_alone(*, after_reload: bool) -> Callable[[], AbstractContextManager[None]]:
     def make_loaded(loaded: Any) -> Any:
         def content(group: Any, now_ms: int) -> Any:
-            group.needs_rebalance = False
+            group._rebalance.needs_rebalance = False
             return loaded(group, now_ms)
 
         return content
@@ -186,7 +186,7 @@ def _removed_member_keeps_what_it_had() -> AbstractContextManager[None]:
 
         return lenient
 
-    return _replaced(mixed_group, "_subscription_in", make)
+    return _replaced(classic_members, "_subscription_in", make)
 
 
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {

@@ -15,15 +15,16 @@ from typing import Any, Final, NamedTuple
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.classic.group import ClassicGroup
-from headrace.coordinator.groups.classic.requests import Leaver
 from headrace.coordinator.groups.classic.states import GroupState
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.member import Partitions, TopicIdPartition
 from headrace.coordinator.groups.consumer.state import ConsumerGroupState
 from headrace.coordinator.groups.expressions import matching
-from headrace.coordinator.groups.offsets import GroupOffsets
-from headrace.coordinator.groups.records import CommittedOffset, OffsetKey
+from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
+from headrace.coordinator.groups.records.embedded import decode_subscription
+from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
+from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.groups.state.offsets import GroupOffsets
 from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.classic_client import ClassicClient
 from tests.simulation.clients import REBALANCE_S, SESSION_S, Client, TopicPartition
@@ -143,10 +144,21 @@ class World:
             return NEVER_S if hangs and may_hang else client.random.uniform(1.0, REBALANCE_S + 3)
         return client.random.uniform(0.0, 0.1)
 
-    def subscription_of(self, client: Client) -> tuple[str, ...]:
-        """What its application wants. A static member that comes back wants what it had: as with Kafka, a group of the
-        classic protocol does not look at the subscription of one that does.
+    def wants_what_it_had(self, client: Client) -> None:
+        """A static member comes back. As with Kafka, a stable group of the classic protocol does not look at what it
+        subscribes to now; it may have lost what the former self said last with the tail of the log.
         """
+        found = self.group()
+        if found is None or not found.is_classic or found.machine.state is not GroupState.STABLE:
+            return
+        membership = found.machine.membership
+        former = membership.members.get(membership.static.get(client.instance_id))
+        if former is not None and client.instance_id is not None:
+            client.topics = decode_subscription(former.protocols[0][1]).topics
+            self._subscriptions[client.instance_id] = client.topics
+
+    def subscription_of(self, client: Client) -> tuple[str, ...]:
+        """What its application wants."""
         return self._subscriptions.get(client.instance_id or client.name, client.topics)
 
     def _calm(self) -> None:
@@ -391,7 +403,7 @@ class World:
                 raise ViolationError("not settled", f"all clients are gone, but {self._state()}")
             return
         assert found is not None
-        known = set(found.machine.membership.members if found.is_classic else found.machine.members)
+        known = set(found.machine.membership.members if found.is_classic else found.machine.known.members)
         if known != {client.member_id for client in living}:
             raise ViolationError("not settled", f"{self._state()} where {[client.member_id for client in living]} live")
         stable = GroupState.STABLE if found.is_classic else ConsumerGroupState.STABLE
@@ -404,7 +416,7 @@ class World:
         found = self.group()
         if found is None:
             return "there is no group"
-        members = found.machine.membership.members if found.is_classic else found.machine.members
+        members = found.machine.membership.members if found.is_classic else found.machine.known.members
         return f"the group is {found.machine.state} with {sorted(members)}"
 
     def _restart_and_compare(self) -> None:
@@ -425,7 +437,8 @@ class World:
             return None
         machine = found.machine
         if isinstance(machine, ConsumerGroup):
-            return (machine.epoch, machine.assignment_epoch, machine.members, machine.target, machine.owners)
+            known = machine.known
+            return (known.epoch, known.assignment_epoch, known.members, known.target, known.owners)
         assert isinstance(machine, ClassicGroup)
         if any(act.kind == "refuse" for act in self.history.acts):
             return None  # a generation that could not be written down is known until the next start, as with Kafka

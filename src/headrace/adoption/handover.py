@@ -15,7 +15,8 @@ from headrace.cluster.commands import Command
 from headrace.cluster.controller.office import Office
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.store import StoreError
-from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster, read_tree
+from headrace.cluster.stores.embedded import EmbeddedStore
+from headrace.cluster.stores.metadata_file import founded_cluster, read_tree
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.log_dirs import LogDirs

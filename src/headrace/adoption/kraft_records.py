@@ -18,6 +18,7 @@ from headrace.cluster.image import (
     ConfigResource,
 )
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.varint import unsigned_varint
 
 _FRAME_VERSION: Final = 1
 _NO_LEADER_CHANGE: Final = -2
@@ -227,21 +228,22 @@ class _Reader:
         return {self.uvarint(): self._take(self.uvarint()) for _ in range(self.uvarint())}
 
     def uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
+        try:
+            value, self._position = unsigned_varint(self._data, self._position)
+        except (IndexError, ValueError) as error:
+            raise self._ends_early() from error
+        return value
 
     def _take(self, size: int) -> bytes:
         end = self._position + size
         if end > len(self._data):
-            raise KafkaError(ErrorCode.corrupt_message, f"a metadata record ends early: {self._data[:64].hex()}")
+            raise self._ends_early()
         taken = self._data[self._position : end]
         self._position = end
         return taken
+
+    def _ends_early(self) -> KafkaError:
+        return KafkaError(ErrorCode.corrupt_message, f"a metadata record ends early: {self._data[:64].hex()}")
 
 
 _APPLIERS: Final[dict[int, Callable[[KafkaCluster, _Reader], None]]] = {

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.owned_dirs import OwnedDirs
 from headrace.storage.dirs.partition_dir import KRAFT_METADATA
-from headrace.storage.log.producer_snapshot import snapshots
+from headrace.storage.log.producers.producer_snapshot import snapshots
 from headrace.storage.log.segment_files import LOG_SUFFIX, offset_of
 from headrace.wire.batch import HEADER_SIZE, MAGIC_V2, BatchHeader, batch_crc_ok, parse_header
 from headrace.wire.records import records_of, uncompressed_body

@@ -5,10 +5,10 @@ the sender of such a batch waits, with all that it sends after it (docs/decision
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.batch_rules import PreparedBatch
 from headrace.server.context import RequestContext
@@ -163,8 +163,7 @@ def _busy() -> KafkaError:
 
 
 async def _in_thread(batch: PreparedBatch, config: LogConfig) -> None:
-    now_ms = time.time_ns() // 1_000_000
-    work = asyncio.get_running_loop().run_in_executor(None, batch.prepare, config, now_ms)
+    work = asyncio.get_running_loop().run_in_executor(None, batch.prepare, config, now_ms())
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:

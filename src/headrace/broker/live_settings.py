@@ -11,7 +11,7 @@ from headrace.slices import Pace, finish
 from headrace.storage.log.config import LogConfig
 
 if TYPE_CHECKING:
-    from headrace.broker.groups import Groups
+    from headrace.broker.coordinators.groups import Groups
     from headrace.replication.replica_manager import ReplicaManager
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.adoption.found_directories import METADATA_FILE, adoption_of, metadata_file
-from headrace.broker import addresses, offsets_topic
+from headrace.adoption.found_directories import adoption_of, metadata_file
+from headrace.broker import addresses, founding
 from headrace.broker.apis.configs import ConfigApis
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.log_dirs import LogDirsApi
@@ -22,28 +22,27 @@ from headrace.broker.apis.produce import ProduceApi
 from headrace.broker.apis.producers import ProducersApi
 from headrace.broker.apis.topics import TopicApis
 from headrace.broker.commands import Commands
-from headrace.broker.compaction import Compaction
-from headrace.broker.disk_watch import DiskWatch
-from headrace.broker.failed_disks import FailedDisks
-from headrace.broker.groups import HISTORY_FILE, Groups
+from headrace.broker.coordinators import offsets_topic
+from headrace.broker.coordinators.groups import HISTORY_FILE, Groups
+from headrace.broker.disks.compaction import Compaction
+from headrace.broker.disks.disk_watch import DiskWatch
+from headrace.broker.disks.failed_disks import FailedDisks
+from headrace.broker.disks.log_mover import LogMover
 from headrace.broker.live_settings import LiveSettings
-from headrace.broker.log_mover import LogMover
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.upkeep import Upkeep
+from headrace.broker.upkeep import FAILURE_CHECK_MS, Upkeep, look_after_logs
 from headrace.clock import now_ms
 from headrace.cluster.controller.office import ClusterIdMismatchError, Office
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
-from headrace.cluster.store import Operation, StoreError
-from headrace.cluster.stores.embedded import EmbeddedStore, founded_cluster
+from headrace.cluster.store import StoreError
+from headrace.cluster.stores.embedded import EmbeddedStore
 from headrace.cluster.topic_admin import TopicAdmin
 from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.group_commit import GroupCommit
-from headrace.replication.producer_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
-from headrace.replication.producer_snapshots import ProducerSnapshots
+from headrace.replication.purgatory import Purgatory
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.accept import Server
 from headrace.server.dispatch import Dispatcher
@@ -53,15 +52,11 @@ from headrace.storage.dirs.meta_properties import noted_broker_id
 
 if TYPE_CHECKING:
     from headrace.adoption.plan import Adoption
-    from headrace.broker.left_transactions import LeftTransactions
+    from headrace.broker.coordinators.left_transactions import LeftTransactions
     from headrace.monitoring.http import HttpServer
 
 log = logging.getLogger(__name__)
 
-DELETED_FILES_CHECK_MS: Final = 1000
-FAILURE_CHECK_MS: Final = 1000
-FIRST_RETENTION_MS: Final = 30_000
-"""As Kafka: a broker that is often restarted drops old data too."""
 _SLOW_DISK_THREADS: Final = 2
 _GC_THRESHOLDS: Final = (25_000, 4, 500)
 """The middle generation is collected often: what a large request has made is walked in one piece, 50 ms for 125,000
@@ -120,18 +115,13 @@ class Node:
             self._open_directories()
             await self._join_cluster()
             self._compose()
+            self._start_upkeep()
+            await self._serve()
         except BaseException as error:
             await self._opened.aclose()
             if isinstance(error, (StoreError, ClusterIdMismatchError)):
                 raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
             raise
-        self._start_upkeep()
-        if self.http is not None:
-            self._compose_http(self.http)
-            await self.http.start()
-            self._opened.push_async_callback(self.http.close)
-        self._server.start()
-        self._opened.callback(self._server.close)  # the first thing to stop
         if self._owns_process:
             _quiet_garbage_collection()
 
@@ -139,34 +129,42 @@ class Node:
         """Stop serving, then close the logs so that the next start need not recover them."""
         await self._opened.aclose()
 
+    async def _serve(self) -> None:
+        if self.http is not None:
+            self._compose_http(self.http)
+            await self.http.start()
+            self._opened.push_async_callback(self.http.close)
+        self._server.start()
+        self._opened.callback(self._server.close)  # the first thing to stop
+
     def _open_directories(self) -> None:
         """Everything that can go wrong, before the first change to a directory that is perhaps somebody else's."""
         config, opened = self.config, self._opened
         noted_id = noted_broker_id(self._data_directories)
         if noted_id is not None:
             config.take_node_id(noted_id)
-        founded = self._founded_cluster()
+        founded = founding.cluster_of(self._data_directories)
         self.log_dirs = LogDirs.survey(self._data_directories, broker_id=config.node_id, cluster_id=founded)
         self._settings = LiveSettings(config, self.cache)
-        self._group_commit = GroupCommit(self._loop)
-        self.replicas = ReplicaManager(self.log_dirs, self._settings.log_config, self._group_commit)
+        self._purgatory = Purgatory(self._loop)
+        self.replicas = ReplicaManager(self.log_dirs, self._settings.log_config, self._purgatory)
         opened.callback(self.replicas.close)
         self._failed_disks = FailedDisks(self._loop, self.replicas)
-        self._group_commit.on_failure = self._failed_disks.partition_failed
+        self._purgatory.on_failure = self._failed_disks.partition_failed
         self._dispatcher = Dispatcher()
         self._server = Server(config, self._dispatcher, self._loop)
         if founded is None:
-            self._refuse_to_found_anew()
+            founding.refuse_without_metadata(self.log_dirs.owned)
             self.adoption = adoption_of(self.log_dirs, config)
         self._bind_http()
-        self.listeners = self._server.bind()
         opened.callback(self._server.close)
+        self.listeners = self._server.bind()
         self.log_dirs.on_failure = self._failed_disks.directory_failed
         self.log_dirs.take_over()
         self._metadata = metadata_file(self.log_dirs.directories)
         self._failed_disks.metadata_directory = self._metadata.parent
         if founded is not None and not self._metadata.exists():
-            self._refuse_to_found_anew()
+            founding.refuse_without_metadata(self.log_dirs.owned)
 
     async def _join_cluster(self) -> None:
         """Take the controller's office, and lead every partition that it gives this broker."""
@@ -176,7 +174,7 @@ class Node:
         failures = StoreFailures()
         commands = Commands(config.node_id, self.replicas, self.cache, self._executor)
         office = Office(store, config.node_id, failures, deliver=commands.deliver, now_ms=now_ms)
-        await office.take(self.log_dirs.owned.cluster_id, self._founding_operations())
+        await office.take(self.log_dirs.owned.cluster_id, founding.first_operations(self.adoption, config.node_id))
         context = office.machine.context
         self.cache.begin(office.cluster_id, context.configs)
         self._settings.apply_to_broker()
@@ -193,37 +191,11 @@ class Node:
         # before groups are read, which then find the markers in the log
         self._end_left_transactions(tell_groups=False)
 
-    def _founded_cluster(self) -> str | None:
-        """The cluster id that the metadata knows, for directories that lost theirs (`meta.properties`)."""
-        try:
-            return founded_cluster(metadata_file(self._data_directories)) if self._data_directories else None
-        except StoreError as error:
-            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-
-    def _founding_operations(self) -> Sequence[Operation]:
-        """What a new metadata tree begins with: the topics of the directories that were adopted."""
-        if self.adoption is None:
-            return ()
-        from headrace.adoption.plan import adopted
-
-        return adopted(self.adoption, self.config.node_id)
-
     async def _finish_adoption(self) -> None:
         """Learn from the logs which producer ids are taken. From here on Kafka's metadata is of the past."""
         last = max((partition.last_producer_id for partition in self.replicas.partitions()), default=-1)
         await self._producer_id_blocks.skip(last)
         self.log_dirs.owned.note_adopted()
-
-    def _refuse_to_found_anew(self) -> None:
-        """Raises KafkaError where the metadata is not there, and may be in a log directory that is not there either."""
-        why = self.log_dirs.owned.why_metadata_may_be_elsewhere()
-        if why is not None:
-            raise KafkaError(
-                ErrorCode.kafka_storage_error,
-                f"{METADATA_FILE}, which knows the cluster's topics, is in none of the log directories that work, and"
-                f" {why}. Bring that back and start again. If it is lost for good, take it out of log.dirs: the topics"
-                " in the other directories are then served with default settings",
-            )
 
     def _bind_http(self) -> None:
         """Raises ConfigError when the address of `headrace.http.listener` cannot be taken."""
@@ -232,8 +204,8 @@ class Node:
             from headrace.monitoring.http import HttpServer
 
             self.http = HttpServer(*address)
-            self.http.bind()
             self._opened.push_async_callback(self.http.close)
+            self.http.bind()
 
     def _compose_http(self, http: "HttpServer") -> None:
         from headrace.monitoring import gauges
@@ -249,19 +221,19 @@ class Node:
         http.add_metrics(lambda: gauges.loop(self._server.watch))
         http.add_metrics(lambda: gauges.expiring_offsets(self.groups.coordinator))
         http.add_metrics(lambda: exported.families(self.groups.history))
-        GroupRoutes(self.groups.history, self.cache.topic_name).add_to(http)
+        GroupRoutes(self.groups.history).add_to(http)
 
     # Composition
 
     def _compose(self) -> None:
         config, opened = self.config, self._opened
-        opened.callback(self._group_commit.close)
+        opened.callback(self._purgatory.close)
         self.groups = Groups(
             config,
             self.cache,
             self.topic_admin,
             self.replicas,
-            self._group_commit,
+            self._purgatory,
             loop=self._loop,
             endpoint=partial(addresses.endpoint_for, config),
             history_path=metadata_file(self.log_dirs.directories).with_name(HISTORY_FILE),
@@ -292,7 +264,7 @@ class Node:
             ConfigApis(self.cache, self.topic_admin, config),
         ):
             self._dispatcher.add_routes(apis.routes())
-        produce = ProduceApi(self.replicas, self.cache.topic_name, self._group_commit)
+        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory)
         self._dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         self._dispatcher.add_routes(self.groups.routes())
         self.groups.start()
@@ -315,7 +287,7 @@ class Node:
         if all(partition.transactions.first_offset is None for partition in self.replicas.partitions()):
             return
         if self._left_transactions is None:
-            from headrace.broker.left_transactions import LeftTransactions
+            from headrace.broker.coordinators.left_transactions import LeftTransactions
 
             self._left_transactions = LeftTransactions(self.replicas)
         try:
@@ -340,37 +312,8 @@ class Node:
             lambda: config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             lambda: self._end_left_transactions(tell_groups=True),
         )
-        upkeep.every(
-            "Retention",
-            lambda: config.log_retention_check_interval_ms,
-            replicas.apply_retention,
-            first_ms=FIRST_RETENTION_MS,
-        )
-        upkeep.every(
-            "Expiry of producers",
-            lambda: config.producer_id_expiration_check_interval_ms,
-            lambda: replicas.expire_producers(config.producer_id_expiration_ms),
-        )
-        upkeep.every(
-            "Flushing",
-            lambda: min(config.log_flush_scheduler_interval_ms, FAILURE_CHECK_MS, replicas.shortest_flush_ms),
-            replicas.flush_due,
-            slow=True,
-        )
+        look_after_logs(upkeep, config, replicas)
         upkeep.every("Looking for failed disks", lambda: FAILURE_CHECK_MS, self._failed_disks.look)
-        snapshots = ProducerSnapshots(replicas.partitions)
-        upkeep.every("Noting the state of producers", lambda: SNAPSHOT_INTERVAL_MS, snapshots.take)
-        upkeep.every("Write-back", lambda: config.log_flush_offset_checkpoint_interval_ms, self._write_back, slow=True)
-        upkeep.every(
-            "Removal of deleted files",
-            lambda: DELETED_FILES_CHECK_MS,
-            lambda: self.log_dirs.remove_deleted_files(now_ms()),
-            slow=True,
-        )
-
-    def _write_back(self) -> None:
-        self.log_dirs.flush_rolled()
-        self.replicas.checkpoint()
 
 
 def _quiet_garbage_collection() -> None:

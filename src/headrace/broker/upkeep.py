@@ -1,15 +1,25 @@
-"""Work that a broker repeats at intervals, each in a task of its own."""
+"""Work that a broker repeats at intervals, each in a task of its own, and what it repeats for its logs."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Final
 
+from headrace.clock import now_ms
+from headrace.config import BrokerConfig
 from headrace.errors import KafkaError
+from headrace.replication.producer_snapshots import INTERVAL_MS as SNAPSHOT_INTERVAL_MS
+from headrace.replication.producer_snapshots import ProducerSnapshots
+from headrace.replication.replica_manager import ReplicaManager
 
 log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE_S = 86_400.0
+DELETED_FILES_CHECK_MS: Final = 1000
+FAILURE_CHECK_MS: Final = 1000
+FIRST_RETENTION_MS: Final = 30_000
+"""As Kafka: a broker that is often restarted drops old data too."""
+_LONGEST_PAUSE_S: Final = 86_400.0
 
 
 class Upkeep:
@@ -60,3 +70,39 @@ class Upkeep:
                 log.error("%s failed and is tried again later: %s", name, error)
             except Exception:
                 log.exception("%s failed and is tried again later", name)
+
+
+def look_after_logs(upkeep: Upkeep, config: BrokerConfig, replicas: ReplicaManager) -> None:
+    """Drop old data and idle producers, flush, and note how far everything is, as often as the settings say."""
+    log_dirs = replicas.log_dirs
+
+    def write_back() -> None:
+        log_dirs.flush_rolled()
+        replicas.checkpoint()
+
+    upkeep.every(
+        "Retention",
+        lambda: config.log_retention_check_interval_ms,
+        replicas.apply_retention,
+        first_ms=FIRST_RETENTION_MS,
+    )
+    upkeep.every(
+        "Expiry of producers",
+        lambda: config.producer_id_expiration_check_interval_ms,
+        lambda: replicas.expire_producers(config.producer_id_expiration_ms),
+    )
+    upkeep.every(
+        "Flushing",
+        lambda: min(config.log_flush_scheduler_interval_ms, FAILURE_CHECK_MS, replicas.shortest_flush_ms),
+        replicas.flush_due,
+        slow=True,
+    )
+    snapshots = ProducerSnapshots(replicas.partitions)
+    upkeep.every("Noting the state of producers", lambda: SNAPSHOT_INTERVAL_MS, snapshots.take)
+    upkeep.every("Write-back", lambda: config.log_flush_offset_checkpoint_interval_ms, write_back, slow=True)
+    upkeep.every(
+        "Removal of deleted files",
+        lambda: DELETED_FILES_CHECK_MS,
+        lambda: log_dirs.remove_deleted_files(now_ms()),
+        slow=True,
+    )

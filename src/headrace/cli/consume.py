@@ -1,7 +1,6 @@
 """`headrace consume`: records of a topic to standard output."""
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,7 @@ from headrace.cli.help_pages import examples
 from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Quiet
 from headrace.cli.positions import Position, parse_position
 from headrace.cli.text_lines import Formatter, compile_columns, compile_template, for_terminal, unescape
+from headrace.clock import now_ms
 
 if TYPE_CHECKING:
     from headrace.cli.reading import Outcome
@@ -167,7 +167,7 @@ def _formatter(jsonl: bool, template: str | None, columns: list[str], separator:
 
 def _position(text: str) -> Position:
     try:
-        return parse_position(text, time.time_ns() // 1_000_000)
+        return parse_position(text, now_ms())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--from'") from None
 

@@ -89,3 +89,14 @@ def _shortened_word(word: str, width: int) -> str:
 
 def _length(cell: Cell) -> int:
     return 1 if cell is None else len(f"{cell:,}" if isinstance(cell, int) else cell)
+
+
+def seconds(duration: float | None, on_terminal: bool) -> Cell:
+    """'3 min 20 s' for people, '200.000' for programs."""
+    if duration is None:
+        return None
+    if not on_terminal:
+        return f"{duration:.3f}"
+    if duration < 1:
+        return f"{duration * 1000:.0f} ms" if duration else "0 s"
+    return output.seconds(duration)

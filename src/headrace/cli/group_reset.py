@@ -1,7 +1,5 @@
 """Work out and print the steps of `headrace groups reset`."""
 
-import time
-
 import typer
 
 from headrace.cli import group_calls, output
@@ -11,12 +9,13 @@ from headrace.cli.group_layout import Name, print_table
 from headrace.cli.offset_plan import Place, Selection, Step, missing_places, plan, read_offsets
 from headrace.cli.output import Column
 from headrace.cli.positions import Position, Start, parse_position
+from headrace.clock import now_ms
 
 
 def parse_target(text: str) -> Position:
     """The position that `--to` names; raises typer.BadParameter that lists the valid ones."""
     try:
-        return parse_position(text, time.time_ns() // 1_000_000, of_group=True)
+        return parse_position(text, now_ms(), of_group=True)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--to'") from None
 

@@ -1,13 +1,13 @@
 """`headrace groups`: list, describe, reset and delete consumer groups, and see what happened to them."""
 
 import sys
-import time
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace import clock
 from headrace.cli import output
 from headrace.cli.failures import CommandError, usage_error
 from headrace.cli.help_pages import Command, Group, examples
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from headrace.cli.cluster import Cluster
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
-
-_NO_REASON = "not provided"
-"""What a broker writes where a client gives no reason (KIP-800)."""
 
 
 class Reset(StrEnum):
@@ -86,7 +83,8 @@ def list_groups(
     """List groups with their type and state."""
     cluster = _connect(bootstrap)
     from headrace.cli import group_calls, group_report
-    from headrace.cli.group_layout import Name, print_table
+    from headrace.cli.group_layout import Name, print_table, seconds
+    from headrace.cli.group_tables import counted_from
 
     entries = group_calls.list_groups(cluster, state or (), type or ())
     reset = group_report.assumed_reset(cluster, None, assume_reset) if lag else ""
@@ -117,11 +115,11 @@ def list_groups(
         columns += [Column(title, number=True) for title in ("Members", "Lag", "Behind", "Not committed")]
         for row, entry in zip(rows, entries, strict=True):
             fare = fares[entry.name]
-            row += [fare.members, fare.lag, group_report.seconds(fare.lag_seconds, on_terminal)]
+            row += [fare.members, fare.lag, seconds(fare.lag_seconds, on_terminal)]
             row.append(fare.partitions_not_committed)
     print_table(columns, rows)
     if any(fare.partitions_not_committed for fare in fares.values()):
-        output.tell(f"Partitions that are not committed are {group_report.counted_from(reset)}.")
+        output.tell(f"Partitions that are not committed are {counted_from(reset)}.")
 
 
 @app.command(
@@ -147,7 +145,8 @@ def describe(
 
     Rebalances and trends come from the HTTP side of a Headrace broker, all else from any Kafka.
     """
-    from headrace.cli.group_report import print_reports, report
+    from headrace.cli.group_report import report
+    from headrace.cli.group_tables import print_reports
 
     names = list(dict.fromkeys(groups))
     reports = report(_connect(bootstrap), names, http, reset=assume_reset, rebalances=rebalances)
@@ -185,22 +184,22 @@ def timeline(
 
     A Headrace broker keeps this for a week and shows it on its HTTP side; Apache Kafka has nothing like it.
     """
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     try:
         since_ms = parse_moment(since, now_ms)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--since'") from None
-    found = _timeline(_connect(bootstrap), group, since_ms, now_ms, limit, http)
+    from headrace.cli import group_timeline
+
+    found = group_timeline.timeline(_connect(bootstrap), group, since_ms, now_ms, limit, http)
     if json:
         output.print_json(found)
     elif not found["events"] and output.stdout_is_terminal():
         output.tell(f"Nothing has happened to group '{group}' since then. --since 7d looks further back.")
     elif rebalances:
-        from headrace.cli.group_report import print_rebalances
-
-        print_rebalances(found["rebalances"])
+        group_timeline.print_rebalances(found["rebalances"])
     else:
-        _print_events(found["events"])
+        group_timeline.print_events(found["events"])
 
 
 @app.command(
@@ -403,52 +402,3 @@ def _connect(bootstrap: str) -> "Cluster":
 def _check_consent(yes: bool) -> None:
     if not yes and not output.is_terminal(sys.stdin):
         raise usage_error("deleting needs a yes, and there is no terminal to ask at", "Say it with --yes.")
-
-
-def _timeline(
-    cluster: "Cluster", group: str, since_ms: int, now_ms: int, limit: int, http: str | None
-) -> dict[str, Any]:
-    from headrace.cli import group_calls
-    from headrace.cli.http_side import http_side
-
-    described = group_calls.describe_groups(cluster, [group]).get(group)
-    if described is not None:
-        side = http_side(cluster, described.coordinator.id, described.coordinator.host, http)
-    else:
-        # A group that was deleted has a past: any broker may have been its coordinator.
-        brokers = cluster.admin.list_topics(timeout=10.0).brokers
-        sides = (http_side(cluster, each.id, str(each.host), http) for each in brokers.values())
-        side = next((each for each in sides if each is not None), None)
-    if side is None:
-        raise CommandError(
-            f"no broker at {cluster.bootstrap} shows what happened to its groups",
-            "A Headrace broker does where headrace.http.listener is set; --http says where, if it is not found.",
-        )
-    found: dict[str, Any] = side.get("/groups/timeline", group=group, **{"from": since_ms}, to=now_ms, limit=limit)
-    if described is None and not found["events"]:
-        raise group_calls.missing_group(cluster, group)
-    return found
-
-
-def _print_events(events: list[dict[str, Any]]) -> None:
-    from headrace.cli.group_layout import Name, Prose, print_table
-    from headrace.cli.group_report import moment, namer
-
-    on_terminal = output.stdout_is_terminal()
-    name = namer(event["member"] for event in events if event["member"])
-    columns = [Column("Time"), Column("Gen", number=True), Name("Member"), Prose("Event"), Prose("Reason")]
-    if not on_terminal:
-        columns[2:3] = [Name("Member"), Name("Client"), Name("Host"), Name("Instance")]
-    rows: list[list[output.Cell]] = []
-    for event in events:
-        member = event["member"]
-        row: list[output.Cell] = [moment(event["time_ms"], on_terminal), event["generation"]]
-        if on_terminal:
-            row.append(None if member is None else name(member))
-        elif member is None:
-            row += [None] * 4
-        else:
-            row += [member["member_id"], member["client_id"], member["host"], member["instance_id"]]
-        reason = event["reason"].removesuffix(_NO_REASON).removesuffix("; client reason: ")
-        rows.append([*row, event["text"], reason or None])
-    print_table(columns, rows)

@@ -1,12 +1,12 @@
 """`headrace produce`: records from files or standard input into a topic."""
 
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace import clock
 from headrace.cli import output
 from headrace.cli.failures import missing_topic, usage_error
 from headrace.cli.help_pages import examples
@@ -148,7 +148,7 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Write records to a topic, one a line, from files or standard input."""
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     if jsonl and (key is not None or key_separator is not None or null is not None):
         raise usage_error("--jsonl lines have their own keys and nulls", "Leave --key, --key-separator and --null out.")
     if key is not None and key_separator is not None:

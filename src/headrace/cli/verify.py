@@ -99,7 +99,7 @@ def verify(directory: Directories, json: Json = False) -> None:
 def _known_topics(directories: list[Path], findings: "list[Finding]") -> "dict[str, UUID]":
     """The ids of the cluster's topics, by name, from the metadata in one of the directories, where that is there."""
     from headrace.cluster.store import StoreError
-    from headrace.cluster.stores.embedded import topic_ids
+    from headrace.cluster.stores.metadata_file import topic_ids
     from headrace.storage.dirs.verification import Finding
 
     for each in (*directories, *(each.parent for each in directories)):

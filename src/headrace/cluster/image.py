@@ -27,6 +27,8 @@ class BrokerImage(NamedTuple):
     id: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    epoch: int = -1
+    """The czxid of its registration: rises with every start. -1 where it is not known."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Where the broker can be reached through `listener`."""
@@ -41,6 +43,8 @@ class PartitionImage(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     version: int = 0
+    zxid: int = -1
+    """Whoever wrote the state knew of all registrations up to this transaction. The controller alone uses it."""
 
 
 class TopicImage(NamedTuple):

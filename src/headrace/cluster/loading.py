@@ -43,7 +43,9 @@ async def missing_nodes(store: MetadataStore) -> list[Operation]:
 async def load_image(store: MetadataStore) -> MetadataImage:
     """Live brokers, topics, partitions and settings as the tree has them."""
     brokers = [
-        decoded(znodes.broker_path(int(name)), partial(znodes.decode_broker, int(name)), node.data)
+        decoded(
+            znodes.broker_path(int(name)), partial(znodes.decode_broker, int(name), epoch=node.stat.czxid), node.data
+        )
         for name, node in await _read_children(store, znodes.BROKER_IDS)
     ]
     configs = {
@@ -70,7 +72,7 @@ async def _load_topics(store: MetadataStore) -> list[TopicImage]:
         if topic_id is None:
             # Written by something older than topic ids (KIP-516): give it one, as Kafka's controller does.
             topic_id = new_id()
-            await store.set(znodes.topic_path(name), znodes.encode_topic(topic_id, replicas), node.version)
+            await store.set(znodes.topic_path(name), znodes.encode_topic(topic_id, replicas), node.stat.version)
         assignments.append((name, topic_id, replicas))
     paths = [znodes.state_path(name, partition) for name, _, replicas in assignments for partition in replicas]
     states = dict(zip(paths, await store.get_many(paths), strict=True))
@@ -91,5 +93,5 @@ def _partition(path: str, state: Node | None, replicas: tuple[int, ...]) -> Part
     """The partition as its state node has it; one without a node was assigned but never led."""
     if state is None:
         return PartitionImage(NO_LEADER, -1, replicas, replicas, NEVER_WRITTEN)
-    version = state.version
-    return decoded(path, lambda data: znodes.decode_state(data, version, replicas), state.data)
+    stat = state.stat
+    return decoded(path, lambda data: znodes.decode_state(data, stat.version, replicas, stat.mzxid), state.data)

@@ -39,7 +39,7 @@ class ProducerIdBlocks:
                     raise KafkaError(ErrorCode.unknown_server_error, "All producer ids of this cluster are used up.")
                 block = znodes.encode_producer_ids(self._broker_id, first, last)
                 try:
-                    await self._store.set(path, block, node.version)
+                    await self._store.set(path, block, node.stat.version)
                 except BadVersionError:
                     continue
                 self._failures.note_written()
@@ -51,4 +51,4 @@ class ProducerIdBlocks:
         with self._failures.answering():
             node = await self._store.get(path)
             if not node.data or decoded(path, znodes.decode_producer_ids, node.data)[1] < last:
-                await self._store.set(path, znodes.encode_producer_ids(self._broker_id, 0, last), node.version)
+                await self._store.set(path, znodes.encode_producer_ids(self._broker_id, 0, last), node.stat.version)

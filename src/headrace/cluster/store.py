@@ -3,7 +3,7 @@
 Two stores fit it: the embedded one (one broker, one file) and ZooKeeper. Who uses the port knows neither.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 ANY_VERSION: Final = -1
@@ -64,19 +64,39 @@ class StoreLockedError(StoreUnavailableError):
     what = "the metadata store is locked by another process"
 
 
+class Stat(NamedTuple):
+    """A node's history. A zxid is the number of a transaction: later ones have higher numbers."""
+
+    version: int
+    """Counts the sets since creation, from 0."""
+    czxid: int
+    """The transaction that created the node."""
+    mzxid: int
+    """The transaction that last wrote the data."""
+    ctime_ms: int
+    """Time of creation, in milliseconds since the epoch."""
+    owner: int
+    """The session that an ephemeral node goes with; 0 for any other node."""
+
+
 class Node(NamedTuple):
-    """What a node holds. `version` counts the sets since creation, from 0."""
+    """A node's data and history."""
 
     data: bytes
-    version: int
+    stat: Stat
 
 
 class Create(NamedTuple):
-    """Create a node below an existing parent; an `ephemeral` one goes with the session."""
+    """Create a node below an existing parent that is not ephemeral.
+
+    An `ephemeral` node goes with the session. The store appends a number of ten digits to the path of a `sequential`
+    one: numbers below one parent only rise.
+    """
 
     path: str
     data: bytes = b""
     ephemeral: bool = False
+    sequential: bool = False
 
 
 class Set(NamedTuple):
@@ -94,65 +114,62 @@ class Delete(NamedTuple):
     version: int = ANY_VERSION
 
 
-Operation: TypeAlias = Create | Set | Delete
+class Check(NamedTuple):
+    """Change nothing, provided that the node has `version`."""
 
-CREATED: Final = "created"
-CHANGED: Final = "changed"
-DELETED: Final = "deleted"
-CHILDREN: Final = "children"
-
-CONNECTED: Final = "connected"
-SUSPENDED: Final = "suspended"
-"""Contact is lost; the session, and with it every ephemeral node, may or may not survive."""
-EXPIRED: Final = "expired"
-"""The session is gone, and every ephemeral node with it."""
-
-
-class Event(NamedTuple):
-    """One change: `kind` is CREATED, CHANGED, DELETED or CHILDREN."""
-
-    kind: str
     path: str
+    version: int
 
 
-Watcher: TypeAlias = Callable[[Event], None]
-"""Called once, on the event loop, after the change is visible; then it has to be set again."""
-SessionListener: TypeAlias = Callable[[str], None]
-"""Told CONNECTED, SUSPENDED or EXPIRED."""
+Operation: TypeAlias = Create | Set | Delete | Check
+
+
+class Done(NamedTuple):
+    """The result of an operation: the node's path, with the number of a sequential one, and after a Set its history."""
+
+    path: str
+    stat: Stat | None = None
 
 
 class MetadataStore(Protocol):
-    """What both stores offer. A call raises the children of StoreError that it names, or StoreUnavailableError.
+    """A store, seen by one session. A call raises the children of StoreError that it names, or StoreUnavailableError.
 
     Nothing is done in part.
     """
 
-    async def get(self, path: str, watcher: Watcher | None = None) -> Node:
-        """The node; raises NoNodeError. `watcher` hears of its change or deletion."""
+    @property
+    def session(self) -> int:
+        """The session's id, not 0: the owner of the ephemeral nodes that it creates."""
+
+    async def get(self, path: str) -> Node:
+        """The node; raises NoNodeError."""
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """The nodes at `paths`, None for those that do not exist; one pass however many they are."""
 
-    async def exists(self, path: str, watcher: Watcher | None = None) -> int | None:
-        """The node's version, or None. `watcher` hears of its creation, change or deletion."""
+    async def exists(self, path: str) -> Stat | None:
+        """The node's history; None if there is no such node."""
 
-    async def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
-        """Names of the node's children, sorted; raises NoNodeError. `watcher` hears when one comes or goes."""
+    async def children(self, path: str) -> list[str]:
+        """Names of the node's children, sorted; raises NoNodeError."""
 
-    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
-        """Create the node; raises NodeExistsError, and NoNodeError where its parent is missing."""
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        """Create the node and return its path; raises NodeExistsError, and NoNodeError where its parent is missing."""
 
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        """Replace the node's data and return its new version; raises NoNodeError, BadVersionError."""
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        """Replace the node's data; raises NoNodeError, BadVersionError."""
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Remove the node; raises NoNodeError, BadVersionError, NotEmptyError."""
 
-    async def multi(self, operations: Sequence[Operation]) -> None:
-        """Do all, durably, or none; raises what the first that fails would raise by itself."""
+    async def multi(self, operations: Sequence[Operation]) -> list[Done]:
+        """Do all, durably and under one zxid, or none; raises what the first that fails would raise by itself."""
 
-    def add_session_listener(self, listener: SessionListener) -> None:
-        """Tell `listener` of every change of the session."""
+    async def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
+        """Do one `multi` after the other, in one pass; for each its results or why it was refused.
+
+        One that is refused does not stop those after it. Raises nothing.
+        """
 
     async def close(self) -> None:
         """End the session: ephemeral nodes go."""

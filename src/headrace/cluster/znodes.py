@@ -72,6 +72,7 @@ def desanitize(name: str) -> str:
     return "" if name == CLUSTER_DEFAULT else unquote(name)
 
 
+_FROM_JSON: Final = json.JSONDecoder().decode
 _TO_JSON: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -80,7 +81,7 @@ def _encode(value: Mapping[str, object]) -> bytes:
 
 
 def _decode(data: bytes) -> Any:
-    return json.loads(data) if data else {}
+    return _FROM_JSON(data.decode()) if data else {}
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -112,7 +113,7 @@ def encode_broker(broker: BrokerImage, timestamp_ms: int) -> bytes:
     return _encode(value)
 
 
-def decode_broker(broker_id: int, data: bytes) -> BrokerImage:
+def decode_broker(broker_id: int, data: bytes, epoch: int) -> BrokerImage:
     value = _decode(data)
     protocols = value.get("listener_security_protocol_map", {})
     endpoints = []
@@ -120,7 +121,7 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerImage:
         listener, _, address = text.partition("://")
         host, _, port = address.rpartition(":")
         endpoints.append(Endpoint(listener, host.strip("[]"), int(port), protocols.get(listener, listener)))
-    return BrokerImage(broker_id, tuple(endpoints), value.get("rack"))
+    return BrokerImage(broker_id, tuple(endpoints), value.get("rack"), epoch)
 
 
 def _bracket(host: str) -> str:
@@ -154,17 +155,13 @@ def encode_state(partition: PartitionImage, controller_epoch: int) -> bytes:
     ).encode()
 
 
-def decode_state(data: bytes, version: int, replicas: tuple[int, ...]) -> PartitionImage:
+def decode_state(data: bytes, version: int, replicas: tuple[int, ...], zxid: int = -1) -> PartitionImage:
     value = _decode(data)
-    return PartitionImage(value["leader"], value["leader_epoch"], replicas, tuple(value["isr"]), version)
+    return PartitionImage(value["leader"], value["leader_epoch"], replicas, tuple(value["isr"]), version, zxid)
 
 
 def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
     return _encode({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1})
-
-
-def decode_controller(data: bytes) -> int:
-    return int(_decode(data)["brokerid"])
 
 
 def encode_config(values: Mapping[str, str]) -> bytes:

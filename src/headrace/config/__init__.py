@@ -3,7 +3,8 @@
 Knows nothing of the rest of the package.
 """
 
-from headrace.config.broker import BROKER_SETTINGS, BrokerConfig, check_dynamic, known_keys
+from headrace.config.broker import BrokerConfig
+from headrace.config.broker_settings import BROKER_SETTINGS, check_dynamic, known_keys
 from headrace.config.definition import ConfigError, Setting, Value
 from headrace.config.listeners import Listener
 from headrace.config.properties import parse_assignments, parse_environment, parse_properties

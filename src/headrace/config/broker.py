@@ -8,23 +8,16 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import dropwhile
 from typing import Final, NamedTuple
 
-from headrace.config.coordinator import COORDINATOR_SETTINGS
-from headrace.config.definition import CLUSTER_WIDE, READ_ONLY, ConfigError, Setting, Value, combined, did_you_mean
-from headrace.config.inapplicable import INAPPLICABLE, why_idle, why_inapplicable
-from headrace.config.listeners import Listener, parse_http_listener, parse_listeners, parse_protocol_map
-from headrace.config.log import LOG_SETTINGS
-from headrace.config.replication import REPLICATION_SETTINGS
-from headrace.config.security import SECURITY_SETTINGS
-from headrace.config.server import SERVER_SETTINGS
-
-BROKER_SETTINGS: Final[dict[str, Setting]] = {
-    **SERVER_SETTINGS,
-    **LOG_SETTINGS,
-    **COORDINATOR_SETTINGS,
-    **REPLICATION_SETTINGS,
-    **SECURITY_SETTINGS,
-}
-LISTENER_PREFIX: Final = "listener.name."
+from headrace.config.broker_settings import BROKER_SETTINGS, LISTENER_PREFIX, find_setting, known_keys
+from headrace.config.definition import ConfigError, Value, combined, did_you_mean
+from headrace.config.inapplicable import why_idle, why_inapplicable
+from headrace.config.listeners import (
+    Listener,
+    check_listeners,
+    parse_http_listener,
+    parse_listeners,
+    parse_protocol_map,
+)
 
 # Where a value comes from, with the numbers that DescribeConfigs carries.
 TOPIC_SOURCE: Final = 1
@@ -40,23 +33,6 @@ class Origin(NamedTuple):
     name: str
     text: str | None
     source: int
-
-
-def find_setting(key: str) -> Setting | None:
-    """The setting that `key` names, be it for one listener (`listener.name.<name>.<key>`); None where there is none."""
-    if key.startswith(LISTENER_PREFIX):
-        parts = key.removeprefix(LISTENER_PREFIX).split(".")
-        for start in (1, 2):  # what follows the listener's name, or its name and a SASL mechanism
-            setting = BROKER_SETTINGS.get(".".join(parts[start:]))
-            if setting is not None and len(parts) > start:
-                return setting
-        return None
-    return BROKER_SETTINGS.get(key)
-
-
-def known_keys() -> set[str]:
-    """Every key that a server.properties may hold, save those for one listener."""
-    return BROKER_SETTINGS.keys() | INAPPLICABLE
 
 
 class BrokerConfig:
@@ -293,7 +269,7 @@ class BrokerConfig:
         self._take(properties or {}, may_be_unknown)
         self._unify_broker_id()
         self._refresh()
-        parse_protocol_map(self.listener_security_protocol_map)
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
         # A broker that was also a controller of a Raft quorum has a listener for that, which nobody needs here.
         quorum = {name.strip().upper() for name in (properties or {}).get("controller.listener.names", "").split(",")}
         self.parsed_listeners = parse_listeners("listeners", self.listeners, leave_out=quorum)
@@ -303,7 +279,7 @@ class BrokerConfig:
                 "advertised.listeners", self.advertised_listeners, leave_out=quorum
             )
         self.parsed_http_listener = parse_http_listener(self.headrace_http_listener)
-        self._check_listeners()
+        check_listeners(self.parsed_listeners, self.parsed_advertised_listeners or (), protocols)
         self._check_together()
 
     def _take(self, properties: Mapping[str, str], may_be_unknown: Collection[str]) -> None:
@@ -408,34 +384,6 @@ class BrokerConfig:
             self.node_id = self.broker_id
         self.broker_id = self.node_id
 
-    def _check_listeners(self) -> None:
-        protocols = parse_protocol_map(self.listener_security_protocol_map)
-        names = {listener.name for listener in self.parsed_listeners}
-        for listener in (*self.parsed_listeners, *(self.parsed_advertised_listeners or ())):
-            if listener.name not in protocols:
-                raise ConfigError(
-                    "listeners",
-                    str(listener),
-                    f"listener.security.protocol.map has no protocol for {listener.name}; "
-                    f"add {listener.name}:PLAINTEXT to it",
-                )
-        for listener in self.parsed_listeners:
-            if protocols[listener.name] != "PLAINTEXT":
-                raise ConfigError(
-                    "listeners", str(listener), "allowed is PLAINTEXT: this version has no TLS and no SASL"
-                )
-        for listener in self.parsed_advertised_listeners or ():
-            if listener.name not in names:
-                raise ConfigError(
-                    "advertised.listeners",
-                    str(listener),
-                    f"allowed are the names in listeners: {', '.join(sorted(names))}",
-                )
-            if listener.host in ("", "0.0.0.0", "::"):
-                raise ConfigError(
-                    "advertised.listeners", str(listener), "clients need an address or name that they can connect to"
-                )
-
     def _check_together(self) -> None:
         if self.authorizer_class_name:
             raise ConfigError(
@@ -456,22 +404,3 @@ class BrokerConfig:
                 self.group_min_session_timeout_ms,
                 f"allowed is at most group.max.session.timeout.ms, which is {self.group_max_session_timeout_ms}",
             )
-
-
-def check_dynamic(key: str, text: str, *, per_broker: bool) -> None:
-    """Whether `key` may be set to `text` while brokers run, for one broker or for all.
-
-    Raises ConfigError for an unknown key, a setting that needs a restart, one that cannot be shared, and a bad value.
-    """
-    setting = find_setting(key)
-    if setting is None:
-        if key in INAPPLICABLE:
-            raise ConfigError(key, None, f"{key} cannot be changed: {why_inapplicable(key)}.")
-        raise ConfigError(key, None, f"Unknown broker setting {key}.{did_you_mean(key, BROKER_SETTINGS)}")
-    if setting.update == READ_ONLY:
-        raise ConfigError(
-            key, None, f"{key} cannot be changed while the broker runs; set it in server.properties and restart."
-        )
-    if setting.update != CLUSTER_WIDE and not per_broker:
-        raise ConfigError(key, None, f"{key} can only be set for one broker; name its id.")
-    setting.parse(text)

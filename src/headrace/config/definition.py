@@ -82,6 +82,12 @@ def each_of(*names: str) -> Check:
     )
 
 
+# Limits that a topic's setting shares with the broker's.
+CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+GZIP_LEVEL: Final = Check("from 1 to 9, or -1", lambda v: isinstance(v, int) and (v == -1 or 1 <= v <= 9))
+SEGMENT_BYTES: Final = at_least(1024 * 1024)
+
+
 class Setting:
     """One row of a settings table.
 

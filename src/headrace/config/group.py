@@ -103,24 +103,31 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = table(
         "share.auto.offset.reset",
         STRING,
         "latest",
-        "Where a share group begins: latest, earliest, or by_duration: and an ISO 8601 duration back from now.",
+        "Start position of a share group: latest, earliest, or by_duration: followed by an ISO 8601 duration "
+        "before now.",
         Check("latest, earliest, or by_duration: and an ISO 8601 duration such as PT1H", _starts_with_offset_reset),
     ),
-    Setting("share.delivery.count.limit", INT, 5, "Most times a record is given to a share group.", at_least(2)),
+    Setting(
+        "share.delivery.count.limit", INT, 5, "Maximum number of deliveries of a record to a share group.", at_least(2)
+    ),
     Setting(
         "share.isolation.level",
         STRING,
         "read_uncommitted",
-        "Whether a share group sees records of open and aborted transactions.",
+        "Isolation level of a share group.",
         one_of("read_committed", "read_uncommitted"),
     ),
     Setting(
-        "share.partition.max.record.locks", INT, 2000, "Most records of a partition given out at once.", at_least(100)
+        "share.partition.max.record.locks",
+        INT,
+        2000,
+        "Maximum number of records of a partition that a share group may hold locked.",
+        at_least(100),
     ),
     Setting(
-        "share.record.lock.duration.ms", INT, 30_000, "Time in ms that a member may keep a record.", at_least(1000)
+        "share.record.lock.duration.ms", INT, 30_000, "Time in ms that a member may hold a record.", at_least(1000)
     ),
-    Setting("share.renew.acknowledge.enable", BOOLEAN, True, "Whether a member may ask for more time with a record."),
+    Setting("share.renew.acknowledge.enable", BOOLEAN, True, "Allow members to extend the lock of a record."),
     Setting("streams.session.timeout.ms", INT, 45_000, _SESSION, at_least(1)),
     Setting("streams.heartbeat.interval.ms", INT, 5000, _HEARTBEAT, at_least(1)),
     Setting("streams.assignment.interval.ms", INT, 1000, _ASSIGNMENT, at_least(0)),
@@ -131,17 +138,17 @@ GROUP_SETTINGS: Final[dict[str, Setting]] = table(
         "Time in ms that a new group waits for more members before its first assignment.",
         at_least(0),
     ),
-    Setting("streams.num.standby.replicas", INT, 0, "Standby replicas of each task.", at_least(0)),
+    Setting("streams.num.standby.replicas", INT, 0, "Number of standby replicas per task.", at_least(0)),
 )
 
 CLIENT_METRICS_SETTINGS: Final[dict[str, Setting]] = table(
-    Setting("interval.ms", INT, 300_000, "Time in ms between two reports of a client.", between(100, 3_600_000)),
+    Setting("interval.ms", INT, 300_000, "Interval in ms between the reports of a client.", between(100, 3_600_000)),
     Setting("metrics", LIST, (), "Prefixes of the metrics to report; * for all."),
     Setting(
         "match",
         LIST,
         (),
-        "Which clients report, as selector=pattern, such as client_software_name=.*",
+        "Clients that report, as selector=pattern, such as client_software_name=.*",
         Check("selector=pattern, where selector is one of " + ", ".join(_SELECTORS), _matches_clients),
     ),
 )

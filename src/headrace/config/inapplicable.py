@@ -1,8 +1,8 @@
-"""Settings that a server.properties may hold but that change nothing, and why.
+"""Settings that are accepted but have no effect, and the reasons.
 
-Those of Kafka, up to 4.3, that a Headrace broker has no use for are listed so that an existing file starts a broker as
-it is while a misspelt key is still refused. Those of the settings table that nothing reads yet are listed too, so that
-nobody believes them in force.
+Kafka's settings up to 4.3 that Headrace does not need are listed, so that an existing server.properties works while
+misspelt keys are still reported. Settings of the table that nothing reads yet are listed too, so that nobody relies on
+them.
 """
 
 from typing import Final
@@ -22,9 +22,9 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     ("delegation.token.", "delegation tokens are not offered"),
     ("sasl.oauthbearer.", "SASL/OAUTHBEARER is not offered"),
     ("sasl.kerberos.", "SASL/GSSAPI is not offered"),
-    ("", "Headrace has no use for it"),
+    ("", "Headrace does not need it"),
 )
-"""Prefix of a key and why keys that begin with it do nothing; the first that fits counts."""
+"""Key prefixes and the reasons why such keys are ignored; the first matching prefix counts."""
 
 _NAMES: Final = """
     advertised.host.name advertised.port alter.config.policy.class.name
@@ -181,22 +181,22 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("transaction.two.phase.commit.enable", _TRANSACTIONS),
     ("transactional.id.expiration.ms", _TRANSACTIONS),
 )
-"""Prefix of a setting's name and why settings that begin with it are not in force; a test keeps this true."""
+"""Name prefixes and the reasons why such settings have no effect; a test keeps the list complete."""
 
 
 def why_idle(name: str) -> str | None:
-    """Why the setting of the table named `name` is not in force, or None where it is."""
+    """Return the reason why a known setting has no effect, or None if it has one."""
     return next((reason for prefix, reason in _IDLE if name.startswith(prefix)), None)
 
 
 def explained(setting: Setting) -> str:
-    """What the setting means, and that it has no effect where it has none."""
+    """Return the documentation, with a note if the setting has no effect."""
     reason = why_idle(setting.name)
-    return f"{setting.documentation} Without effect here: {reason}." if reason else setting.documentation
+    return f"{setting.documentation} No effect in Headrace: {reason}." if reason else setting.documentation
 
 
 def why_inapplicable(key: str) -> str | None:
-    """Why `key` does nothing, or None where it is not such a key."""
+    """Return the reason why `key` is ignored, or None for other keys."""
     if key not in INAPPLICABLE:
         return None
     return next(reason for prefix, reason in REASONS if key.startswith(prefix))

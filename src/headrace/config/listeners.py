@@ -1,6 +1,6 @@
 """Parses `listeners`, `advertised.listeners`, `listener.security.protocol.map` and `headrace.http.listener`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from headrace.config.definition import ConfigError
@@ -75,3 +75,32 @@ def parse_protocol_map(text: str) -> dict[str, str]:
             raise ConfigError(key, entry, "allowed is NAME:PROTOCOL with one of " + ", ".join(PROTOCOLS))
         protocols[name] = protocol
     return protocols
+
+
+def check_listeners(
+    listeners: Sequence[Listener], advertised: Sequence[Listener], protocols: Mapping[str, str]
+) -> None:
+    """Raise ConfigError for a listener without a usable protocol, or one advertised where no client finds it."""
+    names = {listener.name for listener in listeners}
+    for listener in (*listeners, *advertised):
+        if listener.name not in protocols:
+            raise ConfigError(
+                "listeners",
+                str(listener),
+                f"listener.security.protocol.map has no protocol for {listener.name}; "
+                f"add {listener.name}:PLAINTEXT to it",
+            )
+    for listener in listeners:
+        if protocols[listener.name] != "PLAINTEXT":
+            raise ConfigError("listeners", str(listener), "allowed is PLAINTEXT: this version has no TLS and no SASL")
+    for listener in advertised:
+        if listener.name not in names:
+            raise ConfigError(
+                "advertised.listeners",
+                str(listener),
+                f"allowed are the names in listeners: {', '.join(sorted(names))}",
+            )
+        if listener.host in ("", "0.0.0.0", "::"):
+            raise ConfigError(
+                "advertised.listeners", str(listener), "clients need an address or name that they can connect to"
+            )

@@ -9,6 +9,8 @@ from typing import Final
 from headrace.config.definition import (
     BOOLEAN,
     CLUSTER_WIDE,
+    CODECS,
+    GZIP_LEVEL,
     HIGH,
     INT,
     LIST,
@@ -22,7 +24,6 @@ from headrace.config.definition import (
     one_of,
     table,
 )
-from headrace.config.topic import CODECS, GZIP_LEVEL
 
 SERVER_SETTINGS: Final[dict[str, Setting]] = table(
     # Identity
@@ -30,8 +31,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "node.id",
         INT,
         0,
-        "Number of this broker in its cluster; where it is not set, the one that the data directory belongs to. "
-        "broker.id is the same setting under its older name.",
+        "Id of this broker in its cluster; if unset, the id stored in the data directory. broker.id is its older name.",
         at_least(0),
         importance=HIGH,
     ),
@@ -39,25 +39,28 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "broker.id",
         INT,
         0,
-        "Older name of node.id; -1 is the same as not setting it.",
+        "Older name of node.id; -1 means unset.",
         at_least(-1),
         importance=HIGH,
     ),
     Setting(
-        "broker.rack", STRING, None, "Rack or zone of this broker, for placing replicas and reading from the nearest."
+        "broker.rack",
+        STRING,
+        None,
+        "Rack or zone of this broker, used to place replicas and to read from the nearest one.",
     ),
     Setting(
         "headrace.adopt.partial",
         BOOLEAN,
         False,
-        "Whether a directory that Kafka wrote is adopted even where some partitions or replicas of its cluster are "
-        "elsewhere. Those that are not here begin empty, and the replicas on other brokers are given up.",
+        "Adopt a Kafka directory even if some partitions or replicas of its cluster are elsewhere. Missing "
+        "partitions start empty, and replicas on other brokers are dropped.",
     ),
     Setting(
         "headrace.unknown.settings",
         STRING,
         "warn",
-        "What happens to unknown keys in the settings file: `warn` ignores them with one line in the log, as Kafka "
+        "Treatment of unknown keys in the settings file: `warn` logs one line and ignores them, as Kafka "
         "does; `refuse` prevents the start. With --set and in the environment they are always errors.",
         one_of("warn", "refuse"),
     ),
@@ -65,24 +68,25 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "metadata.log.dir",
         STRING,
         None,
-        "Where Kafka kept the metadata log of a KRaft cluster, if not in one of log.dirs. Read once, when a directory "
-        "that Kafka wrote is adopted; Headrace's own metadata is in log.dirs.",
+        "Directory of a KRaft metadata log outside log.dirs. It is read once, when a Kafka directory is "
+        "adopted; Headrace's own metadata is in log.dirs.",
     ),
     # Listeners
     Setting(
         "listeners",
         LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
-        "Addresses on which the broker listens, as NAME://host:port. Headrace's default takes only local connections; "
-        "NAME://:9092 listens on every interface, and port 0 picks a free port. Unlike Kafka's, it needs a restart.",
+        "Addresses to listen on, as NAME://host:port. Headrace's default accepts only local connections; "
+        "NAME://:9092 listens on all interfaces, and port 0 picks a free port. Unlike in Kafka, a change "
+        "needs a restart.",
         importance=HIGH,
     ),
     Setting(
         "advertised.listeners",
         LIST,
         None,
-        "Addresses that clients are told to use, as NAME://host:port. Without it every client is told the address "
-        "that it actually reached.",
+        "Addresses given to clients, as NAME://host:port. By default clients get the address through which "
+        "they reached the broker.",
         importance=HIGH,
         synonyms=("listeners",),
     ),
@@ -90,29 +94,32 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "listener.security.protocol.map",
         STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "Security protocol of each listener name, as NAME:PROTOCOL pairs. Unlike Kafka's, it needs a restart.",
+        "Security protocols of the listeners, as NAME:PROTOCOL pairs. Unlike in Kafka, a change needs a restart.",
         importance=LOW,
     ),
     Setting(
         "inter.broker.listener.name",
         STRING,
         None,
-        "Listener through which brokers talk to each other; the one of security.inter.broker.protocol when unset.",
+        "Listener for connections between brokers; if unset, the one of security.inter.broker.protocol.",
     ),
-    Setting("socket.listen.backlog.size", INT, 50, "Connections that may wait to be accepted.", at_least(1)),
+    Setting(
+        "socket.listen.backlog.size", INT, 50, "Maximum number of connections waiting to be accepted.", at_least(1)
+    ),
     Setting(
         "headrace.busy.poll.us",
         INT,
         100,
-        "Microseconds for which the broker keeps looking for the next request before it sleeps, while small requests "
-        "come one soon after the other; 0 never. It shortens their round trips; set 0 where CPU time is rationed.",
+        "Time in microseconds that the broker polls for the next request before it sleeps, while small "
+        "requests arrive in quick succession; 0 disables polling. Polling shortens round trips; use 0 if CPU "
+        "time is rationed.",
         between(0, 10_000),
     ),
     Setting(
         "socket.receive.buffer.bytes",
         INT,
         102_400,
-        "Receive buffer of a client's socket in bytes; -1 leaves it to the operating system.",
+        "Receive buffer of a client's socket in bytes; -1 for the system's default.",
         at_least(-1),
         importance=HIGH,
     ),
@@ -120,7 +127,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.send.buffer.bytes",
         INT,
         384 * 1024,
-        "Send buffer of a client's socket in bytes (102400 in Kafka); -1 leaves it to the operating system.",
+        "Send buffer of a client's socket in bytes (102400 in Kafka); -1 for the system's default.",
         at_least(-1),
         importance=HIGH,
     ),
@@ -128,7 +135,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "socket.request.max.bytes",
         INT,
         104_857_600,
-        "Largest request in bytes; a connection that announces a larger one is closed.",
+        "Maximum size of a request in bytes; a connection that announces a larger one is closed.",
         at_least(1),
         importance=HIGH,
     ),
@@ -136,22 +143,22 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "queued.max.request.bytes",
         LONG,
         -1,
-        "Bytes of requests in work beyond which no more are read from any connection; -1 sets no limit.",
+        "Maximum bytes of requests in progress, above which reading pauses; -1 for no limit.",
     ),
     Setting(
         "queued.max.requests",
         INT,
         500,
-        "Requests that may wait for an answer, over all connections, before reading pauses.",
+        "Maximum number of requests in progress over all connections, above which reading pauses.",
         at_least(1),
         importance=HIGH,
     ),
-    Setting("connections.max.idle.ms", LONG, 600_000, "Time in ms after which a silent connection is closed."),
+    Setting("connections.max.idle.ms", LONG, 600_000, "Time in ms after which an idle connection is closed."),
     Setting(
         "max.connections",
         INT,
         MAX_INT,
-        "Connections open at once, over all listeners; the next one waits to be accepted.",
+        "Maximum number of connections over all listeners; further ones wait to be accepted.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -159,7 +166,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "max.connections.per.ip",
         INT,
         MAX_INT,
-        "Connections open at once from one address; the next one is closed.",
+        "Maximum number of connections from one address; further ones are closed.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -167,14 +174,14 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        "Other limits for some addresses, as host:count pairs with commas between them.",
+        "Other limits for some addresses, as host:count pairs separated by commas.",
         update=CLUSTER_WIDE,
     ),
     Setting(
         "max.connection.creation.rate",
         INT,
         MAX_INT,
-        "Connections accepted in a second.",
+        "Maximum number of connections accepted per second.",
         at_least(0),
         update=CLUSTER_WIDE,
     ),
@@ -182,27 +189,27 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "request.timeout.ms",
         INT,
         30_000,
-        "Time in ms that this broker waits for an answer of another broker.",
+        "Time in ms that this broker waits for another broker's reply.",
         importance=HIGH,
     ),
     Setting(
         "socket.connection.setup.timeout.ms",
         LONG,
         10_000,
-        "Time in ms that this broker gives a connection to another broker to come up.",
+        "Time in ms to set up a connection to another broker.",
     ),
     Setting(
         "socket.connection.setup.timeout.max.ms",
         LONG,
         30_000,
-        "Longest such time in ms, after it has grown with failed attempts.",
+        "Maximum of this time in ms, to which it grows after failed attempts.",
     ),
     # Threads
     Setting(
         "num.network.threads",
         INT,
         3,
-        "Threads that serve connections.",
+        "Number of threads that serve connections.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -211,7 +218,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "num.io.threads",
         INT,
         8,
-        "Threads that work on requests.",
+        "Number of threads that process requests.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -220,7 +227,7 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "background.threads",
         INT,
         10,
-        "Threads for slow work.",
+        "Number of threads for background work.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -229,69 +236,68 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "num.recovery.threads.per.data.dir",
         INT,
         2,
-        "Threads for each log directory that load and recover logs at start and flush them at shutdown.",
+        "Number of threads per log directory that load and recover logs at start and flush them at shutdown.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
     ),
     # Requests
-    Setting(
-        "fetch.max.bytes", INT, 57_671_680, "Most bytes that the broker puts into one fetch answer.", at_least(1024)
-    ),
+    Setting("fetch.max.bytes", INT, 57_671_680, "Maximum bytes of records in one fetch reply.", at_least(1024)),
     Setting(
         "max.incremental.fetch.session.cache.slots",
         INT,
         1000,
-        "Fetch sessions (KIP-227) that the broker remembers.",
+        "Maximum number of incremental fetch sessions (KIP-227).",
         at_least(0),
     ),
     Setting(
         "max.request.partition.size.limit",
         INT,
         2000,
-        "Most partitions in one answer to DescribeTopicPartitions; the rest follows by cursor.",
+        "Maximum number of partitions in one reply to DescribeTopicPartitions; the cursor returns the rest.",
         at_least(1),
     ),
     Setting(
         "fetch.purgatory.purge.interval.requests",
         INT,
         1000,
-        "Fetches after which those that wait no more are cleared away.",
+        "Number of fetches between purges of completed ones.",
     ),
     Setting(
         "producer.purgatory.purge.interval.requests",
         INT,
         1000,
-        "Produces after which those that wait no more are cleared away.",
+        "Number of produce requests between purges of completed ones.",
     ),
     Setting(
         "delete.records.purgatory.purge.interval.requests",
         INT,
         1,
-        "Record deletions after which those that wait no more are cleared away.",
+        "Number of DeleteRecords requests between purges of completed ones.",
     ),
     # Topics
     Setting(
         "auto.create.topics.enable",
         BOOLEAN,
         True,
-        "Whether asking for a topic that does not exist creates it, where the client allows it.",
+        "Create a missing topic when a client requests its metadata and allows it.",
         importance=HIGH,
     ),
-    Setting("delete.topic.enable", BOOLEAN, True, "Whether topics can be deleted.", importance=HIGH),
-    Setting("num.partitions", INT, 1, "Partitions of a topic that is created without a number.", at_least(1)),
+    Setting("delete.topic.enable", BOOLEAN, True, "Allow the deletion of topics.", importance=HIGH),
+    Setting("num.partitions", INT, 1, "Default number of partitions of a new topic.", at_least(1)),
     Setting(
         "default.replication.factor",
         INT,
         1,
-        "Replicas of a topic that is created without a number.",
+        "Default number of replicas of a new topic.",
         at_least(1),
     ),
     Setting(
         "min.insync.replicas",
         INT,
         1,
-        "In-sync replicas, the leader among them, without which a produce with acks=all is refused; topics can differ.",
+        "Minimum number of in-sync replicas, including the leader, for a produce with acks=all; default of "
+        "the topic setting.",
         at_least(1),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -300,7 +306,8 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "unclean.leader.election.enable",
         BOOLEAN,
         False,
-        "Whether a replica outside the in-sync set may lead when no other is left; topics can differ.",
+        "Allow a replica outside the in-sync replicas to become leader if no other is left; default of the "
+        "topic setting.",
         importance=HIGH,
         update=CLUSTER_WIDE,
     ),
@@ -308,21 +315,28 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "compression.type",
         STRING,
         "producer",
-        "Codec in which topics store batches unless they say otherwise; `producer` keeps the producer's.",
+        "Default codec in which topics store batches; `producer` keeps the producer's.",
         one_of(*CODECS),
         importance=HIGH,
         update=CLUSTER_WIDE,
     ),
     Setting(
-        "compression.gzip.level", INT, -1, "Effort of gzip; -1 is zlib's default.", GZIP_LEVEL, update=CLUSTER_WIDE
+        "compression.gzip.level",
+        INT,
+        -1,
+        "gzip compression level; -1 is zlib's default.",
+        GZIP_LEVEL,
+        update=CLUSTER_WIDE,
     ),
-    Setting("compression.lz4.level", INT, 9, "Effort of LZ4.", between(1, 17), update=CLUSTER_WIDE),
-    Setting("compression.zstd.level", INT, 3, "Effort of Zstandard.", between(-131072, 22), update=CLUSTER_WIDE),
+    Setting("compression.lz4.level", INT, 9, "LZ4 compression level.", between(1, 17), update=CLUSTER_WIDE),
+    Setting(
+        "compression.zstd.level", INT, 3, "Zstandard compression level.", between(-131072, 22), update=CLUSTER_WIDE
+    ),
     Setting(
         "message.max.bytes",
         INT,
         1_048_588,
-        "Largest record batch in bytes, after compression, that topics take unless they say otherwise.",
+        "Maximum size in bytes of a record batch after compression; default of the topic setting max.message.bytes.",
         at_least(0),
         importance=HIGH,
         update=CLUSTER_WIDE,
@@ -332,13 +346,11 @@ SERVER_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.http.listener",
         STRING,
         None,
-        "Address, as host:port, at which the broker shows its metrics to Prometheus and JSON to curl; a port alone is "
-        "on 127.0.0.1, port 0 any free one. It only reads, but has no authentication. Without it there is none.",
+        "Address, as host:port, that serves metrics for Prometheus and JSON; a port alone means 127.0.0.1, "
+        "port 0 any free port. It is read-only and has no authentication. Off by default.",
     ),
-    Setting("metrics.num.samples", INT, 2, "Samples kept for a rate.", at_least(1), importance=LOW),
-    Setting(
-        "metrics.sample.window.ms", LONG, 30_000, "Time in ms that one sample covers.", at_least(1), importance=LOW
-    ),
+    Setting("metrics.num.samples", INT, 2, "Number of samples kept for a rate.", at_least(1), importance=LOW),
+    Setting("metrics.sample.window.ms", LONG, 30_000, "Length of a sample in ms.", at_least(1), importance=LOW),
     Setting(
         "metric.reporters",
         LIST,

@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.clock import Clock
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.coordinator.groups.shard import GroupShard
+from headrace.coordinator.groups.state.shard import GroupShard
 from headrace.coordinator.runtime.shards import LedShard, Shards
 from headrace.errors import KafkaError
 from headrace.wording import count

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 _BEGINS: Final = (Happening.REBALANCING, Happening.BUMPED)
 _ENDS: Final = (Happening.STABLE, Happening.EMPTY)
+_TIMED_OUT: Final = (Happening.TIMED_OUT, Happening.NOT_REJOINED)
 _LOGGED: Final = (Happening.FENCED, Happening.UPGRADED, Happening.DOWNGRADED, Happening.DELETED)
 """Logged on their own: no rebalance needs them."""
 _LONG_S: Final = 60.0
@@ -44,10 +45,6 @@ class RebalanceLog:
         to cause one.
         """
 
-    def loaded(self, group_id: str, members: int) -> None:
-        """The group has been read from the log."""
-        self._settle(group_id, members)
-
     def forget(self, group_id: str) -> None:
         """The group is another coordinator's."""
         self._settle(group_id, 0)
@@ -59,7 +56,9 @@ class RebalanceLog:
             self._begin(group_id, note, now)
         elif note.what in _ENDS:
             self._end(group_id, note, members, now)
-        elif note.what is Happening.TIMED_OUT:
+        elif note.what is Happening.LOADED:
+            self._settle(group_id, members)
+        elif note.what in _TIMED_OUT:
             self._time_out(group_id, f"{_name(note)} ({note.reason})", now)
         elif note.what is Happening.STALLED:
             log.warning("%s", _Line(group_id, note))

@@ -7,7 +7,7 @@ from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.metrics import Family, gauge
 from headrace.replication.replica_manager import ReplicaManager
-from headrace.server.loop_watch import LoopWatch
+from headrace.server.loop.loop_watch import LoopWatch
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.open_files import OPEN_FILES
 

@@ -8,15 +8,13 @@ becomes visible to consumers, and is acknowledged, when it is on the disk (docs/
 import asyncio
 import errno
 import logging
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from headrace.replication.partition import Partition
+from headrace.storage.log.log import Log
+from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -27,32 +25,42 @@ _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Of a flush that has not come to the disk: no file could be opened, as when too many clients are connected."""
 
 
-class GroupCommit:
+class Flushable(Protocol):
+    """A partition, as far as its flushes go."""
+
+    log: Log
+    topic_partition: TopicPartition
+    awaits_flush: bool
+
+    def __hash__(self) -> int:
+        """By identity."""
+
+    def flushed_to(self, offset: int) -> None:
+        """The log is on the disk before `offset`."""
+
+
+P = TypeVar("P", bound=Flushable)
+
+
+class GroupCommit(Generic[P]):
     """Flushes partitions in threads, which it starts with the first. Used by the thread of the event loop alone."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_failure: Callable[[P, KafkaError], None]) -> None:
+        """`on_failure` is called with a partition whose log the disk did not take; it is never tried again."""
         self._loop = loop
-        self.on_failure: Callable[[Partition, KafkaError], None] = _nobody
-        """Called with a partition whose log the disk did not take; it is never tried again."""
+        self._on_failure = on_failure
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
-        self.partitions: set[Partition] = set()
+        self.partitions: set[P] = set()
         """Those that have a flush coming; to be read only."""
-        self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
 
-    def request(self, partition: "Partition") -> None:
+    def request(self, partition: P) -> None:
         """Flush the partition's log, with all that is appended to it before the loop turns."""
         if partition not in self.partitions:
             self.partitions.add(partition)
             self._loop.call_soon(self._flush, partition)
 
-    def committed(self, partition: "Partition", end_offset: int) -> "asyncio.Future[None]":
-        """Done when what is before `end_offset` is on the disk; fails with KafkaError(kafka_storage_error)."""
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.setdefault(partition, deque()).append((end_offset, future))
-        return future
-
-    def _flush(self, partition: "Partition") -> None:
+    def _flush(self, partition: P) -> None:
         if self._is_closed:
             return
         if self._threads is None:
@@ -61,7 +69,7 @@ class GroupCommit:
         flushing = self._loop.run_in_executor(self._threads, lambda: partition.log.flusher.flush(upto=end_offset))
         flushing.add_done_callback(lambda done: self._flushed(partition, end_offset, done))
 
-    def _flushed(self, partition: "Partition", end_offset: int, done: "asyncio.Future[None]") -> None:
+    def _flushed(self, partition: P, end_offset: int, done: "asyncio.Future[None]") -> None:
         error = None if done.cancelled() else done.exception()
         if error is not None and getattr(error.__cause__, "errno", None) in _PASSING:
             log.error("Whoever waits for the disk waits on, as the flush is tried again: %s", error)
@@ -73,35 +81,17 @@ class GroupCommit:
         if error is not None or done.cancelled():
             return
         partition.flushed_to(end_offset)
-        waiting = self._waiting.get(partition)
-        while waiting and waiting[0][0] <= end_offset:
-            future = waiting.popleft()[1]
-            if not future.done():
-                future.set_result(None)
-        if partition.awaits_flush or waiting:
+        if partition.awaits_flush:
             self.request(partition)
-        else:
-            self._waiting.pop(partition, None)
 
-    def _give_up(self, partition: "Partition", error: BaseException) -> None:
+    def _give_up(self, partition: P, error: BaseException) -> None:
         if not isinstance(error, KafkaError):
             log.error("Flushing %s failed", partition.topic_partition, exc_info=error)
             error = KafkaError(ErrorCode.kafka_storage_error, f"{partition.topic_partition} could not be flushed")
-        for _, future in self._waiting.pop(partition, ()):
-            if not future.done():
-                future.set_exception(error)
-        self.on_failure(partition, error)
+        self._on_failure(partition, error)
 
     def close(self) -> None:
-        """Wait for the flushes that are in flight. Whoever still waits has no connection any more."""
+        """Wait for the flushes that are in flight."""
         self._is_closed = True
         if self._threads is not None:
             self._threads.shutdown()
-        for waiting in self._waiting.values():
-            for _, future in waiting:
-                future.cancel()
-        self._waiting.clear()
-
-
-def _nobody(_: "Partition", __: KafkaError) -> None:
-    """For partitions that nobody serves."""

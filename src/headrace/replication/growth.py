@@ -1,39 +1,46 @@
 """Tells those who wait for a partition to grow by how many bytes it has, so that they need not look at its log."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, Generic, Protocol, TypeVar
 from weakref import ref
 
-if TYPE_CHECKING:
-    from headrace.replication.partition import Partition
-    from headrace.storage.log.segment import Segment
+from headrace.storage.log.log import Log
+from headrace.storage.log.segment import Segment
 
 UNKNOWN_SIZE: Final = -1
 """In place of bytes, where a new segment has begun, where not all of what was appended is seen yet, or at the end."""
 
-Watcher: TypeAlias = "Callable[[Partition, int], None]"
-"""Called during an append with the partition and the bytes; it only counts, or schedules work."""
+
+class Growing(Protocol):
+    """A partition, as far as its growth goes."""
+
+    log: Log
+    high_watermark: int
 
 
-class Growth:
-    """The watchers of one partition."""
+P = TypeVar("P", bound=Growing)
+
+
+class Growth(Generic[P]):
+    """The watchers of one partition. They are called during an append: they only count, or schedule work."""
 
     __slots__ = ("_find", "_segment", "_size", "watchers")
 
-    def __init__(self, partition: "Partition") -> None:
-        self.watchers: set[Watcher] = set()
+    def __init__(self, partition: P) -> None:
+        self.watchers: set[Callable[[P, int], None]] = set()
+        """Called with the partition and the bytes that it has grown by."""
         # weak: in a cycle of references the files of a deleted partition would stay open until the next collection
         self._find = ref(partition)
         self._segment: Segment | None = None
         self._size = 0
 
-    def add(self, watcher: Watcher) -> None:
+    def add(self, watcher: Callable[[P, int], None]) -> None:
         """Call `watcher` whenever consumers see more, until `discard`."""
         if not self.watchers:
             self._note()
         self.watchers.add(watcher)
 
-    def discard(self, watcher: Watcher) -> None:
+    def discard(self, watcher: Callable[[P, int], None]) -> None:
         """Stop calling `watcher`."""
         self.watchers.discard(watcher)
 

@@ -7,18 +7,18 @@ and answer later, so that an append never runs a consumer's answer.
 import logging
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.appends import ALL_REPLICAS, Appended, AppendResult, Batch, NoRoomError
 from headrace.replication.batch_rules import Accepted, PreparedBatch, accept
-from headrace.replication.group_commit import GroupCommit
 from headrace.replication.growth import Growth
-from headrace.replication.producer_state import ProducerCopy, ProducerState
+from headrace.replication.producer_state import PackedProducer, ProducerState
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
-from headrace.storage.log.open_transactions import OpenTransactions
-from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry, write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.control import Marker, encode_marker
@@ -28,31 +28,29 @@ _PLACED = struct.Struct(">qii")
 _PLACED_SIZE: Final = 16
 """The leading bytes of a batch that its leader writes: base offset, length, leader epoch; the checksum covers none."""
 
-ALL_REPLICAS: Final = -1
-
 log = logging.getLogger(__name__)
 
 
-class NoRoomError(KafkaError):
-    """The disk is nearly full, and the broker has said so: not worth a line in the log for every batch."""
+class _Placed(NamedTuple):
+    """A batch with the offsets that it is going to have."""
 
-
-@final
-class AppendResult(NamedTuple):
-    """Where a batch stands; `log_append_time` in ms, -1 where the producer's own timestamps count."""
-
+    header: BatchHeader
+    batch: Buffer
     base_offset: int
     last_offset: int
-    log_append_time: int
-    log_start_offset: int
 
 
-Batch: TypeAlias = tuple[bytes | PreparedBatch, int, *tuple[Any, ...]]
-"""The records and the acks of a batch, then what their sender keeps with them."""
-Appended: TypeAlias = AppendResult | KafkaError
-"""What became of a batch."""
-_Placed: TypeAlias = tuple[BatchHeader, Buffer, int, int]
-"""A batch with its header, and its first and last offset."""
+class Completions(Protocol):
+    """Those who wait for appends, and what brings records to the disk for them: see `purgatory`."""
+
+    def flush(self, partition: "Partition") -> None:
+        """Bring the log to the disk, with all that is appended to it before the loop turns; then call `flushed_to`."""
+
+    def advanced(self, partition: "Partition") -> None:
+        """The high watermark or the recovery point has risen."""
+
+    def refuse(self, partition: "Partition", error: KafkaError) -> None:
+        """The partition goes away, and nothing more is committed to it."""
 
 
 class Partition:
@@ -61,7 +59,7 @@ class Partition:
     __slots__ = (
         "__weakref__",
         "awaits_flush",
-        "group_commit",
+        "completions",
         "growth",
         "high_watermark",
         "isr_size",
@@ -95,7 +93,7 @@ class Partition:
         self.high_watermark = log.log_end_offset
         self.refusal: str | None = None
         """Why records of clients are not taken at present."""
-        self.group_commit: GroupCommit | None = None
+        self.completions: Completions | None = None
         """Flushes the log where `flush.messages` asks for it; without it an append waits for the disk itself."""
         self.awaits_flush = False
         """Whether the high watermark waits for the disk."""
@@ -163,7 +161,7 @@ class Partition:
 
         One write takes them all where they go to one segment: it costs little more than for a single one.
         """
-        before: dict[int, ProducerCopy | None] = {}
+        before: dict[int, PackedProducer | None] = {}
         base_offset = self.log.state.log_end_offset
         try:
             results = self._append_all(batches, now_ms, before)
@@ -176,7 +174,7 @@ class Partition:
         return results
 
     def _append_all(
-        self, batches: Sequence[Batch], now_ms: int, before: dict[int, ProducerCopy | None]
+        self, batches: Sequence[Batch], now_ms: int, before: dict[int, PackedProducer | None]
     ) -> list[Appended]:
         """`append_all`; `before` has the state of every producer that has been told of a batch which is not written."""
         log = self.log
@@ -187,9 +185,9 @@ class Partition:
         size = 0
         max_timestamp = offset_of_max_timestamp = -1
         results: list[Appended] = []
-        for records, acks, *_ in batches:
+        for sent in batches:
             try:
-                checked = self._checked(records, now_ms, acks, False)
+                checked = self._checked(sent.records, now_ms, sent.acks, False)
             except KafkaError as error:
                 results.append(error)
                 continue
@@ -202,7 +200,7 @@ class Partition:
             first_offset = end_offset
             last_offset = first_offset + last_delta
             end_offset = last_offset + 1
-            placed.append((header, batch, first_offset, last_offset))
+            placed.append(new_tuple(_Placed, (header, batch, first_offset, last_offset)))
             results.append(new_tuple(AppendResult, (first_offset, last_offset, append_time, state.log_start_offset)))
             buffers.append(_PLACED.pack(first_offset, length, self.leader_epoch))
             buffers.append(memoryview(batch)[_PLACED_SIZE:])
@@ -222,7 +220,7 @@ class Partition:
                     buffers,
                     size,
                     base_offset=base_offset,
-                    first_last_offset=placed[0][3],
+                    first_last_offset=placed[0].last_offset,
                     last_offset=end_offset - 1,
                     max_timestamp=max_timestamp,
                     offset_of_max_timestamp=offset_of_max_timestamp,
@@ -310,35 +308,20 @@ class Partition:
             attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
         )
         header = parse_header(batch)
-        rolled = log.append(
-            (batch,),
-            len(batch),
-            base_offset=offset,
-            first_last_offset=offset,
-            last_offset=offset,
-            max_timestamp=now_ms,
-            offset_of_max_timestamp=offset,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-        )
-        if rolled:
-            self.write_producer_snapshot(offset)
+        self._append(header, batch, offset, offset, now_ms)
         aborted = self.transactions.end(header, key)
         if aborted is not None:
             log.segments.active.txn_index.append(aborted)
-        if self.awaits_flush or log.flusher.flush_due(now_ms):
-            self._flush_first(now_ms)
-        else:
-            self.flushed_to(log.log_end_offset)
+        self._show(now_ms)
 
     def _flush_first(self, now_ms: int) -> None:
         """What was appended is on the disk before consumers see it and producers are answered."""
-        if self.group_commit is None:
+        if self.completions is None:
             self.log.flusher.flush(now_ms)
             self.flushed_to(self.log.log_end_offset)
         else:
             self.awaits_flush = True
-            self.group_commit.request(self)
+            self.completions.flush(self)
 
     def flushed_to(self, offset: int) -> None:
         """What is before `offset` is on the disk, and seen, with what follows it and need not be there by now."""
@@ -349,6 +332,14 @@ class Partition:
             self.high_watermark = visible
             if self.growth.watchers:
                 self.growth.tell()
+        if self.completions is not None:
+            self.completions.advanced(self)
+
+    def gone(self, error: KafkaError) -> None:
+        """This broker serves the partition no more: those who wait for it hear of it."""
+        self.growth.wake_all()
+        if self.completions is not None:
+            self.completions.refuse(self, error)
 
     def _refused(self) -> KafkaError:
         if self.refusal is not None:
@@ -420,16 +411,20 @@ class Partition:
     @property
     def last_producer_id(self) -> int:
         """The largest id of a producer that is known here; -1 without one."""
-        return max((entry.producer_id for entry in self.producer_entries()), default=-1)
+        return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
 
     def producer_entries(self) -> list[ProducerEntry]:
-        """The producers' state as a snapshot has it, open transactions included."""
-        return self.transactions.marked(self.producers.snapshot())
+        """The producers' state, open transactions included."""
+        return [ProducerEntry(*ENTRY.unpack_from(packed)) for packed in self.packed_producers()]
+
+    def packed_producers(self) -> list[bytes]:
+        """The producers' state as `write_snapshot` takes it."""
+        return self.transactions.marked(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
         """Write the producers' state as of `offset`, for the next start, which takes longer without it."""
         try:
-            write_snapshot(self.log.directory, offset, self.producer_entries(), sync=False)
+            write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
         except OSError as error:
             log.warning("The state of %s's producers cannot be written: %s", self.topic_partition, error)
             self.log.state.on_disk_error(self.log.state, error)

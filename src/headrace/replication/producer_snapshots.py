@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.replication.partition import Partition
 from headrace.storage.log.log import Log
-from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.producers.producer_snapshot import write_snapshot
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, segment_file
 
 INTERVAL_MS: Final = 3000
@@ -25,7 +25,7 @@ class _Due(NamedTuple):
 
     log: Log
     offset: int
-    entries: list[ProducerEntry]
+    entries: list[bytes]
     truncations: int
     replaced: int | None
 
@@ -58,7 +58,7 @@ class ProducerSnapshots:
             if active.size - last.size < _WORTH_BYTES:
                 continue
             offset = log_of_it.log_end_offset
-            due.append(_Due(log_of_it, offset, partition.producer_entries(), log_of_it.state.truncations, last.offset))
+            due.append(_Due(log_of_it, offset, partition.packed_producers(), log_of_it.state.truncations, last.offset))
             self._written[log_of_it] = _Written(offset, active.base_offset, active.size)
         return (lambda: _write(due)) if due else None
 

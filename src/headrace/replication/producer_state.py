@@ -4,18 +4,30 @@ Pure: `check` decides about a batch, `update` takes an appended one into account
 The rules are those of KIP-98: for each producer id its epoch and its last five batches are kept.
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping
+from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log.producer_snapshot import ProducerEntry
-from headrace.types import new_tuple
+from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry
 from headrace.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
 
 WINDOW: Final = 5
 """Batches remembered of each producer: as many as an idempotent client may have in flight on a connection."""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
+
+PackedProducer: TypeAlias = bytes
+"""One producer as its snapshot entry, followed by the batches before its last one, newest first.
+
+A topic may have 100,000 producers: as objects their batches would take six times the memory.
+"""
+_BATCH: Final = Struct(">iqiq")
+"""Last sequence, last offset, offset delta, timestamp: as these fields stand in a snapshot entry."""
+_LAST_BATCH: Final = slice(10, 10 + _BATCH.size)
+_EARLIER: Final = slice(ENTRY.size, ENTRY.size + (WINDOW - 2) * _BATCH.size)
+"""The batches that remain when another one is appended, besides the last."""
+_EPOCH_AND_SEQUENCE: Final = Struct(">8xhi")
+_TIMESTAMP: Final = Struct(">26xq")
 
 
 class AppendedBatch(NamedTuple):
@@ -28,23 +40,16 @@ class AppendedBatch(NamedTuple):
     timestamp: int
 
 
-class Producer:
-    """The state of one producer id."""
+class Producer(NamedTuple):
+    """The state of one producer id; `batches` oldest first, `last_timestamp` in ms."""
 
-    __slots__ = ("batches", "epoch", "last_timestamp")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.batches: deque[AppendedBatch] = deque(maxlen=WINDOW)
-        self.last_timestamp = -1
+    epoch: int
+    batches: tuple[AppendedBatch, ...]
+    last_timestamp: int
 
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else -1
-
-
-ProducerCopy: TypeAlias = tuple[int, tuple[AppendedBatch, ...], int]
-"""A producer's epoch, batches and last timestamp: plain, for one is made with nearly every write."""
 
 
 class ProducerState:
@@ -53,14 +58,19 @@ class ProducerState:
     __slots__ = ("_producers",)
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, PackedProducer] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def items(self) -> list[tuple[int, Producer]]:
         """`(producer id, state)` of every producer."""
-        return list(self._producers.items())
+        return [(producer_id, _unpacked(packed)) for producer_id, packed in self._producers.items()]
+
+    @property
+    def packed(self) -> Mapping[int, PackedProducer]:
+        """The producers by id, for a snapshot."""
+        return self._producers
 
     def check(self, header: BatchHeader) -> AppendedBatch | None:
         """The batch already in the log that `header` repeats, or None when it may be appended.
@@ -68,54 +78,54 @@ class ProducerState:
         Raises KafkaError: invalid_producer_epoch when a newer epoch of this producer has written,
         out_of_order_sequence_number when batches in between are missing.
         """
-        producer = self._producers.get(header.producer_id)
-        if producer is None:
+        packed = self._producers.get(header.producer_id)
+        if packed is None:
             return None  # nothing is known of it (new, or expired): any sequence is a beginning
-        if header.producer_epoch < producer.epoch:
+        epoch, last = _EPOCH_AND_SEQUENCE.unpack_from(packed)
+        if header.producer_epoch < epoch:
             raise KafkaError(
                 ErrorCode.invalid_producer_epoch,
-                f"producer {header.producer_id} writes with epoch {header.producer_epoch} after {producer.epoch}",
+                f"producer {header.producer_id} writes with epoch {header.producer_epoch} after {epoch}",
             )
-        if header.producer_epoch > producer.epoch:
+        if header.producer_epoch > epoch:
             if header.base_sequence != 0:
                 raise self._out_of_order(header, "a new epoch begins with sequence 0")
             return None
-        last = producer.batches[-1].last_sequence if producer.batches else -1
         if last < 0 or header.base_sequence == (last + 1) & _SEQUENCE_MASK:
             return None  # what comes next repeats nothing
         last_sequence = header.last_sequence
-        for batch in producer.batches:
+        for batch in _unpacked(packed).batches:
             if batch.first_sequence == header.base_sequence and batch.last_sequence == last_sequence:
                 return batch
         raise self._out_of_order(header, f"the last was {last}")
 
     def update(self, header: BatchHeader, first_offset: int, last_offset: int, timestamp: int) -> None:
         """Take the batch now at `first_offset` to `last_offset` into account; `timestamp` is its largest, in ms."""
-        producer = self._producers.get(header.producer_id)
-        if producer is None or header.producer_epoch > producer.epoch:
-            producer = self._producers[header.producer_id] = Producer(header.producer_epoch)
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        earlier = b""
+        packed = self._producers.get(producer_id)
+        if packed is not None:
+            known_epoch, _ = _EPOCH_AND_SEQUENCE.unpack_from(packed)
+            if epoch <= known_epoch:
+                epoch = known_epoch
+                earlier = packed[_LAST_BATCH] + packed[_EARLIER]
         first = header.base_sequence
         last = NO_SEQUENCE if first < 0 else (first + header.last_offset_delta) & _SEQUENCE_MASK
-        producer.batches.append(new_tuple(AppendedBatch, (first, last, first_offset, last_offset, timestamp)))
-        producer.last_timestamp = timestamp
+        self._producers[producer_id] = (
+            ENTRY.pack(producer_id, epoch, last, last_offset, last_offset - first_offset, timestamp, -1, -1) + earlier
+        )
 
-    def copy_of(self, producer_id: int) -> ProducerCopy | None:
+    def copy_of(self, producer_id: int) -> PackedProducer | None:
         """The state of one producer, for `put_back`; None for one that is not known."""
-        producer = self._producers.get(producer_id)
-        if producer is None:
-            return None
-        return producer.epoch, tuple(producer.batches), producer.last_timestamp
+        return self._producers.get(producer_id)
 
-    def put_back(self, before: Mapping[int, ProducerCopy | None]) -> None:
-        """Forget what these producers have done since `copy_of` told their state."""
-        for producer_id, copy in before.items():
-            if copy is None:
+    def put_back(self, before: Mapping[int, PackedProducer | None]) -> None:
+        """Return these producers to the state that `copy_of` gave."""
+        for producer_id, packed in before.items():
+            if packed is None:
                 self._producers.pop(producer_id, None)
-                continue
-            epoch, batches, last_timestamp = copy
-            producer = self._producers[producer_id] = Producer(epoch)
-            producer.batches.extend(batches)
-            producer.last_timestamp = last_timestamp
+            else:
+                self._producers[producer_id] = packed
 
     def replay(self, header: BatchHeader) -> None:
         """Take a batch met in the log during recovery into account."""
@@ -124,9 +134,14 @@ class ProducerState:
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers that wrote nothing for `expiration_ms` (`producer.id.expiration.ms`)."""
-        for producer_id, producer in self.items():
-            if now_ms - producer.last_timestamp >= expiration_ms:
-                del self._producers[producer_id]
+        oldest = now_ms - expiration_ms
+        idle = [
+            producer_id
+            for producer_id, packed in self._producers.items()
+            if _TIMESTAMP.unpack_from(packed)[0] <= oldest
+        ]
+        for producer_id in idle:
+            del self._producers[producer_id]
 
     def clear(self) -> None:
         """Forget everybody, before a replay from the start."""
@@ -134,64 +149,34 @@ class ProducerState:
 
     def snapshot(self) -> list[ProducerEntry]:
         """The state as Kafka's snapshot file has it: the last batch of each producer."""
-        return [
-            ProducerEntry(
-                producer_id=producer_id,
-                epoch=producer.epoch,
-                last_sequence=producer.last_sequence,
-                last_offset=producer.batches[-1].last_offset if producer.batches else -1,
-                offset_delta=(producer.batches[-1].last_offset - producer.batches[-1].first_offset)
-                if producer.batches
-                else 0,
-                timestamp=producer.last_timestamp,
-                coordinator_epoch=-1,
-                current_txn_first_offset=-1,
-            )
-            for producer_id, producer in self._producers.items()
-        ]
+        return [ProducerEntry(*ENTRY.unpack_from(packed)) for packed in self._producers.values()]
 
     def restore(self, entries: list[ProducerEntry]) -> None:
         """Begin from a snapshot."""
         for entry in entries:
-            producer = Producer(entry.epoch)
-            producer.last_timestamp = entry.timestamp
-            if entry.last_sequence >= 0:
-                first_sequence = (entry.last_sequence - entry.offset_delta) & _SEQUENCE_MASK
-                producer.batches.append(
-                    AppendedBatch(
-                        first_sequence,
-                        entry.last_sequence,
-                        entry.last_offset - entry.offset_delta,
-                        entry.last_offset,
-                        entry.timestamp,
-                    )
-                )
-            self._producers[entry.producer_id] = producer
+            self._producers[entry.producer_id] = ENTRY.pack(
+                entry.producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.last_offset,
+                entry.offset_delta,
+                entry.timestamp,
+                -1,
+                -1,
+            )
 
     def recall(self, headers: Iterable[BatchHeader]) -> None:
         """Fill the windows with the batches before a snapshot that was restored, which has only each producer's last.
 
         A client whose answers were lost with a connection sends up to five of its latest batches again.
         """
-        windows: dict[tuple[int, int], deque[AppendedBatch]] = {}
+        found = ProducerState()
         for header in headers:
-            if header.producer_id == NO_PRODUCER_ID or header.is_control:
-                continue
-            key = header.producer_id, header.producer_epoch
-            batches = windows.setdefault(key, deque(maxlen=WINDOW))
-            batches.append(
-                AppendedBatch(
-                    header.base_sequence,
-                    header.last_sequence,
-                    header.base_offset,
-                    header.last_offset,
-                    header.max_timestamp,
-                )
-            )
-        for producer_id, producer in self._producers.items():
-            batches = windows.get((producer_id, producer.epoch), deque())
-            if batches and producer.batches and batches[-1].last_offset == producer.batches[-1].last_offset:
-                producer.batches = batches
+            found.replay(header)
+        for producer_id, packed in found._producers.items():
+            known = self._producers.get(producer_id)
+            if known is not None and _identity(packed) == _identity(known):
+                self._producers[producer_id] = known[: ENTRY.size] + packed[ENTRY.size :]
 
     @staticmethod
     def _out_of_order(header: BatchHeader, why: str) -> KafkaError:
@@ -199,3 +184,22 @@ class ProducerState:
             ErrorCode.out_of_order_sequence_number,
             f"producer {header.producer_id} epoch {header.producer_epoch} sends sequence {header.base_sequence}: {why}",
         )
+
+
+def _identity(packed: PackedProducer) -> tuple[int, int]:
+    """Epoch and last offset."""
+    _, epoch, _, last_offset, _, _, _, _ = ENTRY.unpack_from(packed)
+    return epoch, last_offset
+
+
+def _unpacked(packed: PackedProducer) -> Producer:
+    _, epoch, _, last_offset, _, timestamp, _, _ = ENTRY.unpack_from(packed)
+    if last_offset < 0:  # only its epoch is known
+        return Producer(epoch, (), timestamp)
+    newest_first = [_batch(*fields) for fields in _BATCH.iter_unpack(packed[_LAST_BATCH] + packed[ENTRY.size :])]
+    return Producer(epoch, tuple(reversed(newest_first)), timestamp)
+
+
+def _batch(last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> AppendedBatch:
+    first_sequence = NO_SEQUENCE if last_sequence < 0 else (last_sequence - offset_delta) & _SEQUENCE_MASK
+    return AppendedBatch(first_sequence, last_sequence, last_offset - offset_delta, last_offset, timestamp)

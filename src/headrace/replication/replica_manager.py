@@ -9,17 +9,16 @@ from uuid import UUID
 
 from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.group_commit import GroupCommit
-from headrace.replication.partition import Partition
+from headrace.replication.partition import Completions, Partition
 from headrace.replication.producer_state import ProducerState
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.partition_dir import way_back
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
-from headrace.storage.log.open_transactions import OpenTransactions
-from headrace.storage.log.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
-from headrace.storage.log.txn_recovery import replay_transactional
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
+from headrace.storage.log.producers.txn_recovery import replay_transactional
 from headrace.types import TopicPartition
 
 _NEVER_MS: Final = 2**63 - 1
@@ -41,11 +40,11 @@ class ReplicaManager:
     """Finds the partition of a request, and looks after all of them."""
 
     def __init__(
-        self, log_dirs: LogDirs, config_of: Callable[[str], LogConfig], group_commit: GroupCommit | None = None
+        self, log_dirs: LogDirs, config_of: Callable[[str], LogConfig], completions: Completions | None = None
     ) -> None:
-        """`config_of` gives the settings in force for a topic. Without `group_commit` appends wait for the disk."""
+        """`config_of` gives the settings in force for a topic. Without `completions` appends wait for the disk."""
         self.log_dirs = log_dirs
-        self._group_commit = group_commit
+        self._completions = completions
         self.shortest_flush_ms = _NEVER_MS
         self._config_of = config_of
         self._checkpointing = threading.Lock()
@@ -137,7 +136,7 @@ class ReplicaManager:
         partition = Partition(
             opened, topic_id=topic_id, leader_epoch=leader_epoch, producers=producers, transactions=transactions
         )
-        partition.group_commit = self._group_commit
+        partition.completions = self._completions
         self._note_flush_ms(opened.config)
         self._partitions[topic_partition] = partition
         return partition
@@ -155,7 +154,7 @@ class ReplicaManager:
             topic_partition,
             why,
         )
-        partition.growth.wake_all()
+        partition.gone(OfflineError(*topic_partition, why))
         return True
 
     def failed(self) -> list[tuple[Partition, str]]:
@@ -187,7 +186,7 @@ class ReplicaManager:
         for topic_partition in partitions:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
-                partition.growth.wake_all()
+                partition.gone(KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted"))
                 doomed.append(topic_partition)
             elif self._offline.pop(topic_partition, None) and topic_partition in self.log_dirs.partitions():
                 doomed.append(topic_partition)
@@ -230,8 +229,8 @@ class ReplicaManager:
         gone = [each for each in self.partitions() if each.log.directory.parent == directory]
         for partition in gone:
             del self._partitions[partition.topic_partition]
-            self._offline[partition.topic_partition] = f"log directory {directory} has failed: {why}"
-            partition.growth.wake_all()
+            self._offline[partition.topic_partition] = reason = f"log directory {directory} has failed: {why}"
+            partition.gone(OfflineError(*partition.topic_partition, reason))
         return [partition.topic_partition for partition in gone]
 
     def refuse_records(self, directory: Path, why: str | None) -> None:
@@ -321,7 +320,10 @@ def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
             continue
         state.restore(entries)
         if entries:
-            state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
+            try:
+                state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
+            except KafkaError as error:
+                log.warning("Repeated batches of %s may be refused: %s", opened.topic_partition, error)
         transactions = OpenTransactions(entries)
         start = max(start, offset)
         break

@@ -10,14 +10,14 @@ from typing import Final
 
 from headrace.config import BrokerConfig, ConfigError, Listener
 from headrace.config.listeners import AddressInUseError
-from headrace.server.busy_poll import BusyPoll
 from headrace.server.connection import Connection
 from headrace.server.context import ClientInfo, Dispatch
-from headrace.server.hang_ups import HangUps
-from headrace.server.loop_watch import LoopWatch
+from headrace.server.loop.busy_poll import BusyPoll
+from headrace.server.loop.hang_ups import HangUps
+from headrace.server.loop.loop_watch import LoopWatch
+from headrace.server.loop.turns import Turns
 from headrace.server.request_memory import RequestMemory
 from headrace.server.sending import UnsentAnswers
-from headrace.server.turns import Turns
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import asyncio
 import errno
 import os
 import socket
-from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from headrace.server import cold_reads
@@ -17,6 +17,8 @@ from headrace.server.frames import Part, Parts
 from headrace.storage.files.log_file import FileSlice
 
 MAX_BUFFERS_PER_SEND: Final = 64
+MAX_UNSENT_BYTES: Final = 1024 * 1024
+"""Bytes of answers in memory (file regions are not) that are collected before they are sent."""
 MAX_ALL_UNSENT: Final = 128 * 1024 * 1024
 """Bytes of answers in memory, over all connections, that clients have not taken."""
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
@@ -38,7 +40,7 @@ class UnsentAnswers:
         self._sizes[sender] = size
         while self.total > self._limit:
             worst = max(self._sizes, key=self._sizes.__getitem__)
-            worst.close(
+            worst.give_up(
                 f"it does not take its answers: {self._sizes[worst]} bytes of {self.total >> 20} MiB that wait for all"
                 f" clients; {self._limit >> 20} MiB are allowed"
             )
@@ -49,8 +51,12 @@ class UnsentAnswers:
         self.total -= self._sizes.pop(sender, 0)
 
 
-class Sender(ABC):
-    """Sends on a non-blocking socket, with the loop's writer callbacks where the client is slow to take it."""
+class Sender:
+    """Sends on a non-blocking socket, with the loop's writer callbacks where the client is slow to take it.
+
+    `on_writable` is called when the socket takes more, `on_sent` when answers that had to wait for the disk were sent,
+    and `on_broken` when no more can be sent, with a reason, or None where the client is gone.
+    """
 
     __slots__ = (
         "_all_unsent",
@@ -58,44 +64,55 @@ class Sender(ABC):
         "_is_kept",
         "_is_writing",
         "_loop",
-        "_out",
+        "_on_broken",
+        "_on_sent",
+        "_on_writable",
         "_socket",
-        "_unsent",
         "_waits_for_disk",
-        "is_closed",
-        "last_active_at",
+        "out",
+        "unsent",
     )
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, unsent: UnsentAnswers) -> None:
-        self.is_closed = False
-        self._all_unsent = unsent
-        self.last_active_at = loop.time()
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        all_unsent: UnsentAnswers,
+        *,
+        on_writable: Callable[[], None],
+        on_sent: Callable[[], None],
+        on_broken: Callable[[str | None], None],
+    ) -> None:
+        self.out: deque[Part] = deque()
+        """What the client has not taken yet."""
+        self.unsent = 0
+        """Bytes of it that are in memory."""
+        self._all_unsent = all_unsent
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
-        self._out: deque[Part] = deque()
-        self._unsent = 0
+        self._on_writable = on_writable
+        self._on_sent = on_sent
+        self._on_broken = on_broken
         self._is_writing = False
         self._is_kept = False
         self._waits_for_disk = False
 
-    @abstractmethod
-    def close(self, reason: str | None) -> None:
-        """End the connection."""
+    @property
+    def is_full(self) -> bool:
+        """Whether more answers should not be collected before these are sent."""
+        return len(self.out) >= MAX_BUFFERS_PER_SEND or self.unsent > MAX_UNSENT_BYTES
 
-    @abstractmethod
-    def _go_on(self) -> None:
-        """Called when answers were sent that had to wait."""
-
-    def _queue(self, parts: Parts) -> None:
-        self._out.extend(parts)
+    def queue(self, parts: Parts) -> None:
+        """Put `parts` after what waits already."""
+        self.out.extend(parts)
         for part in parts:
             if type(part) is not FileSlice:
-                self._unsent += len(part)
+                self.unsent += len(part)
 
-    def _flush(self, *, is_warm: bool = False) -> None:
+    def flush(self, *, is_warm: bool = False) -> None:
         """Send what can be sent; `is_warm` when the file region in front has just been read from the disk."""
-        out = self._out
+        out = self.out
         if self._waits_for_disk:
             return
         try:
@@ -117,24 +134,29 @@ class Sender(ABC):
             self._keep_for_client()
             return
         except OSError as error:
-            self.close(f"its records cannot be read: {error.strerror}" if error.errno == errno.EIO else None)
+            self._on_broken(f"its records cannot be read: {error.strerror}" if error.errno == errno.EIO else None)
             return
-        self._stop_writing()
+        self.stop_writing()
         if self._is_kept:
             self._is_kept = False
             self._all_unsent.forget(self)
 
     def _keep_for_client(self) -> None:
         self._is_kept = True
-        self._all_unsent.keep(self, self._unsent)
+        self._all_unsent.keep(self, self.unsent)
 
-    def _stop_writing(self) -> None:
+    def give_up(self, reason: str) -> None:
+        """End the connection, whose client does not take its answers."""
+        self._on_broken(reason)
+
+    def stop_writing(self) -> None:
+        """Watch for room in the socket no longer."""
         if self._is_writing:
             self._is_writing = False
             self._loop.remove_writer(self._fd)
 
     def _send_buffers(self) -> None:
-        out = self._out
+        out = self.out
         buffers: list[bytes | bytearray | memoryview] = []
         flags = 0
         for part in out:
@@ -148,7 +170,7 @@ class Sender(ABC):
             sent = self._socket.send(buffers[0])
         else:
             sent = self._socket.sendmsg(buffers, (), flags)
-        self._unsent -= sent
+        self.unsent -= sent
         for part in buffers:
             if sent < len(part):
                 out[0] = memoryview(part)[sent:]
@@ -156,19 +178,24 @@ class Sender(ABC):
             sent -= len(part)
             out.popleft()
 
+    def drop(self) -> None:
+        """Send nothing more."""
+        self.stop_writing()
+        self.out.clear()
+        self._all_unsent.forget(self)
+
     def _wait_for_disk(self, chunk: FileSlice) -> None:
         self._waits_for_disk = True
-        self._stop_writing()
+        self.stop_writing()
         self._keep_for_client()
         read = self._loop.run_in_executor(None, cold_reads.bring_in, chunk)
         read.add_done_callback(self._on_read)
 
     def _on_read(self, _: "asyncio.Future[None]") -> None:
         self._waits_for_disk = False
-        if not self.is_closed:
-            self.last_active_at = self._loop.time()
-            self._flush(is_warm=True)
-            self._go_on()
+        if self.out:
+            self.flush(is_warm=True)
+            self._on_sent()
 
     def _send_file(self, part: FileSlice, size: int) -> None:
         sent = os.sendfile(self._fd, part.file.fileno(), part.position, size)
@@ -176,10 +203,6 @@ class Sender(ABC):
             # The file is shorter than when the answer was made: the client cannot be given what was promised.
             raise ConnectionAbortedError("a segment was truncated while it was being sent")
         if sent == part.size:
-            self._out.popleft()
+            self.out.popleft()
         else:
-            self._out[0] = FileSlice(part.file, part.position + sent, part.size - sent)
-
-    @abstractmethod
-    def _on_writable(self) -> None:
-        """Called when the socket takes more."""
+            self.out[0] = FileSlice(part.file, part.position + sent, part.size - sent)

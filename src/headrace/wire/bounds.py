@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from headrace.types import Buffer
 from headrace.wire.encoder import unwrap
+from headrace.wire.varint import unsigned_varint
 
 _Step: TypeAlias = Callable[[Buffer, int], int]
 _StepMaker: TypeAlias = Callable[[int], _Step]
@@ -312,17 +313,3 @@ def _follow_tags(data: Buffer, position: int, known: Mapping[int, _Step], left: 
             known[tag](data, position)
         position += size
     return position
-
-
-def unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """The varint at `position` and the position behind it. Raises ValueError, and IndexError at the end of `data`."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise ValueError("a varint is longer than five bytes")

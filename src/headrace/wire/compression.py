@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
+from headrace.wire.varint import unsigned_varint
 
 
 class UnpackedTooLargeError(KafkaError):
@@ -236,7 +237,10 @@ def _snappy_block(block: memoryview, step: int, max_size: int, before: int) -> I
     import cramjam
 
     # The size stands in front as a varint: look at it before anything of that size is allocated.
-    size = _leading_varint(block)
+    try:
+        size, _ = unsigned_varint(block, 0)
+    except (IndexError, ValueError) as error:
+        raise _corrupt("a snappy block without a length") from error
     if before + size > max_size:
         raise _too_large(Codec.SNAPPY, max_size)
     if size > _SNAPPY_MAX_RATIO * len(block):
@@ -246,16 +250,6 @@ def _snappy_block(block: memoryview, step: int, max_size: int, before: int) -> I
         yield bytes(unpacked)
     else:
         yield from _stored(memoryview(unpacked), step, max_size)
-
-
-def _leading_varint(block: memoryview) -> int:
-    value = shift = 0
-    for byte in block[:5]:
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value
-        shift += 7
-    raise _corrupt("snappy block without a length")
 
 
 def _lz4_decompress(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:  # noqa: ARG001  # as the others

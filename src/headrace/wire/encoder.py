@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 from uuid import UUID
 
 from headrace.wire.items import Items
+from headrace.wire.varint import put_unsigned_varint
 
 Fields: TypeAlias = Mapping[str, Any]
 Encoder: TypeAlias = Callable[[bytearray, Fields], None]
@@ -53,14 +54,6 @@ class EncodedItems(NamedTuple):
 
 class MissingFieldError(TypeError):
     """An answer lacks a field that its schema has no default for."""
-
-
-def put_unsigned_varint(out: bytearray, value: int) -> None:
-    """Append `value` in base 128, lowest group first."""
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
 
 
 def put_count(out: bytearray, count: int, *, flexible: bool) -> None:

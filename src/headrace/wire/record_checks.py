@@ -57,6 +57,9 @@ class RecordWalk:
         """The offset delta of the first record with the largest timestamp."""
         self.timestamp: i64 = NO_TIMESTAMP
         """That of the last record that was begun."""
+        self.misplaced: i64 = -1
+        """The place of a record whose offset delta is not its place; -1 if all count 0, 1, 2, ..."""
+        self._count: i64 = count
         self._base: i64 = base_timestamp
         self._from_delta: i64 = from_delta
         self._part: i64 = _HEAD
@@ -94,6 +97,8 @@ class RecordWalk:
         width: i64 = 0
         whole: i64 = 0
         newest_delta: i64 = self.delta_of_largest
+        count: i64 = self._count
+        misplaced: i64 = self.misplaced
         from_delta: i64 = self._from_delta
         is_far_from_wrapping: bool = -_EIGHTH < base < _EIGHTH
         found: bool = False
@@ -144,6 +149,8 @@ class RecordWalk:
                     offset, at = _number(data, at, end)
                     if at < 0:
                         return at
+                if offset + left != count:
+                    misplaced = count - left
                 if timestamp < smallest and timestamp != NO_TIMESTAMP:
                     smallest = timestamp
                 if timestamp > largest and offset >= from_delta:
@@ -234,6 +241,7 @@ class RecordWalk:
         self.largest = largest
         self.delta_of_largest = newest_delta
         self.timestamp = timestamp
+        self.misplaced = misplaced
         return at
 
 

@@ -4,13 +4,13 @@ Layout: https://kafka.apache.org/documentation/#record
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec, compress, compress_chunks, decompress
+from headrace.wire.varint import get_varint, varint
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -235,48 +235,8 @@ def _append_record(out: bytearray, offset_delta: int, timestamp_delta: int, reco
     out += body
 
 
-def put_varint(out: bytearray, value: int) -> None:
-    """Append `value` as a zigzag varint (up to 64 bits)."""
-    zigzag = (value << 1) ^ (value >> 63)
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-
-
-@lru_cache(maxsize=4096)
-def varint(value: int) -> bytes:
-    out = bytearray()
-    put_varint(out, value)
-    return bytes(out)
-
-
 _NULL: Final = varint(-1)
 """The length of what is null."""
-
-
-def get_varint(data: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
-    """The zigzag varint of a number of 32 or 64 bits at `position`, and the position behind it.
-
-    Bits above those are dropped, as by Kafka. Raises KafkaError(corrupt_message) for one of more than five or ten
-    bytes; IndexError.
-    """
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    value = byte & 0x7F
-    shift = 7
-    while True:
-        position += 1
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > bits:
-            raise KafkaError(ErrorCode.corrupt_message, f"a varint of {bits} bits has over {shift // 7} bytes")
-    value &= (1 << bits) - 1
-    return (value >> 1) ^ -(value & 1), position + 1
 
 
 def _nullable_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:

@@ -9,8 +9,9 @@ from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
 from headrace.types import Buffer
-from headrace.wire.bounds import FIXED_SIZES, MAX_STRING, TooManyEntriesError, check_string, unsigned_varint
-from headrace.wire.encoder import put_unsigned_varint, unwrap
+from headrace.wire.bounds import FIXED_SIZES, MAX_STRING, TooManyEntriesError, check_string
+from headrace.wire.encoder import unwrap
+from headrace.wire.varint import put_unsigned_varint, unsigned_varint
 
 StrictReader: TypeAlias = Callable[[Buffer, int], Generator[None, None, Buffer]]
 """Returns the message from a position on, to be read from its beginning. May be interrupted where it yields."""

@@ -145,6 +145,8 @@ def validate_produced(
             _walk_on(walk, body, end, count)
     else:
         walk_in_pieces(walk, unpack(codec, data))
+    if walk.misplaced >= 0:
+        raise _invalid(f"the offset deltas do not count 0, 1, 2, ...: that of record {walk.misplaced} is another")
     return new_tuple(ValidBatch, (header, data, walk, body, unpack))
 
 

@@ -22,6 +22,14 @@ from tests.clients.drivers.line_process import LineProcess
 NODE_PROJECT: Final = Path(__file__).parents[1] / "node"
 
 
+class KafkajsError(AssertionError):
+    """A call failed in KafkaJS; `type` is the broker's error, if it came from there."""
+
+    def __init__(self, text: str, type: str | None) -> None:
+        super().__init__(text)
+        self.type = type
+
+
 class KafkajsDriver:
     def __init__(self, bootstrap: str) -> None:
         if shutil.which("node") is None:
@@ -66,11 +74,12 @@ class KafkajsDriver:
         finally:
             self._process.close()
 
-    def call(self, name: str, **given: object) -> Any:
-        """Run one of the functions in driver.mjs and return its result; `AssertionError` with its error."""
-        self._process.write_line(json.dumps({"call": name, **given}))
+    def call(self, function: str, /, **given: object) -> Any:
+        """Run one of the functions in driver.mjs and return its result, or raise KafkajsError."""
+        self._process.write_line(json.dumps({"call": function, **given}))
         answer = json.loads(self._process.read_line(2 * DEADLINE_S))
-        assert "error" not in answer, answer["error"]
+        if "error" in answer:
+            raise KafkajsError(answer["error"], answer.get("type"))
         return answer["result"]
 
     @contextmanager

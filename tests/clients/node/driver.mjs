@@ -36,6 +36,7 @@ const kafka = new Kafka({
 })
 
 let producer
+const transactional = new Map()
 let sending
 let consumer
 let received = []
@@ -125,6 +126,40 @@ const calls = {
   async stopProducer() {
     await producer.client.disconnect()
   },
+  async startTransactional({ name, transactionalId, timeout }) {
+    const client = kafka.producer({
+      transactionalId,
+      transactionTimeout: timeout,
+      idempotent: true,
+      maxInFlightRequests: 1,
+    })
+    await client.connect()
+    // KafkaJS asks for its producer id, and so fences its predecessor, when its first transaction begins
+    transactional.set(name, { client, next: await client.transaction() })
+  },
+  async begin({ name }) {
+    const it = transactional.get(name)
+    it.transaction = it.next ?? (await it.client.transaction())
+    it.next = undefined
+  },
+  async sendInTransaction({ name, topic, partition, values }) {
+    const messages = values.map((value) => ({ partition, value }))
+    await transactional.get(name).transaction.send({ topic, acks: -1, messages })
+  },
+  async sendOffsets({ name, group, offsets }) {
+    const topics = offsets.map(([topic, partition, offset]) => (
+      { topic, partitions: [{ partition, offset: String(offset) }] }
+    ))
+    await transactional.get(name).transaction.sendOffsets({ consumerGroupId: group, topics })
+  },
+  async endTransaction({ name, commit }) {
+    const { transaction } = transactional.get(name)
+    await (commit ? transaction.commit() : transaction.abort())
+  },
+  async stopTransactional({ name }) {
+    await transactional.get(name).client.disconnect()
+    transactional.delete(name)
+  },
   async startConsumer({ topic, group, start }) {
     await startConsumer(topic, group, start)
   },
@@ -146,7 +181,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   try {
     answer = { result: (await calls[call](given)) ?? null }
   } catch (error) {
-    answer = { error: String(error.stack ?? error) }
+    answer = { error: String(error.stack ?? error), type: error.type ?? error.cause?.type }
   }
   process.stdout.write(`${JSON.stringify(answer)}\n`)
 }

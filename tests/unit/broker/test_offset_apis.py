@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.groups.records import CommittedOffset, OffsetKey
+from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
 from headrace.errors import ErrorCode
 from headrace.wire.apis import ApiKey
 from tests.unit.broker.asking import every_version

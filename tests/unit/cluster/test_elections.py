@@ -4,52 +4,85 @@ from dataclasses import replace
 from headrace.cluster.controller.elections import elect
 from headrace.cluster.image import NEVER_WRITTEN, NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from headrace.cluster.store import Create, Set
-from tests.unit.cluster.clusters import cluster_of
+from tests.unit.cluster.clusters import broker, cluster_of
+
+WRITTEN = 20
+"""The transaction that wrote a partition's state."""
 
 
-def image_of(partition: PartitionImage, *brokers: int) -> MetadataImage:
-    return cluster_of(*brokers).with_topics([TopicImage("t", uuid.uuid4(), (partition,))])
+def led_by(leader: int, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] | None = None) -> PartitionImage:
+    return PartitionImage(leader, 4, replicas, replicas if isr is None else isr, 9, WRITTEN)
 
 
-def elected(image: MetadataImage) -> PartitionImage:
-    topics, _ = elect(image)
+def image_of(partition: PartitionImage, registered: dict[int, int]) -> MetadataImage:
+    """A cluster with the brokers that registered in the given transactions."""
+    brokers = (broker(broker_id)._replace(epoch=epoch) for broker_id, epoch in registered.items())
+    return cluster_of().with_brokers(brokers).with_topics([TopicImage("t", uuid.uuid4(), (partition,))])
+
+
+def elected(partition: PartitionImage, registered: dict[int, int]) -> PartitionImage:
+    topics, _ = elect(image_of(partition, registered))
     return topics[0].partitions[0]
 
 
-def test_a_leader_that_comes_back_leads_under_the_next_epoch() -> None:
-    assert elected(image_of(PartitionImage(1, 4, (1,), (1,), 9), 1)) == PartitionImage(1, 5, (1,), (1,), 10)
+def test_a_leader_that_came_back_leads_under_the_next_epoch() -> None:
+    partition = elected(led_by(1), {1: 30})
+    assert (partition.leader, partition.leader_epoch, partition.version) == (1, 5, 10)
+
+
+def test_a_leader_that_registered_before_the_state_was_written_stays() -> None:
+    assert elect(image_of(led_by(1, (1, 2)), {1: 10, 2: 10})) == ([], [])
+
+
+def test_another_brokers_registration_leaves_a_leader() -> None:
+    assert elect(image_of(led_by(1, (1, 2)), {1: 10, 2: 30})) == ([], [])
+
+
+def test_a_leader_that_is_elected_stays_until_it_registers_again() -> None:
+    partition = elected(led_by(1), {1: 30, 2: 35})
+    assert elect(image_of(partition, {1: 30, 2: 35})) == ([], [])
+    assert elected(partition, {1: 40, 2: 35}).leader_epoch == 6
+
+
+def test_a_replica_that_stayed_leads_instead_of_a_leader_that_came_back() -> None:
+    partition = elected(led_by(1, (1, 2, 3)), {1: 30, 2: 31, 3: 10})
+    assert (partition.leader, partition.isr) == (3, (3,))
 
 
 def test_the_first_live_replica_in_sync_leads_and_the_dead_leave_the_in_sync_set() -> None:
-    partition = elected(image_of(PartitionImage(1, 4, (1, 2, 3), (3, 1), 9), 2, 3))
+    partition = elected(led_by(1, (1, 2, 3), isr=(3, 1)), {2: 10, 3: 10})
     assert (partition.leader, partition.isr) == (3, (3,))
 
 
 def test_without_a_live_in_sync_replica_nobody_leads_and_the_in_sync_set_stays() -> None:
-    partition = elected(image_of(PartitionImage(1, 4, (1, 2), (1,), 9), 2))
+    partition = elected(led_by(1, (1, 2), isr=(1,)), {2: 10})
     assert (partition.leader, partition.leader_epoch, partition.isr) == (NO_LEADER, 5, (1,))
 
 
 def test_a_partition_without_a_leader_is_not_written_again_and_again() -> None:
-    assert elect(image_of(PartitionImage(NO_LEADER, 4, (1,), (1,), 9), 2)) == ([], [])
+    assert elect(image_of(led_by(NO_LEADER), {2: 10})) == ([], [])
+
+
+def test_a_partition_without_a_leader_gets_one_that_comes_back() -> None:
+    assert elected(led_by(NO_LEADER), {1: 30}).leader == 1
 
 
 def test_the_state_is_written_only_over_the_version_that_was_read() -> None:
-    _, operations = elect(image_of(PartitionImage(1, 4, (1,), (1,), 9), 1))
+    _, operations = elect(image_of(led_by(1), {1: 30}))
     (operation,) = operations
     assert isinstance(operation, Set)
     assert (operation.path, operation.version) == ("/brokers/topics/t/partitions/0/state", 9)
 
 
 def test_a_partition_that_was_never_led_gets_its_first_state() -> None:
-    image = image_of(PartitionImage(NO_LEADER, -1, (1,), (1,), NEVER_WRITTEN), 1)
-    assert elected(image) == PartitionImage(1, 0, (1,), (1,), 0)
-    _, operations = elect(image)
+    never_led = PartitionImage(NO_LEADER, -1, (1,), (1,), NEVER_WRITTEN)
+    assert elected(never_led, {1: 30}) == PartitionImage(1, 0, (1,), (1,), 0, 30)
+    _, operations = elect(image_of(never_led, {1: 30}))
     assert all(isinstance(operation, Create) for operation in operations)
 
 
 def test_writes_carry_the_controllers_epoch() -> None:
-    image = replace(image_of(PartitionImage(1, 4, (1,), (1,), 9), 1), controller_epoch=77)
+    image = replace(image_of(led_by(1), {1: 30}), controller_epoch=77)
     _, operations = elect(image)
     assert isinstance(operations[0], Set)
     assert b'"controller_epoch":77' in operations[0].data

@@ -8,7 +8,7 @@ from headrace.cluster.controller.office import ClusterIdMismatchError
 from headrace.cluster.image import BROKER_CONFIG, ConfigResource
 from headrace.cluster.store import MetadataStore, Operation
 from headrace.cluster.stores.embedded import EmbeddedStore
-from headrace.cluster.topic_changes import NewTopic
+from headrace.cluster.topic_changes import NewPartitions, NewTopic
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.cluster.clusters import Cluster, broker, started
@@ -65,6 +65,30 @@ async def test_settings_survive_a_restart_and_leader_epochs_rise(tmp_path: Path)
     assert [partition.leader_epoch for partition in after.topics["t"].partitions] == [1, 1]
     assert after.topics["t"].topic_id == before.topics["t"].topic_id
     await store.close()
+
+
+async def test_a_controller_that_lost_its_office_changes_nothing(store: MetadataStore, cluster: Cluster) -> None:
+    await store.set("/controller_epoch", b"2")
+    with pytest.raises(KafkaError, match="changed by somebody else"):
+        await cluster.admin.create_topics([NewTopic("t")])
+    assert await store.children("/brokers/topics") == []
+    assert not cluster.led
+
+
+async def test_a_broker_is_registered_as_kafkas_are_and_its_epoch_is_that_transaction(
+    store: MetadataStore, cluster: Cluster
+) -> None:
+    registered = (await store.get("/brokers/ids/0")).stat
+    assert (registered.version, registered.owner) == (1, store.session)
+    assert cluster.image.brokers[0].epoch == registered.czxid
+
+
+async def test_another_broker_that_comes_leaves_leaders_and_their_epochs(cluster: Cluster) -> None:
+    await cluster.admin.create_topics([NewTopic("t", 2)])
+    await cluster.admin.create_partitions([NewPartitions("t", 3)])
+    await cluster.office.register(broker(1))
+    partitions = cluster.image.topics["t"].partitions
+    assert [(partition.leader, partition.leader_epoch) for partition in partitions] == [(0, 0)] * 3
 
 
 async def test_topics_found_on_disk_are_led_under_an_epoch_above_their_own(store: MetadataStore) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.cluster.commands import PartitionState
 from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, TopicImage
-from headrace.cluster.store import MetadataStore, Operation, StoreUnavailableError
+from headrace.cluster.store import Done, MetadataStore, Operation, StoreUnavailableError
 from headrace.cluster.topic_changes import NewPartitions, NewTopic
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
@@ -52,10 +52,11 @@ async def test_a_change_is_made_to_its_end_where_whoever_asked_for_it_goes_away(
 ) -> None:
     write = store.multi
 
-    async def slow(operations: Sequence[Operation]) -> None:
+    async def slow(operations: Sequence[Operation]) -> list[Done]:
         await asyncio.sleep(0)
-        await write(operations)
+        done = await write(operations)
         await asyncio.sleep(0)
+        return done
 
     monkeypatch.setattr(store, "multi", slow)
     asked = asyncio.ensure_future(cluster.admin.create_topics([NewTopic("t")]))

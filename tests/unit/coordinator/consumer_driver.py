@@ -3,21 +3,23 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.coordinator.groups.consumer.decision import Outcome
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions, TopicIdPartition
-from headrace.coordinator.groups.consumer.records import (
+from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
+from headrace.coordinator.groups.consumer.state import ConsumerGroupState
+from headrace.coordinator.groups.effects import Timer, TimerKind
+from headrace.coordinator.groups.records.consumer import (
     ConsumerKey,
     ConsumerValue,
+    Partitions,
+    TopicIdPartition,
     decode_consumer_key,
     decode_value,
     encode_key,
     encode_value,
 )
-from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
-from headrace.coordinator.groups.consumer.state import ConsumerGroupState
-from headrace.coordinator.groups.effects import CancelTimer, ScheduleTimer, Timer, TimerKind
 from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.runtime.results import CancelTimer, Result, ScheduleTimer
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.fake_topics import FakeTopics, topic_id
 
@@ -45,7 +47,7 @@ class ConsumerDriver:
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
         self.topics = FakeTopics(t=4, u=3)
-        self.group = ConsumerGroup("g", self.settings)
+        self.group = ConsumerGroup("g", self.settings, self.topics)
         self.log: list[tuple[bytes, bytes | None]] = []
         self.timers: dict[Timer, int] = {}
         self.clients: dict[str, Client] = {}
@@ -79,14 +81,13 @@ class ConsumerDriver:
         }
         request = ConsumerHeartbeat(**{**fields, **changes})
         request.check("g", self.settings.group_consumer_assignors)
-        outcome = self.group.heartbeat(request, self.topics, self.now_ms)
+        outcome = self.group.consumer_heartbeat(request, self.now_ms)
         self.carry_out(outcome)
-        assert outcome.result is not None
         if not is_lost:
-            client.epoch = outcome.result.epoch
-            if outcome.result.assignment is not None:
-                client.assignment = outcome.result.assignment
-        return outcome.result
+            client.epoch = outcome.answer.epoch
+            if outcome.answer.assignment is not None:
+                client.assignment = outcome.answer.assignment
+        return outcome.answer
 
     def beat_or_rejoin(self, client: Client, *, is_lost: bool = False) -> None:
         """One heartbeat; where it is fenced the client drops all it has and joins again."""
@@ -115,11 +116,11 @@ class ConsumerDriver:
             for client in list(self.clients.values()):
                 self.beat_or_rejoin(client)
                 self.follow(client)
-        away = [member for member in self.group.members.values() if member.epoch == STATIC_LEAVE_EPOCH]
+        away = [member for member in self.group.known.members.values() if member.epoch == STATIC_LEAVE_EPOCH]
         if self.clients and not away:
             assert self.group.state is ConsumerGroupState.STABLE, "every member reconciles"
             for client in self.clients.values():
-                assert client.owned == self.group.target.get(client.member_id, frozenset())
+                assert client.owned == self.group.known.target.get(client.member_id, frozenset())
 
     # The world
 
@@ -129,8 +130,8 @@ class ConsumerDriver:
         while due := [timer for timer, at in self.timers.items() if at <= until]:
             timer = min(due, key=lambda each: self.timers[each])
             self.now_ms = max(self.now_ms, self.timers.pop(timer))
-            outcome = self.group.timer_fired(timer, self.topics, self.now_ms)
-            if timer.kind is not TimerKind.ASSIGNMENT and outcome.decision:
+            outcome = self.group.timer_fired(timer, self.now_ms)
+            if timer.kind is not TimerKind.ASSIGNMENT and outcome.records:
                 # A client that cannot reach its coordinator for as long stops reading on its own.
                 client = self.clients.pop(timer.member_id, None)
                 if client is not None:
@@ -138,8 +139,8 @@ class ConsumerDriver:
             self.carry_out(outcome)
         self.now_ms = until
 
-    def carry_out(self, outcome: Outcome) -> None:
-        for key, value in outcome.decision:
+    def carry_out(self, outcome: Result[Any]) -> None:
+        for key, value in outcome.records:
             record = encode_key(key), None if value is None else encode_value(value)
             self.log.append(record)
             replay(self.group, *record)
@@ -155,12 +156,12 @@ class ConsumerDriver:
         before = self.group
         self.group = self.from_log()
         for name in ("epoch", "assignment_epoch", "members", "target", "regexes", "owners", "instances"):
-            assert getattr(self.group, name) == getattr(before, name), f"{name} is replayed as it was lived"
+            assert getattr(self.group.known, name) == getattr(before.known, name), f"{name} is replayed as it was lived"
         self.timers.clear()
-        self.carry_out(Outcome(effects=self.group.loaded()))
+        self.carry_out(Result(None, effects=self.group.loaded(self.now_ms)))
 
     def from_log(self) -> ConsumerGroup:
-        group = ConsumerGroup("g", self.settings)
+        group = ConsumerGroup("g", self.settings, self.topics)
         for record in self.log:
             replay(group, *record)
         return group
@@ -185,7 +186,7 @@ def decoded(key: bytes, value: bytes | None) -> tuple[ConsumerKey, ConsumerValue
 
 
 def replay(group: ConsumerGroup, key: bytes, value: bytes | None) -> None:
-    group.replay(*decoded(key, value))
+    group.known.replay(*decoded(key, value))
 
 
 def partitions(topic: str, *indexes: int) -> Partitions:

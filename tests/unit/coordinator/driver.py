@@ -2,25 +2,26 @@
 
 import struct
 from collections import deque
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
 from headrace.coordinator.groups.classic.group import ClassicGroup
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.effects import (
-    AppendMetadata,
-    CancelTimer,
-    CompleteJoin,
-    CompleteSync,
     Effect,
     Happening,
     JoinResult,
     Note,
-    ScheduleTimer,
     SyncResult,
     Timer,
 )
-from headrace.coordinator.groups.records import GroupMetadata
+from headrace.coordinator.groups.records.classic import GroupMetadata
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
+from headrace.coordinator.runtime.results import CancelTimer, Complete, ScheduleTimer, Write
 from headrace.errors import ErrorCode, KafkaError
 
 INITIAL_DELAY_MS = 3000
@@ -47,7 +48,7 @@ class Driver:
         self.timed_notes: list[tuple[Note, int]] = []
         """With the time of each, in ms."""
         self.append_error = ErrorCode.none
-        self.held_appends: deque[AppendMetadata] | None = None
+        self.held_appends: deque[Write] | None = None
         """Set to a deque to keep appends waiting until `finish_append`."""
         self._tokens = count()
 
@@ -81,7 +82,7 @@ class Driver:
             supports_skipping_assignment=version >= 9,
             reason="a test",
         )
-        self._do(self.group.join(request, self.now))
+        self._do(self.group.join(request, self.now).effects)
         return token
 
     def sync(
@@ -104,23 +105,22 @@ class Driver:
             protocol_name=protocol_name,
             assignments=assignments or {},
         )
-        self._do(self.group.sync(request))
+        self._do(self.group.sync(request).effects)
         return token
 
     def heartbeat(self, member_id: str, *, generation: int | None = None, instance_id: str | None = None) -> ErrorCode:
         at = self.group.generation if generation is None else generation
         try:
-            self._do(self.group.heartbeat(member_id, instance_id, at))
+            result = self.group.heartbeat(member_id, instance_id, at, self.now)
         except KafkaError as error:
             return error.code
-        return self.group.heartbeat_answer
+        self._do(result.effects)
+        return result.answer
 
     def leave(self, member_id: str, *, instance_id: str | None = None) -> ErrorCode:
-        errors, effects = self.group.leave(
-            [Leaver(member_id=member_id, instance_id=instance_id, reason="a test")], self.now
-        )
-        self._do(effects)
-        return errors[0]
+        result = self.group.leave([Leaver(member_id=member_id, instance_id=instance_id, reason="a test")], self.now)
+        self._do(result.effects)
+        return result.answer[0]
 
     def commit(
         self, member_id: str = "", *, generation: int = -1, instance_id: str | None = None, transactional: bool = False
@@ -197,15 +197,15 @@ class Driver:
             self.now = max(self.now, self.timers.pop(timer))
             self.fired.append(timer)
             assert len(self.fired) < 100_000, "a timer goes on for ever"
-            self._do(self.group.timer_fired(timer, self.now))
+            self._do(self.group.timer_fired(timer, self.now).effects)
         self.now = until
 
     def finish_append(self, error: ErrorCode = ErrorCode.none) -> None:
         assert self.held_appends
-        self._do(self.group.append_finished(self.held_appends.popleft().cause, error, self.now))
+        self._do(self.held_appends.popleft().then(error, self.now))
 
-    def _do(self, effects: list[Effect]) -> None:
-        to_do = deque(effects)
+    def _do(self, effects: Sequence[Any]) -> None:
+        to_do: deque[Effect] = deque(effects)
         while to_do:
             effect = to_do.popleft()
             match effect:
@@ -213,18 +213,17 @@ class Driver:
                     self.timers[effect.timer] = self.now + effect.delay_ms
                 case CancelTimer():
                     self.timers.pop(effect.timer, None)
-                case CompleteJoin() | CompleteSync():
+                case Complete():
                     assert effect.reply_to not in self.answers, "answered twice"
                     self.answers[effect.reply_to] = effect.result
                 case Note():
                     self.timed_notes.append((effect, self.now))
-                case AppendMetadata():
-                    self.records.append(effect.metadata)
+                case Write():
+                    self.records += (value for _, value in effect.records)
                     if self.held_appends is not None:
                         self.held_appends.append(effect)
                     else:
-                        done = self.group.append_finished(effect.cause, self.append_error, self.now)
-                        to_do.extendleft(reversed(done))
+                        to_do.extendleft(reversed(effect.then(self.append_error, self.now)))
         self.check()
 
     def check(self) -> None:

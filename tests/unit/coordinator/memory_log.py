@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator
 
-from headrace.coordinator.groups.consumer.records import decode_value
-from headrace.coordinator.groups.records import (
-    GroupKey,
+from headrace.coordinator.groups.records.classic import GroupKey, decode_group
+from headrace.coordinator.groups.records.codec import (
     Key,
-    OffsetKey,
     UnknownKey,
     Value,
-    decode_group,
     decode_key,
-    decode_offset,
 )
+from headrace.coordinator.groups.records.consumer import decode_value
+from headrace.coordinator.groups.records.offsets import OffsetKey, decode_offset
 from headrace.errors import KafkaError
 from headrace.types import Buffer
 from headrace.wire.records import iter_records

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.groups.classic.requests import Leaver
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.records import ConsumerGroupKey
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResult
 from headrace.coordinator.groups.effects import Happening
-from headrace.coordinator.groups.records import CommittedOffset, GroupKey
+from headrace.coordinator.groups.records.classic import GroupKey
+from headrace.coordinator.groups.records.consumer import ConsumerGroupKey
+from headrace.coordinator.groups.records.offsets import CommittedOffset
+from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.memory_log import MemoryLog

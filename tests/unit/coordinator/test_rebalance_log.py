@@ -24,7 +24,7 @@ def messages(lines: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_rebalance_that_starts_over_is_one_rebalance(lines: pytest.LogCaptureFixture) -> None:
     log = RebalanceLog()
-    log.loaded("g", 3)
+    log.note("g", Note(what=Happening.LOADED, generation=1), 3, 0.0)
     log.note("g", note(Happening.JOINED, member="m"), 4, 10.0)
     log.note("g", note(Happening.REBALANCING, "adding member m; client reason: not provided"), 4, 10.0)
     log.note("g", note(Happening.COMPLETING, "4 members"), 4, 10.5)

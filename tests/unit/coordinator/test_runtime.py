@@ -13,9 +13,15 @@ import pytest
 
 from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.effects import Happening, Note
-from headrace.coordinator.groups.records import CommittedOffset, GroupKey, GroupMetadata, OffsetKey, encode
+from headrace.coordinator.groups.records.classic import GroupKey, GroupMetadata
+from headrace.coordinator.groups.records.codec import encode
+from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header
@@ -314,9 +320,9 @@ def test_a_failing_timer_of_one_group_leaves_the_others_alone(
     for group_id in ("broken", "sound"):
         world.join(group_id=group_id)
     broken = world.coordinator.group("broken")
-    monkeypatch.setattr(broken, "session_expired", lambda *_: 1 / 0)
+    monkeypatch.setattr(broken, "timer_fired", lambda *_: 1 / 0)
     world.loop.advance(10)
-    assert "its heartbeat timer failed" in caplog.text
+    assert "the heartbeat timer of broken failed" in caplog.text
     assert not world.coordinator.classic_group("sound").membership.pending_joins
 
 

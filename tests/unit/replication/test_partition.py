@@ -4,6 +4,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication import batch_rules
 from headrace.replication import partition as partition_module
+from headrace.replication.appends import ALL_REPLICAS, AppendResult, Batch
 from headrace.replication.batch_rules import Accepted, RecordsRefusedError
-from headrace.replication.partition import ALL_REPLICAS, AppendResult, Batch, Partition
+from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import LogFile
@@ -229,8 +231,13 @@ def outcomes(results: Sequence[AppendResult | KafkaError]) -> list[int | ErrorCo
     return [result.code if isinstance(result, KafkaError) else result.base_offset for result in results]
 
 
+class Sent(NamedTuple):
+    records: bytes
+    acks: int
+
+
 def all_of(*batches: bytes) -> list[Batch]:
-    return [(records, ALL_REPLICAS) for records in batches]
+    return [Sent(records, ALL_REPLICAS) for records in batches]
 
 
 def test_several_batches_are_judged_each_on_its_own(setup: Setup) -> None:

@@ -10,7 +10,7 @@ from headrace.errors import KafkaError
 from headrace.replication import producer_snapshots
 from headrace.replication.producer_snapshots import ProducerSnapshots
 from headrace.storage.log.config import LogConfig
-from headrace.storage.log.producer_snapshot import read_snapshot, snapshots
+from headrace.storage.log.producers.producer_snapshot import read_snapshot, snapshots
 from headrace.wire.records import RecordData, build_batch
 from tests.unit.replication.test_partition import NOW, Setup
 

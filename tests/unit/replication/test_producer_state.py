@@ -1,5 +1,7 @@
 """Idempotent producers as a partition sees them (KIP-98)."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,6 +93,32 @@ def test_idle_producers_are_forgotten() -> None:
     assert len(log.state) == 1
     log.state.expire(now_ms=2000, expiration_ms=1000)
     assert len(log.state) == 0
+
+
+def test_a_producer_with_a_full_window_takes_at_most_400_bytes() -> None:
+    log = Log()
+    count = 2000
+    tracemalloc.start()
+    try:
+        for sequence in range(WINDOW):
+            for producer in range(count):
+                log.send(header(sequence, producer=10**6 + producer, timestamp=10**12 + sequence))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / count < 400
+
+
+def test_batches_that_were_not_written_are_taken_back() -> None:
+    log = Log()
+    log.send(header(0))
+    before = {9: log.state.copy_of(9), 10: log.state.copy_of(10)}
+    log.send(header(1))
+    log.send(header(0, producer=10))
+
+    log.state.put_back(before)
+
+    assert [(producer_id, producer.last_sequence) for producer_id, producer in log.state.items()] == [(9, 0)]
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), max_size=30))

@@ -9,7 +9,7 @@ from kio.index import load_request_schema
 
 from headrace.wire.apis import ApiKey, request_encoder, schema, versions
 from headrace.wire.bounds import MAX_ENTRIES, TooManyEntriesError, _structure, compile_bounds
-from headrace.wire.encoder import put_unsigned_varint
+from headrace.wire.varint import put_unsigned_varint
 from tests.fuzz.entities import requests
 
 EVERY_REQUEST = [

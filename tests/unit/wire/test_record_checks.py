@@ -14,8 +14,9 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.wire import record_checks, validation
 from headrace.wire.batch import HEADER_SIZE, parse_header
 from headrace.wire.record_checks import MAX_INT64, NO_TIMESTAMP, RecordWalk
-from headrace.wire.records import RecordData, build_batch, records_of, varint
+from headrace.wire.records import RecordData, build_batch, records_of
 from headrace.wire.validation import each_record, walk_in_pieces
+from headrace.wire.varint import varint
 
 TIME = 1_700_000_000_000
 texts = st.one_of(st.binary(max_size=6), st.binary(min_size=50, max_size=80), st.binary(min_size=8100, max_size=8300))

@@ -12,7 +12,7 @@ from kio.index import load_request_schema
 from headrace.types import Buffer
 from headrace.wire.apis import ApiKey, request_encoder, schema, versions
 from headrace.wire.bounds import TooManyEntriesError
-from headrace.wire.encoder import put_unsigned_varint
+from headrace.wire.varint import put_unsigned_varint
 from tests.fuzz.entities import requests
 
 FLEXIBLE = [

@@ -9,8 +9,9 @@ from headrace.storage.cleaner.record_sizes import RECORD_SIZES
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
 from headrace.wire.record_checks import MIN_RECORD
-from headrace.wire.records import RecordData, build_batch, put_varint
+from headrace.wire.records import RecordData, build_batch, recompress
 from headrace.wire.validation import validate_produced
+from headrace.wire.varint import put_varint
 
 LIMIT = 1 << 20
 
@@ -40,6 +41,24 @@ def test_records_of_any_lengths_are_followed_to_their_end(sizes: list[int], repe
     batch = build_batch([RecordData(None, bytes(size), i) for i, size in enumerate(sizes)])
 
     assert validate_produced(batch, 1 << 30).records.largest == len(sizes) - 1
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("deltas", [[1, 2], [0, 0], [1, 0], [0, 2], [0, -1]])
+def test_offset_deltas_that_do_not_count_from_zero_are_refused(codec: Codec, deltas: list[int]) -> None:
+    body = bytearray()
+    for delta in deltas:
+        record = bytearray(2)  # attributes and timestamp delta
+        put_varint(record, delta)
+        record += b"\x02k\x02v\x00"
+        put_varint(body, len(record))
+        body += record
+    header = rb.parse_header(build_batch([RecordData(b"k", b"v", 1000)] * 2))
+    batch = bytes(recompress(header, [bytes(body)], codec, None, LIMIT))
+
+    with pytest.raises(KafkaError, match="the offset deltas do not count 0, 1, 2") as caught:
+        validate_produced(batch, LIMIT)
+    assert caught.value.code is ErrorCode.invalid_record
 
 
 @pytest.mark.parametrize("codec", Codec)

@@ -1,16 +1,20 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: names, topic ids and existence here, the offsets in the coordinator."""
 
 import struct
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
-from headrace.coordinator.groups.records import NO_LEADER_EPOCH, NO_TIMESTAMP, CommittedOffset
-from headrace.coordinator.groups.shard import OffsetToCommit
+from headrace.coordinator.groups.group import OffsetToCommit
+from headrace.coordinator.groups.records.offsets import (
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    CommittedOffset,
+)
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, RawReply, RequestContext
@@ -64,8 +68,8 @@ class OffsetApis:
 
     def _commit(self, context: RequestContext, request: Request) -> Steps[RawReply]:
         version = context.api_version
-        now_ms = time.time_ns() // 1_000_000
-        expire_timestamp = _expire_timestamp(request, now_ms) if version <= _LAST_RETENTION else NO_TIMESTAMP
+        commit_timestamp = now_ms()
+        expire_timestamp = _expire_timestamp(request, commit_timestamp) if version <= _LAST_RETENTION else NO_TIMESTAMP
         answers: list[tuple[Any, list[ErrorCode]]] = []
         to_commit: list[OffsetToCommit] = []
         places: list[tuple[list[ErrorCode], int]] = []
@@ -93,7 +97,7 @@ class OffsetApis:
                         partition.committed_offset,
                         partition.committed_leader_epoch if version >= _LEADER_EPOCHS_SINCE else NO_LEADER_EPOCH,
                         partition.committed_metadata or "",
-                        now_ms,
+                        commit_timestamp,
                         expire_timestamp,
                         topic_id,
                         -1,

@@ -14,7 +14,7 @@ from headrace.config import (
     check_dynamic,
     parse_topic_overrides,
 )
-from headrace.config.broker import find_setting
+from headrace.config.broker_settings import find_setting
 from headrace.config.definition import LIST
 from headrace.config.group import (
     CLIENT_METRICS_SETTINGS,

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, Setting, Value
-from headrace.config.broker import DEFAULT_SOURCE, DYNAMIC_DEFAULT_SOURCE, TOPIC_SOURCE, Origin, find_setting
+from headrace.config.broker import DEFAULT_SOURCE, DYNAMIC_DEFAULT_SOURCE, TOPIC_SOURCE, Origin
+from headrace.config.broker_settings import find_setting
 from headrace.config.definition import READ_ONLY
 from headrace.config.group import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from headrace.config.inapplicable import explained

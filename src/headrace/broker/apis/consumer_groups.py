@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
-from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.member import ConsumerMember, Partitions, TopicIdPartition
+from headrace.coordinator.groups.consumer.member import ConsumerMember
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat
+from headrace.coordinator.groups.consumer.state import ConsumerState
+from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, RequestContext
@@ -74,9 +75,7 @@ class ConsumerGroupApis:
         try:
             if not group_id:
                 raise KafkaError(ErrorCode.invalid_group_id)
-            group = self._coordinator.group(group_id)
-            if not isinstance(group, ConsumerGroup):
-                raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+            group = self._coordinator.consumer_group(group_id).known
         except KafkaError as error:
             return {
                 "group_id": group_id,
@@ -98,7 +97,7 @@ class ConsumerGroupApis:
             "authorized_operations": operations,
         }
 
-    def _describe_member(self, group: ConsumerGroup, member: ConsumerMember) -> dict[str, Any]:
+    def _describe_member(self, group: ConsumerState, member: ConsumerMember) -> dict[str, Any]:
         target = group.target.get(member.member_id, frozenset())
         return {
             "member_id": member.member_id,

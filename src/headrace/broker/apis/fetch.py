@@ -25,7 +25,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import NO_REPLY, Answer, ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.server.large_requests import WaitingPartitions
-from headrace.server.turns import HEAVY, LIGHT, Turns
+from headrace.server.loop.turns import HEAVY, LIGHT, Turns
 from headrace.slices import Steps, chunks, finish
 from headrace.wire.apis import ApiKey
 

@@ -13,7 +13,8 @@ from headrace.replication.partition import Partition
 from headrace.server.context import RawReply
 from headrace.slices import Steps
 from headrace.storage.files.log_file import FileSlice
-from headrace.wire.encoder import put_count, put_string, put_unsigned_varint
+from headrace.wire.encoder import put_count, put_string
+from headrace.wire.varint import put_unsigned_varint
 
 COPIED_BYTES: Final = 4096
 """Regions up to this size are read and sent with what is round them: half the cost of `sendfile` between two sends."""

@@ -6,7 +6,7 @@ from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.membership import ClassicMember
 from headrace.coordinator.groups.classic.states import GroupState
-from headrace.coordinator.groups.shard import Group
+from headrace.coordinator.groups.group import Group
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, RequestContext
 from headrace.slices import Steps, in_slices
@@ -15,8 +15,6 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 from headrace.wire.items import made_of
 
-_CLASSIC = "classic"
-_CONSUMER = "consumer"
 _ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits: all that can be allowed on a group (KIP-430)."""
 _NOT_ASKED = -(2**31)
@@ -41,14 +39,14 @@ class GroupAdminApis:
         types = {group_type.lower() for group_type in getattr(request, "types_filter", ())}
 
         def is_wanted(group: Group) -> bool:
-            return (not states or group.state.lower() in states) and (not types or _type_of(group) in types)
+            return (not states or group.state.lower() in states) and (not types or group.type in types)
 
         def listed(group: Group) -> Fields:
             return {
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type or "",
                 "group_state": group.state,
-                "group_type": _type_of(group),
+                "group_type": group.type,
             }
 
         return {"groups": made_of([group for group in self._coordinator.groups() if is_wanted(group)], listed)}
@@ -100,10 +98,6 @@ class GroupAdminApis:
             results.append({"group_id": group_id, "error_code": error})
             yield
         return {"results": results}
-
-
-def _type_of(group: Group) -> str:
-    return _CLASSIC if isinstance(group, ClassicGroup) else _CONSUMER
 
 
 def _describe_member(group: ClassicGroup, member: ClassicMember) -> Fields:

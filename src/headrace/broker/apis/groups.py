@@ -12,8 +12,12 @@ from typing import Any, Final
 
 from headrace.broker.addresses import Endpoint
 from headrace.coordinator.group_coordinator import GroupCoordinator
-from headrace.coordinator.groups.classic.requests import Join, Leaver, Sync
 from headrace.coordinator.groups.effects import JoinResult, SyncResult
+from headrace.coordinator.groups.requests import (
+    Join,
+    Leaver,
+    Sync,
+)
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Handler, RequestContext
 from headrace.slices import Steps, chunks, in_slices

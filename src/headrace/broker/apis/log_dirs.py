@@ -4,14 +4,17 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.broker.log_mover import LogMover
+from headrace.broker.disks.log_mover import LogMover
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Steps, chunks, in_slices
+from headrace.storage.dirs.log_move import LogMove
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
 
 log = logging.getLogger(__name__)
 
@@ -46,39 +49,26 @@ class LogDirsApi:
                 for some in chunks(topic.partitions, _OFTEN):
                     wanted.update([TopicPartition(topic.topic, index) for index in some])
                     yield
-        by_directory: dict[Path, dict[str, list[Fields]]] = {}
+        # without sizes, which are looked up as the answer is encoded: hundreds of these may be under way
+        by_directory: dict[Path, dict[str, list[Partition | LogMove]]] = {}
 
-        def add(directory: Path, topic_partition: TopicPartition, size: int, lag: int, *, is_future: bool) -> None:
+        def add(directory: Path, topic_partition: TopicPartition, source: Partition | LogMove) -> None:
             if wanted is None or topic_partition in wanted:
-                by_directory.setdefault(directory, {}).setdefault(topic_partition.topic, []).append(
-                    {
-                        "partition_index": topic_partition.partition,
-                        "partition_size": size,
-                        "offset_lag": lag,
-                        "is_future_key": is_future,
-                    }
-                )
+                by_directory.setdefault(directory, {}).setdefault(topic_partition.topic, []).append(source)
 
         for partition in self._replicas.partitions():
-            lag = max(0, partition.high_watermark - partition.log_end_offset)
-            add(
-                partition.log.directory.parent,
-                partition.topic_partition,
-                partition.log.segments.size,
-                lag,
-                is_future=False,
-            )
+            add(partition.log.directory.parent, partition.topic_partition, partition)
             yield
         for topic_partition, move in tuple(self._mover.moves.items()):
-            lag = move.log.log_end_offset - move.end_offset
-            add(move.target, topic_partition, move.size, lag, is_future=True)
+            add(move.target, topic_partition, move)
         results: list[Fields] = [
             {
                 "error_code": ErrorCode.none,
                 "log_dir": directory,
-                "topics": [
-                    {"name": name, "partitions": found} for name, found in by_directory.get(Path(directory), {}).items()
-                ],
+                "topics": made_of(
+                    list(by_directory.get(Path(directory), {}).items()),
+                    lambda found: {"name": found[0], "partitions": made_of(found[1], _described_one)},
+                ),
                 "total_bytes": total,
                 "usable_bytes": usable,
             }
@@ -121,3 +111,18 @@ class LogDirsApi:
         if refused > _LOGGED:
             log.warning("%d more partitions of the same request are not moved", refused - _LOGGED)
         return {"results": [{"topic_name": name, "partitions": found} for name, found in outcomes.items()]}
+
+
+def _described_one(source: Partition | LogMove) -> Fields:
+    if isinstance(source, Partition):
+        size, lag = source.log.segments.size, max(0, source.high_watermark - source.log_end_offset)
+        index = source.topic_partition.partition
+    else:
+        size, lag = source.size, source.log.log_end_offset - source.end_offset
+        index = source.log.topic_partition.partition
+    return {
+        "partition_index": index,
+        "partition_size": size,
+        "offset_lag": lag,
+        "is_future_key": not isinstance(source, Partition),
+    }

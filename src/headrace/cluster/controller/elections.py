@@ -6,15 +6,18 @@ from headrace.cluster.store import Create, Operation, Set
 
 
 def elect(image: MetadataImage) -> tuple[list[TopicImage], list[Operation]]:
-    """Give every partition a leader among the live brokers of `image`, under the next leader epoch.
+    """Elect a leader, under the next leader epoch, for every partition whose leader has not been alive all the time.
 
-    Returns the topics that changed and the writes of their state. A partition without a live in-sync replica has no
-    leader until one comes back; its in-sync set stays, because only those replicas hold all that was acknowledged.
+    That is one that is not among the live brokers of `image`, or has registered since the partition's state was
+    written: its log may have lost its end meanwhile. Returns the topics that changed and the writes of their state.
+    A partition without a live in-sync replica has no leader until one comes back; its in-sync set stays, because only
+    those replicas hold all that was acknowledged.
     """
+    newest = newest_registration(image)
     topics: list[TopicImage] = []
     operations: list[Operation] = []
     for topic in image.topics.values():
-        partitions = tuple(_elected(partition, image) for partition in topic.partitions)
+        partitions = tuple(_elected(partition, image, newest) for partition in topic.partitions)
         if partitions == topic.partitions:
             continue
         for index, (old, new) in enumerate(zip(topic.partitions, partitions, strict=True)):
@@ -22,6 +25,11 @@ def elect(image: MetadataImage) -> tuple[list[TopicImage], list[Operation]]:
                 operations.extend(_write(topic.name, index, old, new, image.controller_epoch))
         topics.append(topic._replace(partitions=partitions))
     return topics, operations
+
+
+def newest_registration(image: MetadataImage) -> int:
+    """The last transaction that registered one of the live brokers; -1 without one."""
+    return max((broker.epoch for broker in image.brokers.values()), default=-1)
 
 
 def _write(topic: str, index: int, old: PartitionImage, new: PartitionImage, controller_epoch: int) -> list[Operation]:
@@ -32,13 +40,19 @@ def _write(topic: str, index: int, old: PartitionImage, new: PartitionImage, con
     return [Set(path, state, old.version)]
 
 
-def _elected(partition: PartitionImage, image: MetadataImage) -> PartitionImage:
+def _elected(partition: PartitionImage, image: MetadataImage, newest: int) -> PartitionImage:
+    leader = image.brokers.get(partition.leader)
+    if leader is not None and leader.epoch <= partition.zxid:
+        return partition
     in_sync = [replica for replica in partition.replicas if replica in image.brokers and replica in partition.isr]
     if not in_sync and partition.leader == NO_LEADER:
         return partition
-    return partition._replace(
-        leader=in_sync[0] if in_sync else NO_LEADER,
-        leader_epoch=partition.leader_epoch + 1,
-        isr=tuple(in_sync) or partition.isr,
-        version=partition.version + 1,
+    steady = [replica for replica in in_sync if image.brokers[replica].epoch <= partition.zxid] or in_sync
+    return PartitionImage(
+        steady[0] if steady else NO_LEADER,
+        partition.leader_epoch + 1,
+        partition.replicas,
+        tuple(steady) or partition.isr,
+        partition.version + 1,
+        newest,
     )

@@ -17,7 +17,7 @@ from headrace.cluster.commands import (
     UpdateMetadata,
     partition_states,
 )
-from headrace.cluster.controller.elections import elect
+from headrace.cluster.controller.elections import elect, newest_registration
 from headrace.cluster.image import BrokerImage, MetadataImage, TopicImage
 from headrace.cluster.store import Create, Operation
 from headrace.types import TopicPartition
@@ -51,7 +51,7 @@ class ControllerMachine:
         self.context = effects.context
 
     def brokers_changed(self, brokers: Iterable[BrokerImage]) -> Effects:
-        """Exactly `brokers` are alive. Every partition they can lead gets a leader under the next leader epoch.
+        """Exactly `brokers` are alive. A partition whose leader has gone or come back since gets the next leader epoch.
 
         The epoch rises even if the leader stays: records that an unclean stop cut off the log may be written again at
         the same offsets, and only the epoch distinguishes the two (KIP-101).
@@ -66,25 +66,24 @@ class ControllerMachine:
             context,
         )
 
-    def topics_created(self, topics: Sequence[TopicImage]) -> Effects:
-        """These topics have their replicas assigned and are new."""
-        return self._partitions_added((topic, 0) for topic in topics)
-
     def partitions_added(self, topics: Sequence[tuple[TopicImage, int]]) -> Effects:
-        """These topics have new partitions, from the given number on."""
-        return self._partitions_added(topics)
-
-    def _partitions_added(self, added: Iterable[tuple[TopicImage, int]]) -> Effects:
-        added = tuple(added)
+        """These topics have new partitions, from the given number on: from 0 if they are new themselves."""
         epoch = self.context.controller_epoch
         operations: list[Operation] = []
         states: list[PartitionState] = []
-        for topic, first in added:
+        for topic, first in topics:
             operations += state_nodes(topic, first, epoch)
             states += partition_states(topic, first, is_new=True)
-        topics = [topic for topic, _ in added]
-        context = self.context.with_topics(topics)
-        return Effects(operations, [*_leader_and_isr(states, context), *_to_all(context, topics=topics)], context)
+        context = self.context.with_topics([self._known(topic, first) for topic, first in topics])
+        update = _to_all(context, topics=[topic for topic, _ in topics])
+        return Effects(operations, [*_leader_and_isr(states, context), *update], context)
+
+    def _known(self, topic: TopicImage, first: int) -> TopicImage:
+        """The topic for the context: it knows which registrations the states are newer than, and brokers do not."""
+        newest = newest_registration(self.context)
+        old = self.context.topics[topic.name].partitions[:first] if first else ()
+        new = (partition._replace(zxid=newest) for partition in topic.partitions[first:])
+        return topic._replace(partitions=(*old, *new))
 
     def topics_deleted(self, topics: Sequence[TopicImage]) -> Effects:
         """These topics are gone from the store. Clients forget them before the logs go."""

@@ -12,7 +12,7 @@ from headrace.cluster.controller.machine import ControllerMachine, Effects
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.image import BrokerImage
 from headrace.cluster.loading import decoded, load_image, missing_nodes
-from headrace.cluster.store import Create, MetadataStore, NodeExistsError, NoNodeError, Operation, Set
+from headrace.cluster.store import Check, Create, MetadataStore, NodeExistsError, NoNodeError, Operation, Set
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.ids import id_to_text, new_id
 
@@ -56,24 +56,26 @@ class Office:
                 f"The data directory belongs to cluster {cluster_id}, but the metadata store to cluster {known}. "
                 f"Start with the data directory and the metadata of one cluster."
             )
-        epoch = await self._raise_epoch()
+        epoch, self._epoch_version = await self._raise_epoch()
         self.cluster_id = known
         self.machine = ControllerMachine(self._broker_id, epoch, await load_image(self._store))
 
     async def register(self, broker: BrokerImage) -> None:
-        """Make a broker known, and leader of what it can lead.
+        """Make a broker known, and leader of what it can lead. Its epoch is the zxid of this registration.
 
         Raises KafkaError(duplicate_broker_registration) while another with its id is running.
         """
         path, data = znodes.broker_path(broker.id), znodes.encode_broker(broker, self._now_ms())
         try:
-            await self._store.create(path, data, ephemeral=True)
+            # As Kafka does, which makes the node's version 1.
+            _, registered = await self._store.multi((Create(path, ephemeral=True), Set(path, data)))
         except NodeExistsError:
             raise KafkaError(
                 ErrorCode.duplicate_broker_registration,
                 f"Another running broker has id {broker.id}; give this one its own with node.id.",
             ) from None
-        brokers = (*self.machine.context.brokers.values(), broker)
+        assert registered.stat is not None, "it was set"
+        brokers = (*self.machine.context.brokers.values(), broker._replace(epoch=registered.stat.czxid))
         await self.perform((), self.machine.brokers_changed(brokers))
 
     async def perform(
@@ -81,12 +83,12 @@ class Office:
     ) -> None:
         """Write `operations` and those of `effects` in one transaction, call `written`, then send the commands.
 
-        Raises KafkaError, with nothing changed, if they cannot be written.
+        Raises KafkaError, with nothing changed, if they cannot be written, as when another has taken the office.
         """
         every = [*operations, *effects.operations]
         if every:
             with self._failures.answering():
-                await self._store.multi(every)
+                await self._store.multi((Check(znodes.CONTROLLER_EPOCH, self._epoch_version), *every))
             self._failures.note_written()
         self.machine.committed(effects)
         written()
@@ -119,13 +121,14 @@ class Office:
                 continue  # another broker was faster
             return decoded(znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data)
 
-    async def _raise_epoch(self) -> int:
+    async def _raise_epoch(self) -> tuple[int, int]:
+        """The new controller epoch, and the version of its node."""
         office = Create(znodes.CONTROLLER, znodes.encode_controller(self._broker_id, self._now_ms()), True)
         try:
             node = await self._store.get(znodes.CONTROLLER_EPOCH)
         except NoNodeError:
             await self._store.multi((office, Create(znodes.CONTROLLER_EPOCH, b"1")))
-            return 1
+            return 1, 0
         epoch = decoded(znodes.CONTROLLER_EPOCH, int, node.data) + 1
-        await self._store.multi((office, Set(znodes.CONTROLLER_EPOCH, str(epoch).encode(), node.version)))
-        return epoch
+        await self._store.multi((office, Set(znodes.CONTROLLER_EPOCH, str(epoch).encode(), node.stat.version)))
+        return epoch, node.stat.version + 1

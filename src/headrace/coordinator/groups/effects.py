@@ -1,13 +1,11 @@
-"""What a group machine asks of the shell around it: replies, timers, appends, and notes for the operator.
+"""The effects of group machines beside those of the runtime: answers, timers by name, and notes for the operator."""
 
-Machines return lists of these; only the runtime acts on them.
-"""
-
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-from headrace.coordinator.groups.records import GroupMetadata
+from headrace.coordinator.runtime.results import CancelTimer, Complete, ScheduleTimer, Then, Write
 from headrace.errors import ErrorCode
 
 UNKNOWN_MEMBER_ID = ""
@@ -59,64 +57,8 @@ class Timer(NamedTuple):
     kind: TimerKind
     member_id: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class CompleteJoin:
-    reply_to: object
-    result: JoinResult
-
-
-@dataclass(frozen=True, slots=True)
-class CompleteSync:
-    reply_to: object
-    result: SyncResult
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleTimer:
-    """(Re)start a timer; an earlier schedule of the same timer is forgotten, unless it `may_run_already`."""
-
-    timer: Timer
-    delay_ms: int
-    may_run_already: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
-    timer: Timer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAssigned:
-    """The leader has sent assignments; they count once they are in the log."""
-
-    generation: int
-    leader_id: str
-    assignments: dict[str, bytes] = field(hash=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticMemberReplaced:
-    """A static member came back under a new member id; what is needed to answer it, or to undo it."""
-
-    old_member_id: str
-    new_member_id: str
-    old_protocols: tuple[tuple[str, bytes], ...]
-    old_rebalance_timeout_ms: int
-    old_session_timeout_ms: int
-    old_leader_id: str
-    supports_skipping_assignment: bool
-
-
-AppendCause: TypeAlias = LeaderAssigned | StaticMemberReplaced | None
-
-
-@dataclass(frozen=True, slots=True)
-class AppendMetadata:
-    """Write the group's record, then tell the machine `append_finished(cause, error)`."""
-
-    metadata: GroupMetadata
-    cause: AppendCause = None
+    def __str__(self) -> str:
+        return str(self.kind)
 
 
 class Happening(StrEnum):
@@ -129,6 +71,7 @@ class Happening(StrEnum):
     FENCED = "was fenced"
     LEFT = "left"
     TIMED_OUT = "timed out and was removed"
+    NOT_REJOINED = "did not rejoin in time and was removed"
     BECAME_LEADER = "became the leader"
     ASSIGNED = "sent the assignment"
     REBALANCING = "is preparing to rebalance"
@@ -161,4 +104,16 @@ class Note:
     reason: str = ""
 
 
-Effect: TypeAlias = CompleteJoin | CompleteSync | ScheduleTimer | CancelTimer | AppendMetadata | Note
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Downgraded:
+    """The group has become one of the classic protocol. `protocols` are soft state: members send them again after a
+    restart.
+    """
+
+    protocols: Mapping[str, tuple[tuple[str, bytes], ...]]
+    """Member id to the names of its assignors and its subscription for each."""
+    reason: str | None
+    """Why it has to rebalance; None where its members keep what they have."""
+
+
+Effect: TypeAlias = Complete | ScheduleTimer[Timer] | CancelTimer[Timer] | Write | Then | Note | Downgraded

@@ -4,6 +4,7 @@ import struct
 from typing import Final
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.varint import unsigned_varint
 
 _FIRST_FLEXIBLE: Final = 4
 """Of the values of offsets and classic groups: lengths become varints and tagged fields may follow."""
@@ -90,13 +91,11 @@ class RecordReader:
         return taken
 
     def _uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
+        try:
+            value, self._position = unsigned_varint(self._data, self._position)
+        except (IndexError, ValueError) as error:
+            raise too_short(self._data) from error
+        return value
 
 
 def too_short(data: bytes) -> KafkaError:

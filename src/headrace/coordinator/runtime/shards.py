@@ -7,13 +7,14 @@ a shard answers once its whole partition is in memory. Nothing here knows what t
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import starmap
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from headrace.clock import Clock
 from headrace.coordinator.runtime.loading import load
 from headrace.coordinator.runtime.partitioner import partition_for
+from headrace.coordinator.runtime.results import Records
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import Buffer
 from headrace.wire.compression import Codec
@@ -40,9 +41,6 @@ _AS_COORDINATOR_ERROR: Final = {
     ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
 }
 """The error that a coordinator's client gets when an append fails."""
-
-Decision: TypeAlias = Sequence[tuple[Any, Any]]
-"""Keys and values to write, in order; a value of None is a tombstone."""
 
 
 class ShardState(Protocol):
@@ -167,7 +165,7 @@ class Shards(Generic[S]):
         if shard is not None:
             shard.state.end_transaction(producer_id, committed=committed)
 
-    def append(self, shard: LedShard[S], decision: Decision, now_ms: int) -> int:
+    def append(self, shard: LedShard[S], decision: Records, now_ms: int) -> int:
         """Write the decision as one batch; its base offset. Raises KafkaError as the coordinator's clients know it."""
         batch = plain_batch(starmap(shard.state.encode, decision), now_ms, self._codec)
         try:
@@ -175,7 +173,7 @@ class Shards(Generic[S]):
         except KafkaError as error:
             raise KafkaError(_AS_COORDINATOR_ERROR.get(error.code, error.code), error.message) from error
 
-    def append_and_replay(self, shard: LedShard[S], decision: Decision) -> None:
+    def append_and_replay(self, shard: LedShard[S], decision: Records) -> None:
         """Write the decision, then make it true. Raises KafkaError, with nothing of that batch changed."""
         if len(decision) > _RECORDS_PER_BATCH:
             for start in range(0, len(decision), _RECORDS_PER_BATCH):

@@ -10,9 +10,8 @@ from itertools import zip_longest
 from typing import Final
 
 from headrace.clock import now_ms
-from headrace.coordinator.groups.shard import Group
+from headrace.coordinator.groups.group import Group
 from headrace.metrics import Family
-from headrace.monitoring.groups.members import member_count
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.sampler import Arrays
 from headrace.monitoring.groups.standing import UNKNOWN, Total, combined
@@ -73,7 +72,7 @@ _Found = Sequence[tuple[Group, Mapping[str, Total]]]
 
 
 def _by_group(found: _Found, rebalances: Mapping[str, int], now: int) -> Iterator[Family]:
-    members = [({"consumergroup": group.group_id}, member_count(group)) for group, _ in found]
+    members = [({"consumergroup": group.group_id}, group.size) for group, _ in found]
     yield Family("kafka_consumergroup_members", "Members of the group.", members)
     begun = [({"group": group.group_id}, rebalances.get(group.group_id, 0)) for group, _ in found]
     yield Family(

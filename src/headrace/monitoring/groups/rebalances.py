@@ -4,7 +4,7 @@ Pure: events in, in the order in which they happened; rebalances out. Classic gr
 consumer protocol assign and reconcile.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,15 +20,16 @@ ASSIGN: Final = "assign"
 RECONCILE: Final = "reconcile"
 """Members give up and take over partitions."""
 
-_ARRIVALS: Final = frozenset({"JOINED", "REJOINED", "REPLACED"})
-_DEPARTURES: Final = frozenset({"LEFT", "TIMED_OUT", "AWAY"})
-_OF_MEMBERS: Final = {
-    "JOINED": "joined",
-    "LEFT": "left",
-    "AWAY": "left",
-    "TIMED_OUT": "timed_out",
-    "FENCED": "fenced",
-    "SUBSCRIBED": "changed_subscription",
+_ARRIVALS: Final = frozenset({Happening.JOINED, Happening.REJOINED, Happening.REPLACED})
+_DEPARTURES: Final = frozenset({Happening.LEFT, Happening.TIMED_OUT, Happening.AWAY})
+_OF_MEMBERS: Final[Mapping[Happening, str]] = {
+    Happening.JOINED: "joined",
+    Happening.LEFT: "left",
+    Happening.AWAY: "left",
+    Happening.TIMED_OUT: "timed_out",
+    Happening.NOT_REJOINED: "timed_out",
+    Happening.FENCED: "fenced",
+    Happening.SUBSCRIBED: "changed_subscription",
 }
 
 
@@ -93,17 +94,34 @@ class Timeline:
         """What happened in the same moment: the cause of a rebalance comes before it."""
         self._arrived_ms: dict[str, int] = {}
         self._revoking: dict[str, int] = {}
+        self._handlers: Mapping[Happening | None, Callable[[Event], None]] = {
+            Happening.JOINED: self._on_joined,
+            Happening.REJOINED: self._on_joined,
+            Happening.REPLACED: self._on_joined,
+            Happening.TIMED_OUT: self._on_timed_out,
+            Happening.NOT_REJOINED: self._on_timed_out,
+            Happening.REVOKING: self._on_revoking,
+            Happening.RECONCILED: self._on_reconciled,
+            Happening.REBALANCING: self._on_rebalancing,
+            Happening.COMPLETING: self._on_completing,
+            Happening.ASSIGNED: self._on_assigned,
+            Happening.BUMPED: self._on_bumped,
+            Happening.TARGETED: self._on_targeted,
+            Happening.STABLE: self._on_stable,
+            Happening.EMPTY: self._on_empty,
+            Happening.DELETED: self._on_interrupted,
+            Happening.LOADED: self._on_interrupted,
+        }
 
     def read(self, event: Event) -> None:
         known = self.clients.get(event.member_id)
-        if event.member_id and (known is None or not known.client_id or event.what == "REPLACED"):
+        if event.member_id and (known is None or not known.client_id or event.happening is Happening.REPLACED):
             self.clients[event.member_id] = event
         if self._just_now and self._just_now[-1].at_ms != event.at_ms:
             self._just_now.clear()
         self._note_member(event)
-        handler = getattr(self, f"_on_{event.what.lower()}", None)
-        if handler is not None:
-            handler(event)
+        if event.happening in self._handlers:
+            self._handlers[event.happening](event)
         self._just_now.append(event)
 
     def as_json(self) -> list[dict[str, Any]]:
@@ -113,7 +131,7 @@ class Timeline:
 
     def _note_member(self, event: Event) -> None:
         rebalance = self._open
-        kind = _OF_MEMBERS.get(event.what)
+        kind = None if event.happening is None else _OF_MEMBERS.get(event.happening)
         if rebalance is None or kind is None:
             return
         if event.member_id not in rebalance.members[kind]:
@@ -121,8 +139,6 @@ class Timeline:
 
     def _on_joined(self, event: Event) -> None:
         self._arrived_ms[event.member_id] = event.at_ms
-
-    _on_rejoined = _on_replaced = _on_joined
 
     def _on_timed_out(self, event: Event) -> None:
         phase = self._phase(JOIN) or self._phase(SYNC) or self._phase(RECONCILE)
@@ -142,7 +158,7 @@ class Timeline:
 
     def _on_rebalancing(self, event: Event) -> None:
         self._begin(event, JOIN)
-        self._arrived_ms = {each.member_id: each.at_ms for each in self._just_now if each.what in _ARRIVALS}
+        self._arrived_ms = {each.member_id: each.at_ms for each in self._just_now if each.happening in _ARRIVALS}
 
     def _on_completing(self, event: Event) -> None:
         phase = self._phase(JOIN)
@@ -150,8 +166,8 @@ class Timeline:
             return
         self._open.generation = event.generation
         last = max(self._arrived_ms.values(), default=0)
-        gone = any(each.what in _DEPARTURES for each in self._just_now)
-        if any(each.what == "TIMED_OUT" and "rebalance timeout" in each.reason for each in self._just_now):
+        gone = any(each.happening in _DEPARTURES for each in self._just_now)
+        if any(each.happening is Happening.NOT_REJOINED for each in self._just_now):
             phase.ended_by = "rebalance timeout"
         elif last == event.at_ms or gone or not self._arrived_ms:
             phase.ended_by = "the last member"
@@ -194,11 +210,8 @@ class Timeline:
             self._open.generation = event.generation
         self._end(event.at_ms, "empty")
 
-    def _on_deleted(self, event: Event) -> None:
-        self._end(event.at_ms, "interrupted")
-
-    def _on_loaded(self, event: Event) -> None:
-        # Whatever was under way is not known to the coordinator that read the group.
+    def _on_interrupted(self, event: Event) -> None:
+        # A coordinator that reads a group does not know what was under way.
         self._end(event.at_ms, "interrupted")
 
     def _begin(self, event: Event, phase: str) -> None:
@@ -237,7 +250,7 @@ def event_json(event: Event, clients: dict[str, Event]) -> dict[str, Any]:
     return {
         "time_ms": event.at_ms,
         "event": event.what.lower(),
-        "text": Happening[event.what].value if event.what in Happening.__members__ else event.what.lower(),
+        "text": event.what.lower() if event.happening is None else event.happening.value,
         "generation": event.generation,
         "member": member,
         "reason": event.reason,

@@ -15,11 +15,11 @@ from typing import Final, TypeVar
 
 from headrace.clock import now_ms
 from headrace.coordinator.group_coordinator import GroupCoordinator
-from headrace.coordinator.groups.effects import Note
-from headrace.coordinator.groups.shard import Group
+from headrace.coordinator.groups.effects import Happening, Note
+from headrace.coordinator.groups.group import Group
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
-from headrace.monitoring.groups.events import Event
+from headrace.monitoring.groups.events import Event, event_of
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up
 from headrace.monitoring.groups.store import HistoryStore
 from headrace.replication.partition import Partition
@@ -86,26 +86,14 @@ class GroupHistory:
 
     def observe(self, group_id: str, note: Note, at_ms: int) -> None:
         """Something happened to a group: a line of its timeline."""
-        if note.what.name in ("REBALANCING", "BUMPED"):
+        if note.what in (Happening.REBALANCING, Happening.BUMPED):
             self.rebalances[group_id] = self.rebalances.get(group_id, 0) + 1
-        elif note.what.name == "DELETED":
+        elif note.what is Happening.DELETED:
             self.rebalances.pop(group_id, None)
         if len(self._events) >= _MAX_EVENTS:
             self.events_lost += 1
             return
-        self._events.append(
-            Event(
-                group_id,
-                at_ms,
-                note.what.name,
-                note.generation,
-                note.member_id,
-                note.instance_id,
-                note.client_id,
-                note.client_host,
-                note.reason,
-            )
-        )
+        self._events.append(event_of(group_id, note, at_ms))
         if self._write_handle is None:
             self._write_handle = self._loop.call_later(_EVENT_DELAY_S, self._write_events)
 

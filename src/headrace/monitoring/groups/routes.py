@@ -1,17 +1,15 @@
 """Groups over HTTP, as JSON: a list, one group, its samples, its timeline (docs/watching-groups.md)."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from http import HTTPStatus
 from itertools import pairwise
 from typing import Any, Final
-from uuid import UUID
 
 from headrace.clock import now_ms
-from headrace.coordinator.groups.shard import Group
+from headrace.coordinator.groups.group import Group
 from headrace.errors import ErrorCode, KafkaError
-from headrace.monitoring.groups.members import member_count, members_of, type_of
 from headrace.monitoring.groups.progress import from_bytes
 from headrace.monitoring.groups.rebalances import event_json, timeline_of
 from headrace.monitoring.groups.recorder import GroupHistory
@@ -29,11 +27,10 @@ _GROUPS_PER_TURN: Final = 50
 
 
 class GroupRoutes:
-    """What can be asked; `topic_name` tells the name of a topic by its id."""
+    """Everything that is known of groups, as JSON."""
 
-    def __init__(self, history: GroupHistory, topic_name: Callable[[UUID | None], str | None]) -> None:
+    def __init__(self, history: GroupHistory) -> None:
         self._history = history
-        self._topic_name = topic_name
 
     def add_to(self, http: HttpServer) -> None:
         http.add_json("/groups", self.groups)
@@ -52,7 +49,7 @@ class GroupRoutes:
         for place, (group, _) in enumerate(self._history.coordinator.groups_with_offsets()):
             if place % _GROUPS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            if (not states or group.state.lower() in states) and (not types or type_of(group) in types):
+            if (not states or group.state.lower() in states) and (not types or group.type in types):
                 found.append(self._summary(group, self._history.sampler.totals(group.group_id), now))
         return {"time_ms": now, "assumed_reset": self._history.sampler.assumed_reset, "groups": found}
 
@@ -63,7 +60,7 @@ class GroupRoutes:
         await self._history.look_at(group)
         now = now_ms()
         standings = self._history.sampler.standings(group.group_id, now)
-        members = members_of(group, self._topic_name)
+        members = group.members_seen()
         owners = {
             (topic, partition): member.member_id
             for member in members
@@ -137,10 +134,10 @@ class GroupRoutes:
     def _summary(self, group: Group, totals: Mapping[str, Total], now: int) -> dict[str, Any]:
         return {
             "group": group.group_id,
-            "type": type_of(group),
+            "type": str(group.type),
             "state": str(group.state),
             "protocol_type": group.protocol_type or "",
-            "members": member_count(group),
+            "members": group.size,
             "topics": sorted(totals),
             "rebalances": self._history.rebalances.get(group.group_id, 0),
             **_totals(combined(list(totals.values())), now),

@@ -11,17 +11,15 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.offsets import GroupOffsets
-from headrace.coordinator.groups.records import CommittedOffset
-from headrace.coordinator.groups.shard import Group
+from headrace.coordinator.groups.group import Group, Reads
+from headrace.coordinator.groups.records.offsets import CommittedOffset
+from headrace.coordinator.groups.state.offsets import GroupOffsets
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
-from headrace.monitoring.groups.members import Reads, reads_of
 from headrace.monitoring.groups.progress import GroupProgress, TopicProgress
 from headrace.monitoring.groups.standing import UNKNOWN, Standing, Total
 from headrace.replication.partition import Partition
-from headrace.storage.log.index import CorruptIndexError
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.timestamps import time_of
 
 log = logging.getLogger(__name__)
@@ -225,11 +223,10 @@ class GroupSampler:
         before = self._reads.get(group.group_id)
         if group.is_empty:
             return {} if before is None else before[-1]
-        generation = group.epoch if isinstance(group, ConsumerGroup) else group.generation
-        if before is not None and before[0] is group and before[1:3] == (generation, group.state):
+        if before is not None and before[0] is group and before[1:3] == (group.generation, group.state):
             return before[-1]
-        reads = reads_of(group)
-        self._reads[group.group_id] = group, generation, group.state, reads
+        reads = group.reads()
+        self._reads[group.group_id] = group, group.generation, group.state, reads
         return reads
 
     def _positions(

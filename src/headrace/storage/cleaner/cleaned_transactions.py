@@ -5,7 +5,7 @@ Records of an aborted transaction go. Its marker goes when no batch of it is lef
 
 from collections.abc import Iterable
 
-from headrace.storage.log.txn_index import AbortedTransaction
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.wire.batch import BatchHeader
 from headrace.wire.control import Marker, marker_of
 

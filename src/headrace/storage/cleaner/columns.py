@@ -13,7 +13,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.cleaner.record_sizes import RECORD_SIZES, equal_run
 from headrace.types import Buffer
 from headrace.wire.batch import BatchHeader
-from headrace.wire.records import get_varint
+from headrace.wire.varint import get_varint
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

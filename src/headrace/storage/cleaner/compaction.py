@@ -17,9 +17,9 @@ from headrace.storage.cleaner.fates import LIVE, MANY_BATCHES, SUPERSEDED, Fates
 from headrace.storage.cleaner.job import CleanedGroup, CleaningJob, SourceSegment
 from headrace.storage.cleaner.segments_io import CleanedSegment, Throttle, read_batches, remove_cleaned
 from headrace.storage.cleaner.spans import RecordSpan, batch_of, empty_batch, only_record, survivors
+from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from headrace.storage.log.segment import MAX_RELATIVE_OFFSET
 from headrace.storage.log.segment_files import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
-from headrace.storage.log.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import Buffer, new_tuple
 from headrace.wire.batch import DELETE_HORIZON_FLAG, HEADER_SIZE, BatchHeader, parse_header
 from headrace.wire.compression import Codec

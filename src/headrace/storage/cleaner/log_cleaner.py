@@ -15,9 +15,9 @@ from headrace.storage.cleaner.job import CleanedGroup, CleaningJob, LastRecord, 
 from headrace.storage.cleaner.process import CleanerProcess, CleaningFailedError
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.atomic_file import sync_directory
-from headrace.storage.log.index import CorruptIndexError
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.log import CleaningAbortedError, Log
-from headrace.storage.log.producer_snapshot import ProducerEntry
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.segment_files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from headrace.types import TopicPartition

@@ -12,7 +12,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.cleaner.fates import BYTES_PER_OFFSET, LIVE, SUPERSEDED, TOMBSTONE, Fates
 from headrace.types import Buffer
 from headrace.wire.batch import BatchHeader
-from headrace.wire.records import get_varint
+from headrace.wire.varint import get_varint
 
 BYTES_PER_KEY: Final = 260
 """Measured: a digest, a number, and their place in a table that doubles when it is full."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from headrace.types import Buffer
 from headrace.wire import batch as rb
 from headrace.wire.compression import Codec
-from headrace.wire.records import assemble, get_varint, put_varint
+from headrace.wire.records import assemble
+from headrace.wire.varint import get_varint, put_varint
 
 
 class RecordSpan(NamedTuple):

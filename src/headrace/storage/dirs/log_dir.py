@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from headrace.storage.files.atomic_file import replace_file, sync_directory
+from headrace.storage.files.atomic_file import read_file, replace_file, sync_directory
 from headrace.storage.files.checkpoint import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
@@ -188,7 +188,7 @@ class LogDir:
 
     def _noted_boot(self) -> bytes | None:
         try:
-            return (self.path / BOOT_FILE).read_bytes()
+            return read_file(self.path / BOOT_FILE)
         except FileNotFoundError:
             return None
 

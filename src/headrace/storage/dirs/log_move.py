@@ -17,7 +17,7 @@ from headrace.storage.dirs.partition_metadata import write_topic_id
 from headrace.storage.files.atomic_file import remove_tree, sync_directory
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.log import Log
-from headrace.storage.log.producer_snapshot import snapshots
+from headrace.storage.log.producers.producer_snapshot import snapshots
 from headrace.storage.log.segment_files import LOG_SUFFIX, suffix_of
 
 LAST_BYTES: Final = 256 * 1024

@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.files.atomic_file import replace_file
+from headrace.storage.files.atomic_file import read_file, replace_file
 from headrace.wire.ids import id_to_text, text_to_id
 
 FILE_NAME: Final = "meta.properties"
@@ -34,7 +34,7 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
     """
     path = directory / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_file(path).decode(errors="replace")
     except FileNotFoundError:
         return None
     fields: dict[str, str] = {}

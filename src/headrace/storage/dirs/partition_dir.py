@@ -89,6 +89,8 @@ def check_partition(directory: Path) -> None:
                 f"{path} may not be written by this user: let the broker run as the user that owns it, or use chown",
             )
         if path.name.endswith(LOG_SUFFIX) and offset_of(path.name) is not None:
+            if not path.is_file():
+                continue  # opening the log says so
             with path.open("rb") as file:
                 head = file.read(HEADER_SIZE)
             if len(head) == HEADER_SIZE and (magic := peek(head)[2]) in (0, 1):

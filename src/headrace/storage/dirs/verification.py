@@ -22,10 +22,10 @@ from headrace.storage.files.checkpoint import (
     CorruptCheckpointError,
     OffsetCheckpoint,
 )
-from headrace.storage.log.index import CorruptIndexError, OffsetIndex, TimeIndex
+from headrace.storage.log.indexes.index import CorruptIndexError, OffsetIndex, TimeIndex
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.leader_epochs import read_entries
-from headrace.storage.log.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
+from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
 from headrace.storage.log.recovery import valid_batches
 from headrace.storage.log.segment import MIN_BATCH_LENGTH, Segment
 from headrace.storage.log.segment_files import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_of, segment_file

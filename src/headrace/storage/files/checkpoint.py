@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from headrace.storage.files.atomic_file import read_file, replace_file
+from headrace.storage.files.atomic_file import UnusableFileError, read_file, replace_file
 from headrace.types import TopicPartition
 
 VERSION: Final = 0
@@ -32,6 +32,8 @@ def read_lines(path: Path) -> list[str]:
         lines = read_file(path).decode().splitlines()
     except FileNotFoundError:
         return []
+    except UnusableFileError as error:
+        raise CorruptCheckpointError(str(error)) from None
     except UnicodeDecodeError as error:
         raise CorruptCheckpointError(f"{path} is not text: {error}") from None
     if len(lines) < 2:

@@ -17,7 +17,8 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.flusher import LogFlusher
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
-from headrace.storage.log.producer_snapshot import remove_stray_snapshots
+from headrace.storage.log.producers.producer_snapshot import remove_stray_snapshots
+from headrace.storage.log.producers.txn_recovery import restore_transaction_indexes
 from headrace.storage.log.reader import LogReader
 from headrace.storage.log.recovery import Loading, load_segments, remove_segments, remove_unfinished_swaps
 from headrace.storage.log.retention import expired_segments
@@ -25,7 +26,6 @@ from headrace.storage.log.segment import Segment
 from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, SWAP_SUFFIX, segment_file
 from headrace.storage.log.segments import Segments
 from headrace.storage.log.state import LogState
-from headrace.storage.log.txn_recovery import restore_transaction_indexes
 from headrace.types import Buffer, TopicPartition
 from headrace.wording import count
 

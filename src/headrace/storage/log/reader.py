@@ -6,12 +6,12 @@ from typing import Final, TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.files.log_file import FileSlice
-from headrace.storage.log.index import CorruptIndexError
+from headrace.storage.log.indexes.index import CorruptIndexError
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.segments import Segments
 from headrace.storage.log.state import LogState
 from headrace.storage.log.timestamps import max_timestamp, offset_for_timestamp
-from headrace.storage.log.txn_index import AbortedTransaction
 
 _T = TypeVar("_T")
 _ATTEMPTS: Final = 5

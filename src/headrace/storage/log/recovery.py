@@ -4,17 +4,18 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from headrace.errors import KafkaError
-from headrace.storage.files.atomic_file import sync_directory
-from headrace.storage.files.log_file import LogFile
+from headrace.storage.files.atomic_file import UnusableFileError, copy_file, sync_directory
 from headrace.storage.log.config import LogConfig
-from headrace.storage.log.index import CorruptIndexError
+from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs
-from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, old_format
+from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, damaged, old_format
 from headrace.storage.log.segment_files import (
     CLEANED_SUFFIX,
     DAMAGED_SUFFIX,
@@ -76,26 +77,33 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
     Raises OSError; KafkaError(unsupported_for_message_format) for data that is older than message format v2.
     """
     finish_interrupted_swaps(loading.directory)
-    segments, damaged = _open_segments(loading)
+    segments, damaged_ones = _open_segments(loading)
     unflushed = [] if loading.clean_shutdown else _from_offset(segments, loading.recovery_point)
     gapless = loading.gapless and not loading.kernel_survived
     if unflushed and loading.kernel_survived:
         # what was written is there, in the order it was written: only the end can be torn, and the last index entries
         # may be missing
         last = unflushed[-1]
-        resumed = last.base_offset in damaged or resume(last, loading.config, epochs)
+        resumed = last.base_offset in damaged_ones or resume(last, loading.config, epochs)
         unflushed = [] if resumed else [last]
     for place, segment in enumerate(segments):
-        if segment not in unflushed and segment.base_offset not in damaged:
+        if segment not in unflushed and segment.base_offset not in damaged_ones:
             continue
-        limit = segments[place + 1].base_offset if place + 1 < len(segments) else _NO_LIMIT
-        log.info("%s: checking %d bytes and rebuilding the indexes", segment.path, segment.size)
         following = segments[place + 1 :]
-        cut, end_offset = rebuild(segment, loading.config, epochs, limit, following=following)
+        limit = following[0].base_offset if following else _NO_LIMIT
+        if segment not in unflushed and following:
+            _mend(segment, loading.config, limit)
+            continue
+        was_cut, segment.is_cut = segment.is_cut, False
+        log.info("%s: checking %d bytes and rebuilding the indexes", segment.path, segment.size)
+        cut, end_offset = rebuild(
+            segment, loading.config, epochs, limit, following=following, copies=segment not in unflushed
+        )
         lost = following and gapless and segment in unflushed and end_offset < limit
-        if lost:
-            log.warning("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
-            _remove(loading.directory, following, "follows a segment whose end was lost")
+        if (lost or (was_cut and following)) and not cut:
+            log.error("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
+        if lost and not cut:
+            _set_aside(loading.directory, following, "follows a segment whose end was lost")
         if segment not in unflushed:
             # the next start will not look into it again
             segment.sync_indexes()
@@ -105,9 +113,16 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
             break
     if segments:
         end_offset = _end_of(segments[-1], loading, epochs)
+        if end_offset < loading.recovery_point:
+            log.error(
+                "%s ends at offset %d, and was on the disk up to offset %d: records are lost",
+                segments[-1].path,
+                end_offset,
+                loading.recovery_point,
+            )
         if end_offset >= loading.log_start_offset:
             return segments, end_offset
-        _remove(
+        _set_aside(
             loading.directory,
             segments,
             f"ends at offset {end_offset}, before log start offset {loading.log_start_offset}",
@@ -122,18 +137,63 @@ def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
         return segment.read_end()
     except (KafkaError, CorruptIndexError) as error:
         # no crash has torn it, so what lies behind the damage may be sound and is not to be lost with it
-        copy = _copy_aside(segment)
-        log.error("%s was damaged after a clean shutdown (%s); %s is a copy, as it was", segment.path, error, copy)
-        rebuild(segment, loading.config, epochs, _NO_LIMIT)
+        log.error("%s was damaged after a clean shutdown: %s", segment.path, error)
+        rebuild(segment, loading.config, epochs, _NO_LIMIT, copies=True)
         return segment.read_end()
 
 
-def _copy_aside(segment: Segment) -> Path:
-    from shutil import copyfile  # imported late, as it brings much with it
+def _mend(segment: Segment, config: LogConfig, limit: int) -> None:
+    """Rebuild the indexes of a segment that is on the disk as a whole, and followed by others; nothing is cut off.
 
-    copy = segment.path.with_name(segment.path.name + DAMAGED_SUFFIX)
-    copyfile(segment.path, copy)
-    return copy
+    Its damage is no crash's. Readers get an error there, and what is sound after it remains.
+    """
+    if segment.is_cut:
+        # the index stays, as it shows at every start that the end is lost
+        log.error(
+            "%s ends at byte %d, before what its indexes refer to: of its records, which have offsets %d to %d,"
+            " the last are lost. Readers of them get CORRUPT_MESSAGE; a replica or a backup may have them",
+            segment.path,
+            segment.size,
+            segment.base_offset,
+            limit - 1,
+        )
+        return
+    log.info("%s: rebuilding the indexes", segment.path)
+    segment.clear_indexes()
+    end = 0
+    for position, header in valid_batches(segment, limit):
+        segment.index_batch(position, header, config.index_interval_bytes)
+        end = position + header.size
+    if end < segment.size:
+        log.error("%s; what follows stays in the file", damaged(segment.path, end))
+        try:
+            for position, header in segment.headers(end):
+                segment.index_batch(position, header, config.index_interval_bytes)
+        except KafkaError as error:
+            log.debug("No batch can be found after the damage: %s", error)
+    segment.seal()
+    # the next start will not look into it again
+    segment.sync_indexes()
+    sync_directory(segment.directory)
+
+
+def _set_aside(directory: Path, segments: Sequence[Segment], reason: str) -> None:
+    """Take segments from the end of a log, and leave their records under a name that no start takes for data."""
+    for segment in reversed(segments):
+        if segment.size:
+            aside = _name_aside(segment)
+            log.error("%s %s; its %d bytes are kept as %s", segment.path, reason, segment.size, aside)
+            segment.path.rename(aside)
+    remove_segments(directory, segments)
+
+
+def _name_aside(segment: Segment) -> Path:
+    """A new name for the log file, which `headrace` leaves alone."""
+    for place in count():
+        aside = segment.path.with_name(segment.path.name + (f".{place}" if place else "") + DAMAGED_SUFFIX)
+        if not aside.exists():
+            break
+    return aside
 
 
 def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:
@@ -150,8 +210,12 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
             base_offset = offset_of(entry.name)
             suffix = suffix_of(entry.name)
             if base_offset is not None and suffix in SEGMENT_SUFFIXES:
-                sizes.setdefault(base_offset, {})[suffix] = entry.stat().st_size
-    segments, damaged = [], set()
+                status = entry.stat()
+                if not S_ISREG(status.st_mode):
+                    raise UnusableFileError(Path(entry.path), "is not a regular file")
+                sizes.setdefault(base_offset, {})[suffix] = status.st_size
+    segments, damaged_ones = [], set()
+    level = logging.WARNING if loading.clean_shutdown else logging.INFO
     for base_offset, found in sorted(sizes.items()):
         if LOG_SUFFIX not in found:
             for suffix in found:
@@ -171,18 +235,20 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
                 time_index_size=found[TIME_INDEX_SUFFIX],
                 now_ms=loading.now_ms,
             )
-            if segment.index.last and segment.index.last[1] >= size:
-                raise CorruptIndexError(f"{segment.index.path} points behind the end of its log file")
+            if (segment.index.last and segment.index.last[1] >= size) or (not size and segment.max_timestamp >= 0):
+                log.log(level, "%s points beyond the end of its log file", segment.index.path)
+                segment.is_cut = True
+                damaged_ones.add(base_offset)
         except CorruptIndexError as error:
-            log.log(logging.WARNING if loading.clean_shutdown else logging.INFO, "%s", error)
-            damaged.add(base_offset)
+            log.log(level, "%s", error)
+            damaged_ones.add(base_offset)
             segment = Segment(
                 loading.directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=loading.now_ms
             )
         if TXN_INDEX_SUFFIX in found and not segment.txn_index.is_sound(found[TXN_INDEX_SUFFIX], base_offset):
             segment.txn_index.is_suspect = True
         segments.append(segment)
-    return segments, damaged
+    return segments, damaged_ones
 
 
 def resume(segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
@@ -207,26 +273,19 @@ def rebuild(
     start: int = 0,
     *,
     following: Sequence[Segment] = (),
+    copies: bool = False,
 ) -> Rebuilt:
     """Read the segment from the batch at `start` on, cut it behind its last valid batch and write its indexes anew.
 
-    `limit` is the next segment's base offset; `following` are those that go if this one is torn. Raises OSError.
+    `limit` is the next segment's base offset; `following` are set aside if this one is torn. With `copies`, a copy of
+    the file is left before it is cut. Raises OSError.
     """
     if not start:
         segment.clear_indexes()
     end = start
     end_offset = segment.base_offset
     for position, header in valid_batches(segment, limit, start):
-        segment.index_append(
-            header.size,
-            position,
-            header.last_offset,
-            header.max_timestamp,
-            header.last_offset,
-            config.index_interval_bytes,
-        )
-        if segment.index.tail_is_long:
-            segment.write_indexes()
+        segment.index_batch(position, header, config.index_interval_bytes)
         if header.partition_leader_epoch > epochs.latest:
             epochs.assign(header.partition_leader_epoch, header.base_offset)
         if header.attributes & TRANSACTIONAL_FLAG:
@@ -239,7 +298,11 @@ def rebuild(
             "%s: no valid batch at byte %d, offset %d; cutting off %d bytes", segment.path, end, end_offset, torn
         )
         # before the cut: a crash in between must find it torn again, and not take them for what comes next
-        _remove(segment.directory, following, "follows a torn segment")
+        _set_aside(segment.directory, following, "follows a torn segment")
+        if copies:
+            aside = _name_aside(segment)
+            copy_file(segment.path, aside)
+            log.error("%s is a copy of %s, as it was", aside, segment.path)
         segment.cut(end)
         # what was cut off must not come back with a power failure, behind batches that are written now
         segment.file.sync()
@@ -294,12 +357,6 @@ def _refuse_old_format(path: Path, position: int, buffer: bytearray, at: int, si
         raise old_format(path, position, header.magic)
 
 
-def _remove(directory: Path, segments: Sequence[Segment], reason: str) -> None:
-    for segment in segments:
-        log.warning("%s %s; removing it", segment.path, reason)
-    remove_segments(directory, segments)
-
-
 def remove_segments(directory: Path, segments: Sequence[Segment]) -> None:
     """Remove segments from the end of a log, for good when this returns. Raises OSError.
 
@@ -333,6 +390,7 @@ def finish_interrupted_swaps(directory: Path) -> None:
                 swaps.append(name)
     if not swaps:
         return
+    swaps = _without_damaged(directory, swaps)
     start, end = _swapped_range(directory, swaps)
     for name in names:
         offset = offset_of(name)
@@ -351,6 +409,33 @@ def remove_unfinished_swaps(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def _without_damaged(directory: Path, swaps: list[str]) -> list[str]:
+    """Set a damaged `.swap` file aside if the segment that it was to replace is still there."""
+    kept = list(swaps)
+    for name in swaps:
+        base_offset = offset_of(name)
+        if base_offset is None or not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            continue
+        segment = _swap_segment(directory, base_offset)
+        end = 0
+        for position, header in valid_batches(segment, _NO_LIMIT):
+            end = position + header.size
+        if end == segment.size or not segment_file(directory, base_offset, LOG_SUFFIX).exists():
+            continue
+        aside = _name_aside(segment)
+        log.error("%s is damaged at byte %d: kept as %s, and the segments it was made from as well", name, end, aside)
+        segment.path.rename(aside)
+        for other in [each for each in kept if offset_of(each) == base_offset]:
+            kept.remove(other)
+            (directory / other).unlink(missing_ok=True)
+    return kept
+
+
+def _swap_segment(directory: Path, base_offset: int) -> Segment:
+    size = segment_file(directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX).stat().st_size
+    return Segment(directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=0, suffix=SWAP_SUFFIX)
+
+
 def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
     """The offsets `[start, end)` that the swap files stand for."""
     start, end = _NO_LIMIT, -1
@@ -360,12 +445,6 @@ def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
             continue
         # the segment of that name is replaced even by an empty one
         start, end = min(start, base_offset), max(end, base_offset + 1)
-        file = LogFile.open(directory / name)
-        position = 0
-        while len(data := file.pread(HEADER_SIZE, position)) == HEADER_SIZE:
-            header = parse_header(data)
-            if header.batch_length < MIN_BATCH_LENGTH:
-                break
+        for _, header in valid_batches(_swap_segment(directory, base_offset), _NO_LIMIT):
             end = max(end, header.next_offset)
-            position += header.size
     return start, end

@@ -11,7 +11,8 @@ from headrace.storage.files.atomic_file import sync_file
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.files.open_files import OPEN_FILES
 from headrace.storage.log.config import LogConfig
-from headrace.storage.log.index import NO_TIMESTAMP, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace.storage.log.indexes.index import NO_TIMESTAMP, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
+from headrace.storage.log.indexes.txn_index import TransactionIndex
 from headrace.storage.log.segment_files import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -21,10 +22,11 @@ from headrace.storage.log.segment_files import (
     TXN_INDEX_SUFFIX,
     segment_file,
 )
-from headrace.storage.log.txn_index import TransactionIndex
 from headrace.types import Buffer
 from headrace.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader, parse_header
 
+_MIN_OLD_LENGTH: Final = 14
+"""Bytes after the length of a message of format v0 or v1, at least."""
 MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 _WALK_BYTES: Final = 8192
 """One read covers a default index interval, so a lookup mostly needs a single one."""
@@ -47,6 +49,7 @@ class Segment:
         "created_ms",
         "directory",
         "index",
+        "is_cut",
         "max_timestamp",
         "offset_of_max_timestamp",
         "size",
@@ -79,6 +82,8 @@ class Segment:
         self.time_index = TimeIndex(self._file_with(TIME_INDEX_SUFFIX), base_offset, size=time_index_size)
         self.txn_index = TransactionIndex(self._file_with(TXN_INDEX_SUFFIX))
         self.max_timestamp, self.offset_of_max_timestamp = self.time_index.last
+        self.is_cut = False
+        """Whether its indexes lead beyond the end of its file: its end is lost."""
         self._file: LogFile | None = None
         self._first_timestamp: int | None = None
         self._bytes_since_index = 0
@@ -203,6 +208,14 @@ class Segment:
             self._bytes_since_index = 0
         self._bytes_since_index += size
 
+    def index_batch(self, position: int, header: BatchHeader, index_interval: int) -> None:
+        """Note one batch that was read at `position`, to rebuild the indexes. Raises OSError."""
+        self.index_append(
+            header.size, position, header.last_offset, header.max_timestamp, header.last_offset, index_interval
+        )
+        if self.index.tail_is_long:
+            self.write_indexes()
+
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of every batch from the one that begins at `position` on.
 
@@ -220,8 +233,10 @@ class Segment:
             header = parse_header(data, at)
             if header.magic != MAGIC_V2 or header.batch_length < MIN_BATCH_LENGTH:
                 raise self._no_batch(position, header)
-            yield position, header
             size = header.size
+            if position + size > self.size:
+                break
+            yield position, header
             # past large batches there is nothing to be gained by reading more than the header
             read_bytes = HEADER_SIZE if size > _WALK_BYTES // 2 else _WALK_BYTES
             position += size
@@ -229,15 +244,20 @@ class Segment:
             raise KafkaError(ErrorCode.corrupt_message, f"{self.path} ends within a batch, at byte {self.size}")
 
     def _no_batch(self, position: int, header: BatchHeader) -> KafkaError:
-        if header.magic in (0, 1):
+        if header.magic in (0, 1) and header.batch_length >= _MIN_OLD_LENGTH:  # zeros are no old batch
             return old_format(self.path, position, header.magic)
         return damaged(self.path, position)
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the first batch that reaches `offset`; None when all end before it."""
+        """Position and header of the first batch that reaches `offset`; None when all end before it.
+
+        Raises KafkaError as `headers` does, and corrupt_message where the end of the file is lost.
+        """
         for position, header in self.headers(self.index.lookup(offset)):
             if header.last_offset >= offset:
                 return position, header
+        if self.is_cut or (self.max_timestamp >= 0 and self.offset_of_max_timestamp >= offset):
+            raise damaged(self.path, self.size, offset)
         return None
 
     def end_offset_at(self, position: int) -> int:

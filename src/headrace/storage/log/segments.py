@@ -1,15 +1,19 @@
 """The segments of one log in order, and where in them an offset is."""
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
+from headrace.errors import KafkaError
 from headrace.storage.files.log_file import FileSlice
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.segment import Segment
-from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.wire.batch import BatchHeader
 
 _CACHED_POSITIONS: Final = 64
+
+log = logging.getLogger(__name__)
 
 
 class Segments:
@@ -90,18 +94,25 @@ class Segments:
             yield header
 
     def batches(self, from_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Every batch from the first one that reaches `from_offset` on: its segment, its position there, its header."""
+        """Every batch from the first one that reaches `from_offset` on: its segment, its position there, its header.
+
+        Passes over what is damaged, up to the next segment.
+        """
         for segment in self.ordered[self.floor(from_offset) :]:
-            found = segment.find(from_offset)
-            if found is not None:
-                for position, header in segment.headers(found[0]):
-                    yield segment, position, header
+            try:
+                found = segment.find(from_offset)
+                if found is not None:
+                    for position, header in segment.headers(found[0]):
+                        yield segment, position, header
+            except KafkaError as error:
+                log.warning("Going on with the next segment: %s", error)
 
     def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
         """Headers of the batches before `offset`, at which one begins, as far back as so many index entries lead."""
         parts = []
+        last = self.ordered[self.floor(offset)]
         for segment in reversed(self.ordered[: self.floor(offset) + 1]):
-            found = segment.find(offset)
+            found = segment.find(offset) if segment is last else None
             end = segment.size if found is None else found[0]
             start, index_entries = segment.index.steps_back(end, index_entries)
             parts.append((segment, start, end))

@@ -6,7 +6,12 @@ import time
 
 import pytest
 
-from headrace.coordinator.groups.expressions import MAX_LENGTH, TopicExpressions, compiled, matching
+from headrace.coordinator.groups.expressions import (
+    MAX_LENGTH,
+    TopicExpressions,
+    compiled,
+    matching,
+)
 from headrace.errors import ErrorCode, KafkaError
 
 EVIL = ["(?:aa|a)" * 45 + "#", "a?" * 28 + "b", ".{0,249}" * 6 + "#"]

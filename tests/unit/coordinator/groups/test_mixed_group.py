@@ -5,12 +5,14 @@ is compared with Kafka in tests/parity, and played from seeds in tests/simulatio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.states import GroupState
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.member import MemberState
-from headrace.coordinator.groups.consumer_protocol import decode_assignment, encode_assignment
-from headrace.errors import ErrorCode
+from headrace.coordinator.groups.records.consumer import MemberState
+from headrace.coordinator.groups.records.embedded import decode_assignment, encode_assignment
+from headrace.errors import ErrorCode, KafkaError
 from tests.simulation.classic_client import subscription
 from tests.unit.coordinator.memory_log import MemoryLog
 from tests.unit.coordinator.test_consumer_runtime import beat
@@ -42,10 +44,18 @@ def test_what_a_cooperative_member_is_giving_up_is_still_its_own_after_an_upgrad
     assert beat(world, "modern").assignment == frozenset()
     group = world.coordinator.group("g")
     assert isinstance(group, ConsumerGroup)
-    assert group.members[member_id].state is MemberState.UNREVOKED_PARTITIONS
-    assert {one.partition for one in group.members[member_id].revoking} == {2, 3}
+    assert group.known.members[member_id].state is MemberState.UNREVOKED_PARTITIONS
+    assert {one.partition for one in group.known.members[member_id].revoking} == {2, 3}
     world.join(member_id, **cooperative(ALL[:2], 2))
     assert {one.partition for one in beat(world, "modern", epoch=4).assignment or ()} == {2, 3}
+
+
+def test_a_group_whose_upgrade_is_refused_stays_as_it_is() -> None:
+    world = World(settings=replace(SETTINGS, group_consumer_max_size=1))
+    member_id = classic_member(world)
+    with pytest.raises(KafkaError, match="maximum capacity"):
+        beat(world, "modern")
+    assert world.coordinator.heartbeat("g", member_id, None, 1) is ErrorCode.none
 
 
 def test_a_removed_member_that_still_reads_partitions_is_told_so() -> None:

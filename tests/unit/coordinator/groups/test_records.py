@@ -8,17 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.groups.records import (
-    CommittedOffset,
+from headrace.coordinator.groups.records.classic import (
     GroupKey,
     GroupMetadata,
     MemberMetadata,
-    OffsetKey,
-    UnknownKey,
     decode_group,
+)
+from headrace.coordinator.groups.records.codec import (
+    UnknownKey,
     decode_key,
-    decode_offset,
     encode,
+)
+from headrace.coordinator.groups.records.offsets import (
+    CommittedOffset,
+    OffsetKey,
+    decode_offset,
     encode_offset,
 )
 from headrace.errors import ErrorCode, KafkaError

@@ -2,11 +2,18 @@
 
 import pytest
 
-from headrace.coordinator.groups.records import CommittedOffset, GroupKey, GroupMetadata, MemberMetadata, OffsetKey
+from headrace.coordinator.groups.records.classic import (
+    GroupKey,
+    GroupMetadata,
+    MemberMetadata,
+)
+from headrace.coordinator.groups.records.codec import WrittenRecords
+from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.coordinator.groups.shard import Decision, GroupShard
+from headrace.coordinator.groups.state.shard import GroupShard
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.driver import subscription
+from tests.unit.coordinator.fake_topics import FakeTopics
 
 DAY_MS = 86_400_000
 RETENTION_MS = 7 * DAY_MS
@@ -15,11 +22,11 @@ NOW = 100 * DAY_MS
 
 class World:
     def __init__(self) -> None:
-        self.shard = GroupShard(GroupSettings())
+        self.shard = GroupShard(GroupSettings(), FakeTopics())
         self.now = NOW
         self._end = 0
 
-    def apply(self, decision: Decision, producer_id: int = -1) -> None:
+    def apply(self, decision: WrittenRecords, producer_id: int = -1) -> None:
         for key, value in decision:
             if isinstance(value, CommittedOffset):
                 value = value._replace(record_offset=self._end)
@@ -27,8 +34,8 @@ class World:
             self.shard.replay(key, value, now_ms=self.now, producer_id=producer_id)
 
     def commit(self, topic: str = "t", partition: int = 0, offset: int = 1, *, producer_id: int = -1) -> None:
-        _, decision = self.shard.decide_commit("g", [(topic, partition, CommittedOffset(offset, -1, "", self.now))])
-        self.apply(decision, producer_id)
+        result = self.shard.commit("g", [(topic, partition, CommittedOffset(offset, -1, "", self.now))])
+        self.apply(result.records, producer_id)
 
     def expire(self) -> set[object]:
         decision = self.shard.decide_expiry(self.now)
@@ -57,7 +64,7 @@ def member(*topics: str) -> MemberMetadata:
 def test_a_simple_consumer_makes_its_group_by_committing(world: World) -> None:
     world.commit(offset=5)
     assert world.offset() == 5
-    assert world.shard.group("g").protocol_type is None
+    assert world.shard.table.group("g").protocol_type is None
 
 
 def test_the_latest_commit_counts(world: World) -> None:
@@ -68,9 +75,9 @@ def test_the_latest_commit_counts(world: World) -> None:
 
 def test_metadata_over_the_limit_is_refused_alone(world: World) -> None:
     large, largest = (CommittedOffset(1, -1, "x" * size, NOW) for size in (4097, 4096))
-    errors, decision = world.shard.decide_commit("g", [("t", 0, large), ("t", 1, largest)])
-    assert errors == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
-    assert [key for key, _ in decision] == [OffsetKey("g", "t", 1)]
+    result = world.shard.commit("g", [("t", 0, large), ("t", 1, largest)])
+    assert result.answer == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
+    assert [key for key, _ in result.records] == [OffsetKey("g", "t", 1)]
 
 
 def test_a_simple_groups_offset_expires_by_its_own_age(world: World) -> None:
@@ -125,7 +132,7 @@ def test_a_group_without_offsets_expires_at_once_when_empty(world: World) -> Non
 def test_deleting_a_group_removes_its_offsets(world: World) -> None:
     world.commit("t", 0)
     world.commit("u", 3)
-    world.apply(world.shard.decide_delete("g"))
+    world.apply(world.shard.delete("g").records)
     assert world.offset() is None
     assert not world.shard.groups
     assert not world.shard.offsets.of_group("g")
@@ -134,13 +141,13 @@ def test_deleting_a_group_removes_its_offsets(world: World) -> None:
 def test_a_group_with_members_cannot_be_deleted(world: World) -> None:
     world.group(member("t"))
     with pytest.raises(KafkaError) as raised:
-        world.shard.decide_delete("g")
+        world.shard.delete("g")
     assert raised.value.code is ErrorCode.non_empty_group
 
 
 def test_a_group_that_is_not_there_cannot_be_deleted(world: World) -> None:
     with pytest.raises(KafkaError) as raised:
-        world.shard.decide_delete("g")
+        world.shard.delete("g")
     assert raised.value.code is ErrorCode.group_id_not_found
 
 
@@ -148,15 +155,15 @@ def test_offsets_in_use_cannot_be_deleted(world: World) -> None:
     for topic in ("t", "u"):
         world.commit(topic)
     world.group(member("t"))
-    errors, decision = world.shard.decide_delete_offsets("g", [("t", 0), ("u", 0), ("v", 0)])
-    assert errors == [ErrorCode.group_subscribed_to_topic, ErrorCode.none, ErrorCode.none]
-    assert decision == [(OffsetKey("g", "u", 0), None)]
+    result = world.shard.delete_offsets("g", [("t", 0), ("u", 0), ("v", 0)])
+    assert result.answer == [ErrorCode.group_subscribed_to_topic, ErrorCode.none, ErrorCode.none]
+    assert result.records == [(OffsetKey("g", "u", 0), None)]
 
 
 def test_offsets_of_other_protocols_cannot_be_deleted_from_under_members(world: World) -> None:
     world.group(member("t"), protocol_type="connect")
     with pytest.raises(KafkaError) as raised:
-        world.shard.decide_delete_offsets("g", [("t", 0)])
+        world.shard.delete_offsets("g", [("t", 0)])
     assert raised.value.code is ErrorCode.non_empty_group
 
 
@@ -216,6 +223,6 @@ def test_an_open_transaction_keeps_offset_and_group(world: World) -> None:
 
 def test_deleting_a_group_undoes_what_transactions_would_commit(world: World) -> None:
     world.commit(offset=2, producer_id=7)
-    world.apply(world.shard.decide_delete("g"))
+    world.apply(world.shard.delete("g").records)
     world.shard.offsets.end_transaction(7, committed=True)
     assert world.offset() is None

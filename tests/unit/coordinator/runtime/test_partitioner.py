@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.coordinator.groups.records import GroupKey, OffsetKey, decode_key
+from headrace.coordinator.groups.records.classic import GroupKey
+from headrace.coordinator.groups.records.codec import decode_key
+from headrace.coordinator.groups.records.offsets import OffsetKey
 from headrace.coordinator.runtime.partitioner import java_hash, partition_for
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "consumer_offsets" / "records.jsonl"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.coordinator.groups.effects import Happening, Note
-from headrace.monitoring.groups.events import Event
+from headrace.monitoring.groups.events import Event, event_of
 from headrace.monitoring.groups.rebalances import event_json, timeline_of
 from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver
 from tests.unit.coordinator.test_consumer_runtime import beat
@@ -18,17 +18,7 @@ def events_of(group: Driver) -> list[Event]:
 
 
 def as_event(note: Note, at_ms: int) -> Event:
-    return Event(
-        "g",
-        at_ms,
-        note.what.name,
-        note.generation,
-        note.member_id,
-        note.instance_id,
-        note.client_id,
-        note.client_host,
-        note.reason,
-    )
+    return event_of("g", note, at_ms)
 
 
 def rebalances_of(events: list[Event]) -> list[dict[str, Any]]:
@@ -125,14 +115,14 @@ def test_a_rebalance_that_is_not_over() -> None:
 def test_a_group_of_the_consumer_protocol_assigns_and_reconciles() -> None:
     world = World(settings=replace(SETTINGS, group_consumer_assignment_interval_ms=0))
     first = beat(world).epoch
-    one = beat(world, epoch=first, owned=world.coordinator.group("g").members["a"].assigned.keys())  # type: ignore[union-attr]
+    one = beat(world, epoch=first, owned=world.coordinator.consumer_group("g").known.members["a"].assigned.keys())
     world.notes.clear()
     beat(world, "b")
     # a is asked for two partitions, and gives them up in the next step.
     events = [as_event(note, 1000) for note in world.notes]
     world.notes.clear()
     beat(world, epoch=one.epoch, owned=None)
-    target = world.coordinator.group("g").target["a"]  # type: ignore[union-attr]
+    target = world.coordinator.consumer_group("g").known.target["a"]
     events += [as_event(note, 1500) for note in world.notes]
     world.notes.clear()
     epoch = beat(world, epoch=one.epoch, owned=target).epoch
@@ -159,6 +149,15 @@ def test_an_event_knows_its_client_from_earlier_ones() -> None:
         "member": {"member_id": "m", "client_id": "app", "host": "10.0.0.1", "instance_id": None},
         "reason": "Heartbeat: instance i is member n, not m",
     }
+
+
+def test_the_end_of_a_join_phase_does_not_depend_on_the_words_of_a_reason() -> None:
+    group = Driver()
+    leader, _ = group.stable(2, session_ms=REBALANCE_MS * 2)
+    group.join(leader)
+    group.advance(REBALANCE_MS)
+    events = [event._replace(reason="") for event in events_of(group)]
+    assert rebalances_of(events)[-1]["phases"][0]["ended_by"] == "rebalance timeout"
 
 
 def test_every_event_is_documented() -> None:

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from headrace.coordinator.group_coordinator import GroupCoordinator
-from headrace.coordinator.groups.classic.group import ClassicGroup
 from headrace.coordinator.groups.classic.membership import ClassicMember
-from headrace.coordinator.groups.classic.requests import Leaver
+from headrace.coordinator.groups.classic.rebalance import Rebalance
+from headrace.coordinator.groups.classic.views import reads_of
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
 from headrace.coordinator.groups.consumer.requests import ConsumerHeartbeat
-from headrace.coordinator.groups.consumer_protocol import encode_assignment
 from headrace.coordinator.groups.effects import Happening, Note
-from headrace.coordinator.groups.records import CommittedOffset
+from headrace.coordinator.groups.records.embedded import encode_assignment
+from headrace.coordinator.groups.records.offsets import CommittedOffset
+from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
-from headrace.monitoring.groups.members import reads_of
 from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up
 from headrace.monitoring.groups.standing import Trend
@@ -219,7 +219,7 @@ async def test_lag_stays_when_the_last_member_leaves(
     commit_as_member = [("t", 0, CommittedOffset(40, -1, "", 0, topic_id=b"t".ljust(16, b"\0")))]
     group = coordinator.group("g")
     assert isinstance(group, ConsumerGroup)
-    coordinator.commit_offsets("g", "m", None, group.epoch, commit_as_member)
+    coordinator.commit_offsets("g", "m", None, group.generation, commit_as_member)
     sweep(sampler)
     before = [each.lag for each in sampler.standings("g", NOW)["t"]]
     coordinator.leave("g", [Leaver(member_id="m", instance_id=None, reason="")])
@@ -243,7 +243,7 @@ async def test_with_latest_partitions_without_a_commit_are_not_behind(
 
 
 async def test_a_partition_that_a_members_own_assignor_gave_it_counts(coordinator: GroupCoordinator) -> None:
-    group = ClassicGroup("g", max_size=9, initial_rebalance_delay_ms=0, now_ms=NOW)
+    group = Rebalance("g", initial_rebalance_delay_ms=0, now_ms=NOW)
     group.protocol_type = "consumer"
     group.membership.add(
         ClassicMember(

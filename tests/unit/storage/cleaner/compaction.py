@@ -13,7 +13,7 @@ from headrace.storage.cleaner.log_cleaner import CleanerSettings, Compactable, L
 from headrace.storage.cleaner.process import CleanerProcess, CleaningFailedError
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.log.config import LogConfig
-from headrace.storage.log.producer_snapshot import ProducerEntry
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.storage.log.segment import Segment
 from headrace.types import TopicPartition
 from headrace.wire.batch import BatchHeader, parse_header

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import KafkaError
 from headrace.storage.cleaner.compaction import Cleaner
 from headrace.storage.cleaner.job import CleaningJob, SourceSegment
-from headrace.storage.log.txn_index import AbortedTransaction, TransactionIndex
+from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header, seal
 from headrace.wire.compression import Codec
 from headrace.wire.control import Marker, encode_marker

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.storage.cleaner.log_cleaner import RETRY_MS, CleanerSettings
 from headrace.storage.dirs.disk_space import Marks
-from headrace.storage.log.producer_snapshot import ProducerEntry
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.batch import DELETE_HORIZON_FLAG, batch_crc_ok
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers

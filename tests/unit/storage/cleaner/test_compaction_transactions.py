@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.log.producer_snapshot import ProducerEntry
-from headrace.storage.log.txn_index import AbortedTransaction
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.batch import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
 from headrace.wire.control import Marker, encode_marker
 from headrace.wire.records import RecordData, build_batch

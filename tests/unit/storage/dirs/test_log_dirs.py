@@ -260,7 +260,9 @@ def test_a_log_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
     broken.mkdir()
     dirs = open_dirs(tmp_path)
     dirs.load(partition(1), CONFIG, now_ms=NOW)
-    with pytest.raises(KafkaError, match=f"cannot open t-0 in {tmp_path}/t-0: Is a directory") as raised:
+    with pytest.raises(
+        KafkaError, match=f"cannot open t-0 in {tmp_path}/t-0: {broken} is not a regular file"
+    ) as raised:
         dirs.load(partition(0), CONFIG, now_ms=NOW)
     assert raised.value.code == ErrorCode.kafka_storage_error
     dirs.close({})

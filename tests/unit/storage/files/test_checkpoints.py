@@ -15,8 +15,9 @@ from headrace.storage.dirs.meta_properties import (
 from headrace.storage.dirs.partition_metadata import read_topic_id, write_topic_id
 from headrace.storage.files.atomic_file import replace_file
 from headrace.storage.files.checkpoint import CorruptCheckpointError, OffsetCheckpoint
+from headrace.storage.log.indexes.txn_index import AbortedTransaction, TransactionIndex
 from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
-from headrace.storage.log.producer_snapshot import (
+from headrace.storage.log.producers.producer_snapshot import (
     CorruptSnapshotError,
     ProducerEntry,
     read_snapshot,
@@ -24,7 +25,6 @@ from headrace.storage.log.producer_snapshot import (
     snapshots,
     write_snapshot,
 )
-from headrace.storage.log.txn_index import AbortedTransaction, TransactionIndex
 from headrace.types import TopicPartition
 from headrace.wire.ids import id_to_text, new_id, text_to_id
 
@@ -200,13 +200,13 @@ ENTRY = ProducerEntry(4000, 3, 17, 250, 9, 1_700_000_000_000, -1, -1)
 
 class TestProducerSnapshot:
     def test_what_is_written_is_read(self, tmp_path: Path) -> None:
-        path = write_snapshot(tmp_path, 300, [ENTRY, ENTRY])
+        path = write_snapshot(tmp_path, 300, [ENTRY.packed(), ENTRY.packed()])
         assert path.name == "00000000000000000300.snapshot"
         assert read_snapshot(path) == [ENTRY, ENTRY]
         assert snapshots(tmp_path) == {300: path}
 
     def test_a_flipped_bit_is_noticed(self, tmp_path: Path) -> None:
-        path = write_snapshot(tmp_path, 300, [ENTRY])
+        path = write_snapshot(tmp_path, 300, [ENTRY.packed()])
         content = path.read_bytes()
         for position in range(len(content)):
             path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])

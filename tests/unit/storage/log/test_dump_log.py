@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 
 from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.log import Log
-from headrace.storage.log.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry, write_snapshot
 from headrace.storage.log.segment import Segment
-from headrace.storage.log.txn_index import AbortedTransaction
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
 from tests.unit.storage.cleaner.compaction import Table
@@ -142,7 +142,7 @@ def test_the_tool_would_complain(directory: Path) -> None:
 
 
 def test_snapshots_and_aborted_transactions_are_read(tmp_path: Path) -> None:
-    write_snapshot(tmp_path, 0, [ProducerEntry(4000, 3, 17, 250, 9, NOW, -1, -1)])
+    write_snapshot(tmp_path, 0, [ProducerEntry(4000, 3, 17, 250, 9, NOW, -1, -1).packed()])
     segment = Segment.create(tmp_path, 0, now_ms=NOW, config=SMALL)
     segment.txn_index.append(AbortedTransaction(4000, 5, 20, 21))
     text = dump(tmp_path, suffixes=(".snapshot", ".txnindex"))

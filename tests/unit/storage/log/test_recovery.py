@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log.leader_epochs import FILE_NAME, EpochEntry
 from headrace.storage.log.log import Log
-from headrace.storage.log.producer_snapshot import snapshots, write_snapshot
+from headrace.storage.log.producers.producer_snapshot import snapshots, write_snapshot
 from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all
 
 

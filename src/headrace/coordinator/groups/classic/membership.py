@@ -6,8 +6,7 @@ Bookkeeping only: knows nothing of states, generations, timers or records.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-Protocols = tuple[tuple[str, bytes], ...]
-"""Names of the assignors a member supports, best first, each with the member's metadata for it."""
+from headrace.coordinator.groups.requests import Protocols
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,32 +1,32 @@
 """The phases of a classic group: prepare, complete the join, hand out assignments, and the timers of each.
 
-The lower half of the group's machine: it knows states, generations and parked requests, and nothing of how requests
+Below the group's requests: it knows states, generations and parked requests, and nothing of how requests
 are validated. Initial rebalances wait `group.initial.rebalance.delay.ms` for more members (KIP-134); later ones end
 when all have rejoined or the largest rebalance timeout of the members is over.
 """
 
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 
 from headrace.coordinator.groups.classic.membership import ClassicMember, Membership
 from headrace.coordinator.groups.classic.states import VALID_PREVIOUS, GroupState
-from headrace.coordinator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.coordinator.groups.effects import (
-    AppendMetadata,
-    CancelTimer,
-    CompleteJoin,
-    CompleteSync,
     Effect,
     Happening,
     JoinResult,
-    LeaderAssigned,
     Note,
-    ScheduleTimer,
     SyncResult,
     Timer,
     TimerKind,
 )
-from headrace.coordinator.groups.records import GroupMetadata, MemberMetadata
-from headrace.errors import ErrorCode
+from headrace.coordinator.groups.records.classic import (
+    GroupKey,
+    GroupMetadata,
+    MemberMetadata,
+)
+from headrace.coordinator.groups.records.embedded import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from headrace.coordinator.runtime.results import CancelTimer, Complete, ScheduleTimer, Write
+from headrace.errors import ErrorCode, KafkaError
 from headrace.wording import count
 
 _JOIN_TIMER = Timer(TimerKind.JOIN)
@@ -36,9 +36,14 @@ _STALLED_LOOK_MS = 1000
 
 
 @lru_cache(maxsize=16_384)
-def _session_timer(member_id: str, timeout_ms: int) -> ScheduleTimer:
+def _session_timer(member_id: str, timeout_ms: int) -> ScheduleTimer[Timer]:
     # With every heartbeat and every commit the same again.
     return ScheduleTimer(Timer(TimerKind.HEARTBEAT, member_id), timeout_ms)
+
+
+def _nothing_follows(_error: ErrorCode, _now_ms: int) -> Sequence[Effect]:
+    """Empty groups go on without their record: it only keeps the generation."""
+    return ()
 
 
 class Rebalance:
@@ -57,7 +62,7 @@ class Rebalance:
         self.membership = Membership()
         self.needs_rebalance = False
         """Whether the log has members without a leader, who were to rebalance when it was written."""
-        self.new_member_added = False
+        self._new_member_added = False
         """Whether an initial rebalance should wait once more."""
         self._is_stalled = False
         """Whether this join phase has been over once without a member that could lead."""
@@ -115,6 +120,46 @@ class Rebalance:
                 self.membership.leader_id = metadata.leader
         self.subscribed_topics = self._compute_subscribed_topics()
 
+    @property
+    def is_consumer(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    # Members
+
+    def add(self, member: ClassicMember, reply_to: object) -> None:
+        """A new member joins; an initial rebalance waits once more for others."""
+        if self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY:
+            self._new_member_added = True
+        if not self.membership.members:
+            self.protocol_type = member.protocol_type
+        self.membership.add(member, reply_to)
+
+    def check_alive(self) -> None:
+        """Raises KafkaError(coordinator_not_available)."""
+        if self.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.coordinator_not_available)
+
+    def check_member(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
+        """The member, if it is what it says.
+
+        Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, coordinator_not_available.
+        """
+        self.check_alive()
+        if instance_id is not None:
+            current = self.membership.static.get(instance_id)
+            if current is not None and current != member_id:
+                raise KafkaError(
+                    ErrorCode.fenced_instance_id, f"instance {instance_id} is member {current}, not {member_id}"
+                )
+            if current is None:
+                raise KafkaError(ErrorCode.unknown_member_id)
+        member = self.membership.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.unknown_member_id)
+        if generation != self.generation:
+            raise KafkaError(ErrorCode.illegal_generation)
+        return member
+
     # Phases
 
     def rebalance_or_complete(self, out: list[Effect], reason: str, now_ms: int) -> None:
@@ -130,7 +175,7 @@ class Rebalance:
         self.membership.pending_syncs.clear()
         out.append(CancelTimer(_SYNC_TIMER))
         is_initial = self.state is GroupState.EMPTY
-        self.move_to(GroupState.PREPARING_REBALANCE, now_ms)
+        self._move_to(GroupState.PREPARING_REBALANCE, now_ms)
         out.append(Note(what=Happening.REBALANCING, generation=self.generation, reason=reason))
         if is_initial:
             self._initial_delay_ms = self._initial_rebalance_delay_ms
@@ -156,7 +201,7 @@ class Rebalance:
         for member in list(self.membership.members.values()):
             if member.awaiting_join is None and member.instance_id is None:
                 self.drop(out, member, ErrorCode.unknown_member_id)
-                self.note(out, Happening.TIMED_OUT, member, "it did not rejoin within the rebalance timeout")
+                self.note(out, Happening.NOT_REJOINED, member, "it did not rejoin within the rebalance timeout")
         former_leader = self.membership.leader_id
         if not self.membership.elect_joined_leader() and self.membership.members:
             if not self._is_stalled:
@@ -170,20 +215,20 @@ class Rebalance:
             leader = self.membership.members[self.membership.leader_id]
             self.note(out, Happening.BECAME_LEADER, leader, f"leader {former_leader} did not rejoin in time")
         self.generation += 1
-        self.new_member_added = False
+        self._new_member_added = False
         if self.membership.members:
             self._start_generation(out, now_ms)
         else:
             self.protocol_name = None
             self.subscribed_topics = self._compute_subscribed_topics()
-            self.move_to(GroupState.EMPTY, now_ms)
+            self._move_to(GroupState.EMPTY, now_ms)
             out.append(Note(what=Happening.EMPTY, generation=self.generation))
-            out.append(AppendMetadata(self.metadata()))
+            out.append(Write([(GroupKey(self.group_id), self.metadata())], _nothing_follows))
 
     def _start_generation(self, out: list[Effect], now_ms: int) -> None:
         self.protocol_name = self.membership.select_protocol()
         self.subscribed_topics = self._compute_subscribed_topics()
-        self.move_to(GroupState.COMPLETING_REBALANCE, now_ms)
+        self._move_to(GroupState.COMPLETING_REBALANCE, now_ms)
         reason = f"{count(len(self.membership), 'member')}, protocol {self.protocol_name}"
         out.append(Note(what=Happening.COMPLETING, generation=self.generation, reason=reason))
         self.membership.pending_syncs = set(self.membership.members)
@@ -193,19 +238,32 @@ class Rebalance:
             member.is_new = False
         out.append(ScheduleTimer(_SYNC_TIMER, self.membership.rebalance_timeout_ms))
 
-    def assignment_appended(self, out: list[Effect], cause: LeaderAssigned, error: ErrorCode, now_ms: int) -> None:
-        """The leader's assignment is in the log, or could not be written; moot once the group has moved on."""
-        if self.state is not GroupState.COMPLETING_REBALANCE or cause.generation != self.generation:
-            return
+    def assign(self, out: list[Effect], leader: ClassicMember, assignments: dict[str, bytes]) -> None:
+        """The leader has sent its assignment; it counts once it is in the log."""
+        members = self.membership.members
+        given = {member_id: assignments.get(member_id, b"") for member_id in members}
+        missing = sum(not assignment for assignment in given.values())
+        self.note(out, Happening.ASSIGNED, leader, f"{count(len(members), 'member')}, {missing} without partitions")
+        written = partial(self._assignment_written, self.generation, given)
+        out.append(Write([(GroupKey(self.group_id), self.metadata(given))], written))
+
+    def _assignment_written(
+        self, generation: int, assignments: dict[str, bytes], error: ErrorCode, now_ms: int
+    ) -> list[Effect]:
+        """Moot once the group has moved on."""
+        out: list[Effect] = []
+        if self.state is not GroupState.COMPLETING_REBALANCE or generation != self.generation:
+            return out
         if error is not ErrorCode.none:
             self._propagate(out, {}, error)
             self.rebalance_or_complete(out, f"the assignment could not be stored: {error.name}", now_ms)
-            return
-        self._propagate(out, cause.assignments, error)
-        self.move_to(GroupState.STABLE, now_ms)
+            return out
+        self._propagate(out, assignments, error)
+        self._move_to(GroupState.STABLE, now_ms)
         out.append(
             Note(what=Happening.STABLE, generation=self.generation, reason=count(len(self.membership), "member"))
         )
+        return out
 
     def _propagate(self, out: list[Effect], assignments: dict[str, bytes], error: ErrorCode) -> None:
         for member in self.membership.members.values():
@@ -216,13 +274,22 @@ class Rebalance:
                 # Its session may have run out, without effect, while the request was parked.
                 out.append(self.session_timer(member))
 
+    def end(self, error: ErrorCode, now_ms: int) -> list[Effect]:
+        """The group goes away: whoever waits is told `error`."""
+        out: list[Effect] = []
+        for member in self.membership.members.values():
+            self.answer_join(out, member, JoinResult(error=error, member_id=member.member_id))
+            self.answer_sync(out, member, SyncResult(error=error))
+        self._move_to(GroupState.DEAD, now_ms)
+        return out
+
     # Timers
 
     def join_expired(self, out: list[Effect], now_ms: int) -> None:
         if self.state is not GroupState.PREPARING_REBALANCE:
             return
-        if self.new_member_added and self._initial_delay_left_ms > 0:
-            self.new_member_added = False
+        if self._new_member_added and self._initial_delay_left_ms > 0:
+            self._new_member_added = False
             delay = min(self._initial_rebalance_delay_ms, self._initial_delay_left_ms)
             self._initial_delay_left_ms = max(self._initial_delay_left_ms - self._initial_delay_ms, 0)
             self._initial_delay_ms = delay
@@ -270,12 +337,12 @@ class Rebalance:
 
     def answer_join(self, out: list[Effect], member: ClassicMember, result: JoinResult) -> None:
         if member.awaiting_join is not None:
-            out.append(CompleteJoin(member.awaiting_join, result))
+            out.append(Complete(member.awaiting_join, result))
             self.membership.park_join(member, None)
 
     def answer_sync(self, out: list[Effect], member: ClassicMember, result: SyncResult) -> None:
         if member.awaiting_sync is not None:
-            out.append(CompleteSync(member.awaiting_sync, result))
+            out.append(Complete(member.awaiting_sync, result))
             member.awaiting_sync = None
 
     def join_result(
@@ -299,7 +366,7 @@ class Rebalance:
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
 
-    def session_timer(self, member: ClassicMember) -> ScheduleTimer:
+    def session_timer(self, member: ClassicMember) -> ScheduleTimer[Timer]:
         return _session_timer(member.member_id, member.session_timeout_ms)
 
     def note(self, out: list[Effect], what: Happening, member: ClassicMember, reason: str) -> None:
@@ -315,6 +382,21 @@ class Rebalance:
             )
         )
 
+    def note_fenced(
+        self, out: list[Effect], error: KafkaError, member_id: str, instance_id: str | None, operation: str
+    ) -> None:
+        """For errors that fence, and for no others."""
+        if error.code is ErrorCode.fenced_instance_id:
+            out.append(
+                Note(
+                    what=Happening.FENCED,
+                    generation=self.generation,
+                    member_id=member_id,
+                    instance_id=instance_id,
+                    reason=f"{operation}: {error.message}",
+                )
+            )
+
     def note_pending(self, out: list[Effect], what: Happening, member_id: str, reason: str) -> None:
         client_id, client_host = self.membership.pending_joins[member_id]
         out.append(
@@ -328,7 +410,7 @@ class Rebalance:
             )
         )
 
-    def move_to(self, state: GroupState, now_ms: int) -> None:
+    def _move_to(self, state: GroupState, now_ms: int) -> None:
         if self.state not in VALID_PREVIOUS[state]:
             raise AssertionError(f"group {self.group_id} cannot go from {self.state} to {state}")
         self.previous_state, self.state = self.state, state

@@ -6,9 +6,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from headrace.coordinator.groups.consumer.member import Partitions, TopicIdPartition
+from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
+
+_TOPIC_ID: Final = attrgetter("topic_id")
 
 
 class Subscriber(NamedTuple):
@@ -58,7 +63,10 @@ def assign_uniform(subscribers: list[Subscriber], partition_counts: Mapping[byte
     if len({each.topic_ids for each in subscribers}) == 1:
         _fill_evenly(assigned, unassigned)
     else:
-        _fill_and_balance(ordered, assigned, unassigned)
+        balance = _Balance(ordered, assigned)
+        balance.fill(unassigned)
+        balance.even_out()
+        balance.put_into(assigned)
     return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
 
 
@@ -79,39 +87,116 @@ def _fill_evenly(assigned: dict[str, list[TopicIdPartition]], unassigned: set[To
             partitions.append(free.pop())
 
 
-def _fill_and_balance(
-    subscribers: list[Subscriber], assigned: dict[str, list[TopicIdPartition]], unassigned: set[TopicIdPartition]
-) -> None:
-    readers: dict[bytes, list[str]] = defaultdict(list)
-    for each in subscribers:
-        for topic_id in each.topic_ids:
-            readers[topic_id].append(each.member_id)
+class _Balance:
+    """Hands partitions to members that do not all read the same topics, and evens out their loads."""
 
-    def load(member_id: str) -> tuple[int, str]:
-        return len(assigned[member_id]), member_id
+    def __init__(self, subscribers: list[Subscriber], assigned: Mapping[str, list[TopicIdPartition]]) -> None:
+        self._loads = {member_id: len(partitions) for member_id, partitions in assigned.items()}
+        self._readers: dict[bytes, list[_Readers]] = defaultdict(list)
+        self._readers_with: dict[str, _Readers] = {}
+        self._held: dict[bytes, dict[str, list[TopicIdPartition]]] = defaultdict(lambda: defaultdict(list))
+        known: dict[frozenset[bytes], _Readers] = {}
+        for each in subscribers:
+            readers = known.get(each.topic_ids)
+            if readers is None:
+                readers = known[each.topic_ids] = _Readers(self._loads)
+                for topic_id in each.topic_ids:
+                    self._readers[topic_id].append(readers)
+            readers.size += 1
+            readers.note(each.member_id)
+            self._readers_with[each.member_id] = readers
+        for member_id, partitions in assigned.items():
+            for one in partitions:
+                self._held[one.topic_id][member_id].append(one)
 
-    # Topics with few readers first: the others can still even out what these do.
-    for one in sorted(unassigned, key=lambda each: (len(readers[each.topic_id]), each)):
-        if readers[one.topic_id]:
-            assigned[min(readers[one.topic_id], key=load)].append(one)
-    # Each move makes the sum of squared loads smaller, so this ends.
-    has_moved = True
-    while has_moved:
+    def fill(self, unassigned: set[TopicIdPartition]) -> None:
+        """Topics with few readers first: the others can still even out what these do."""
+        counts = {topic_id: sum(each.size for each in readers) for topic_id, readers in self._readers.items()}
+        free = [one for one in unassigned if one.topic_id in counts]
+        for topic_id, ones in groupby(sorted(free, key=lambda each: (counts[each.topic_id], each)), _TOPIC_ID):
+            least = _Least(self._readers[topic_id])
+            for one in ones:
+                self._give(one, least.member())
+
+    def even_out(self) -> None:
+        """Each move makes the sum of squared loads smaller, so this ends."""
+        topics = sorted(self._readers)
+        while sum(self._even_out(topic_id) for topic_id in topics):  # all of them in every round
+            pass
+
+    def put_into(self, assigned: Mapping[str, list[TopicIdPartition]]) -> None:
+        for partitions in assigned.values():
+            partitions.clear()
+        for holders in self._held.values():
+            for member_id, partitions in holders.items():
+                assigned[member_id] += partitions
+
+    def _give(self, one: TopicIdPartition, member_id: str) -> None:
+        self._loads[member_id] += 1
+        self._readers_with[member_id].note(member_id)
+        self._held[one.topic_id][member_id].append(one)
+
+    def _even_out(self, topic_id: bytes) -> bool:
+        """Move partitions of one topic from its most to its least loaded readers."""
+        loads, holders = self._loads, self._held[topic_id]
+        least = _Least(self._readers[topic_id])
+        most = [(-loads[member_id], member_id) for member_id, partitions in holders.items() if partitions]
+        heapify(most)
         has_moved = False
-        for topic_id, member_ids in sorted(readers.items()):
-            has_moved |= _even_out(topic_id, member_ids, assigned)
+        while most:
+            load, giver = most[0]
+            if -load != loads[giver] or not holders[giver]:
+                heappop(most)  # it has another entry
+                continue
+            taker = least.member()
+            if -load - loads[taker] < 2:
+                break
+            moved = holders[giver].pop()  # what it has had for the shortest time
+            loads[giver] -= 1
+            self._readers_with[giver].note(giver)
+            self._give(moved, taker)
+            heapreplace(most, (-loads[giver], giver))
+            heappush(most, (-loads[taker], taker))
+            has_moved = True
+        return has_moved
 
 
-def _even_out(topic_id: bytes, member_ids: list[str], assigned: dict[str, list[TopicIdPartition]]) -> bool:
-    """Move partitions of one topic from its most to its least loaded readers."""
-    has_moved = False
-    while True:
-        least = min(member_ids, key=lambda each: (len(assigned[each]), each))
-        givers = [each for each in member_ids if any(one.topic_id == topic_id for one in assigned[each])]
-        most = max(givers, key=lambda each: (len(assigned[each]), each), default=least)
-        if len(assigned[most]) - len(assigned[least]) < 2:
-            return has_moved
-        moved = max(one for one in assigned[most] if one.topic_id == topic_id)
-        assigned[most].remove(moved)
-        assigned[least].append(moved)
-        has_moved = True
+class _Readers:
+    """Members that read the same topics, by their loads: mostly, thousands of members are few of these."""
+
+    __slots__ = ("_heap", "_loads", "size")
+
+    def __init__(self, loads: Mapping[str, int]) -> None:
+        self._loads = loads
+        self._heap: list[tuple[int, str]] = []
+        self.size = 0
+
+    def note(self, member_id: str) -> None:
+        """Take the load of a member into account, which is new or another one."""
+        heappush(self._heap, (self._loads[member_id], member_id))
+
+    def least(self) -> tuple[int, str]:
+        """The least load, and the member that has it."""
+        heap = self._heap
+        while heap[0][0] != self._loads[heap[0][1]]:
+            heappop(heap)  # it was the load of that member once
+        return heap[0]
+
+
+class _Least:
+    """Finds the least loaded reader of a topic, while the loads of its readers change."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self, readers: list[_Readers]) -> None:
+        self._heap = [(*each.least(), place, each) for place, each in enumerate(readers)]
+        heapify(self._heap)
+
+    def member(self) -> str:
+        """Its id."""
+        while True:
+            load, member_id, place, readers = self._heap[0]
+            now = readers.least()
+            if now == (load, member_id):
+                return member_id
+            heapreplace(self._heap, (*now, place, readers))

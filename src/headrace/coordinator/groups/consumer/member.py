@@ -1,46 +1,20 @@
 """A member of a group of the consumer protocol (KIP-848), as the log knows it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
+
+from headrace.coordinator.groups.records.consumer import (
+    ClassicMemberMetadata,
+    CurrentAssignment,
+    MemberState,
+    MemberSubscription,
+    PartitionEpochs,
+)
 
 LEAVE_EPOCH: Final = -1
 """The member epoch with which a member leaves for good."""
 STATIC_LEAVE_EPOCH: Final = -2
 """The member epoch with which a static member leaves and keeps its place until its session times out."""
-
-
-class TopicIdPartition(NamedTuple):
-    topic_id: bytes
-    """16 bytes."""
-    partition: int
-
-
-Partitions: TypeAlias = frozenset[TopicIdPartition]
-PartitionEpochs: TypeAlias = Mapping[TopicIdPartition, int]
-"""Partition to the member epoch in which it was given to its member."""
-
-
-class ClassicMemberMetadata(NamedTuple):
-    """What a member that speaks the classic protocol has said of itself; timeout in ms."""
-
-    session_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
-    """Names of its assignors, best first, each with its subscription."""
-
-
-class MemberState(IntEnum):
-    """How far a member is on its way to its target assignment; the numbers are those of its record."""
-
-    STABLE = 0
-    """It has what the target assignment of its epoch gives it."""
-    UNREVOKED_PARTITIONS = 1
-    """It was asked to give up partitions, and has not yet said that it did."""
-    UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that other members have not given up yet."""
-    UNKNOWN = 127
-    """Written by a newer coordinator: the member has to start anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +45,23 @@ class ConsumerMember:
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
+
+    @property
+    def subscription(self) -> MemberSubscription:
+        """What the member has said of itself, as its record has it."""
+        return MemberSubscription(
+            self.instance_id,
+            self.rack_id,
+            self.client_id,
+            self.client_host,
+            self.topics,
+            self.regex,
+            self.rebalance_timeout_ms,
+            self.assignor,
+            self.classic,
+        )
+
+    @property
+    def current(self) -> CurrentAssignment:
+        """Where the member stands, as its record has it."""
+        return CurrentAssignment(self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking)

@@ -6,7 +6,12 @@ Pure. The states and their transitions are those of `MemberState`.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from headrace.coordinator.groups.consumer.member import ConsumerMember, MemberState, Partitions, TopicIdPartition
+from headrace.coordinator.groups.consumer.member import ConsumerMember
+from headrace.coordinator.groups.records.consumer import (
+    MemberState,
+    Partitions,
+    TopicIdPartition,
+)
 from headrace.errors import ErrorCode, KafkaError
 
 

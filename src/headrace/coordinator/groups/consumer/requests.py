@@ -3,7 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions
+from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from headrace.coordinator.groups.records.consumer import Partitions
 from headrace.errors import ErrorCode, KafkaError
 
 

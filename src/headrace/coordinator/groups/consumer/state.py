@@ -6,14 +6,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from headrace.coordinator.groups.consumer.member import (
-    LEAVE_EPOCH,
-    ConsumerMember,
-    MemberState,
-    Partitions,
-    TopicIdPartition,
-)
-from headrace.coordinator.groups.consumer.records import (
+from headrace.coordinator.groups.consumer.member import LEAVE_EPOCH, ConsumerMember
+from headrace.coordinator.groups.records.consumer import (
     AssignmentEpoch,
     ConsumerGroupKey,
     ConsumerKey,
@@ -22,15 +16,17 @@ from headrace.coordinator.groups.consumer.records import (
     CurrentAssignmentKey,
     GroupEpoch,
     MemberKey,
+    MemberState,
     MemberSubscription,
     PartitionMetadataKey,
+    Partitions,
     RegexKey,
     ResolvedRegex,
     TargetAssignment,
     TargetAssignmentKey,
     TargetMemberKey,
+    TopicIdPartition,
 )
-from headrace.coordinator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 
@@ -88,18 +84,6 @@ class ConsumerState:
         return ConsumerGroupState.RECONCILING
 
     @property
-    def is_empty(self) -> bool:
-        return not self.members
-
-    @property
-    def is_consumer(self) -> bool:
-        return True
-
-    @property
-    def protocol_type(self) -> str:
-        return CONSUMER_PROTOCOL_TYPE
-
-    @property
     def assignor(self) -> str:
         """The one that most members would like."""
         return self.preferred_assignor(self.members.values())
@@ -118,10 +102,6 @@ class ConsumerState:
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member reads `topic`, by name or by an expression."""
         return self._subscribed[topic] > 0 or any(topic in resolved.topics for resolved in self.regexes.values())
-
-    def offset_kept_from(self, commit_timestamp: int) -> int:
-        """From when (ms) the retention of an offset counts."""
-        return commit_timestamp
 
     def check_offset_commit(
         self, member_id: str, epoch: int, partitions: Partitions, *, knows_epochs: bool = True

@@ -1,9 +1,12 @@
 """The server-side assignors: complete, balanced, and sticky."""
 
+import time
+
+import pytest
 from hypothesis import given, strategies
 
 from headrace.coordinator.groups.consumer.assignors import ASSIGNORS, Assignor, Subscriber, assign_range, assign_uniform
-from headrace.coordinator.groups.consumer.member import Partitions
+from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
 from tests.unit.coordinator.consumer_driver import partitions
 from tests.unit.coordinator.fake_topics import topic_id
 
@@ -52,6 +55,54 @@ def test_uniform_balances_members_with_different_subscriptions() -> None:
     assert partitions("u", 0, 1, 2) <= result["a"]
 
 
+@given(
+    subscriptions=_SUBSCRIPTIONS,
+    changed=_SUBSCRIPTIONS,
+)
+def test_uniform_leaves_no_partition_with_a_reader_that_has_two_more_than_another(
+    subscriptions: list[set[bytes]], changed: list[set[bytes]]
+) -> None:
+    members = [Subscriber(str(n), None, frozenset(each), frozenset()) for n, each in enumerate(subscriptions)]
+    before = assign_uniform(members, _wanted(members))
+    members = [
+        Subscriber(str(n), None, frozenset(each), before.get(str(n), frozenset())) for n, each in enumerate(changed)
+    ]
+
+    result = assign_uniform(members, _wanted(members))
+
+    for giver in members:
+        for topic in {one.topic_id for one in result[giver.member_id]}:
+            for taker in members:
+                if topic in taker.topic_ids:
+                    assert len(result[giver.member_id]) - len(result[taker.member_id]) < 2
+    again = [each._replace(current=result[each.member_id]) for each in members]
+    assert assign_uniform(again, _wanted(members)) == result
+
+
+@pytest.mark.parametrize("holder", [None, "0"], ids=["fresh", "all with one member"])
+def test_uniform_takes_little_time_for_thousands_of_members_with_different_subscriptions(
+    holder: str | None,
+) -> None:
+    counts = {number.to_bytes(16, "big"): 1000 for number in range(10)}
+    topics = sorted(counts)
+    everything = frozenset(TopicIdPartition(topic, index) for topic in topics for index in range(1000))
+    members = [
+        Subscriber(
+            str(n),
+            None,
+            frozenset(topics if not n else [topics[n % 10], topics[n % 9]]),
+            everything if str(n) == holder else frozenset(),
+        )
+        for n in range(2000)
+    ]
+
+    started = time.thread_time()
+    result = assign_uniform(members, counts)
+
+    assert time.thread_time() - started < 0.2
+    assert {len(each) for each in result.values()} <= {4, 5, 6}
+
+
 def test_range_gives_neighbours_and_the_same_ones_of_every_topic() -> None:
     result = assign_range(subscribers("tu", "tu"), {topic_id("t"): 4, topic_id("u"): 4})
     assert result["a"] == partitions("t", 0, 1) | partitions("u", 0, 1)
@@ -67,3 +118,7 @@ def test_range_puts_static_members_first() -> None:
 
 def _assigned(assignor: Assignor, members: list[Subscriber], counts: dict[bytes, int]) -> dict[str, Partitions]:
     return assignor(members, counts)
+
+
+def _wanted(members: list[Subscriber]) -> dict[bytes, int]:
+    return {topic: _TOPICS[topic] for each in members for topic in each.topic_ids}

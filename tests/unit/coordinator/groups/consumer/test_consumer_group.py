@@ -4,9 +4,13 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.groups.consumer.member import MemberState
-from headrace.coordinator.groups.consumer.records import ConsumerGroupKey, GroupEpoch, RegexKey
 from headrace.coordinator.groups.consumer.state import ConsumerGroupState
+from headrace.coordinator.groups.records.consumer import (
+    ConsumerGroupKey,
+    GroupEpoch,
+    MemberState,
+    RegexKey,
+)
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.consumer_driver import REBALANCE_TIMEOUT_MS, Client, ConsumerDriver, partitions
@@ -51,9 +55,9 @@ def test_members_that_join_together_share_one_assignment(consumers: ConsumerDriv
     consumers.join("a")
     consumers.join("b")
     consumers.join("c")
-    seen = [(consumers.group.epoch, consumers.group.assignment_epoch, consumers.group.state)]
+    seen = [(consumers.group.known.epoch, consumers.group.known.assignment_epoch, consumers.group.state)]
     consumers.pass_time(1000)
-    seen.append((consumers.group.epoch, consumers.group.assignment_epoch, consumers.group.state))
+    seen.append((consumers.group.known.epoch, consumers.group.known.assignment_epoch, consumers.group.state))
     assert seen == [(4, 2, ConsumerGroupState.ASSIGNING), (4, 4, ConsumerGroupState.RECONCILING)]
 
 
@@ -86,7 +90,7 @@ def test_a_silent_member_loses_its_place(consumers: ConsumerDriver) -> None:
     consumers.join("a")
     consumers.pass_time(45_000)
     assert consumers.group.state is ConsumerGroupState.EMPTY
-    assert consumers.group.epoch == 3
+    assert consumers.group.known.epoch == 3
 
 
 def test_a_member_that_does_not_give_up_its_partitions_in_time_is_removed(consumers: ConsumerDriver) -> None:
@@ -95,13 +99,13 @@ def test_a_member_that_does_not_give_up_its_partitions_in_time_is_removed(consum
     consumers.pass_time(1000)
     other = consumers.join("b")
     consumers.beat(slow)
-    assert consumers.group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    assert consumers.group.known.members["a"].state is MemberState.UNREVOKED_PARTITIONS
     for _ in range(REBALANCE_TIMEOUT_MS // 30_000):
         consumers.pass_time(30_000)
         consumers.beat(other)
         if "a" in consumers.clients:
             consumers.beat(slow)
-    assert consumers.group.members.keys() == {"b"}
+    assert consumers.group.known.members.keys() == {"b"}
     consumers.settle()
     assert other.owned == partitions("t", 0, 1, 2, 3)
 
@@ -128,7 +132,7 @@ def test_the_assignor_that_most_members_wish_for_is_used(consumers: ConsumerDriv
     consumers.join("a", "t", "u", assignor="range")
     consumers.join("b", "t", "u")
     consumers.settle()
-    assert consumers.group.target == {
+    assert consumers.group.known.target == {
         "a": partitions("t", 0, 1) | partitions("u", 0, 1),
         "b": partitions("t", 2, 3) | partitions("u", 2),
     }
@@ -140,11 +144,11 @@ def test_the_assignor_that_most_members_wish_for_is_used(consumers: ConsumerDriv
 def test_a_static_member_finds_its_partitions_when_it_comes_back(consumers: ConsumerDriver) -> None:
     first, other = consumers.join("a", instance_id="i"), consumers.join("b")
     consumers.settle()
-    epoch, kept = consumers.group.epoch, first.owned
+    epoch, kept = consumers.group.known.epoch, first.owned
     consumers.leave(first)
     consumers.beat(other)
     back = consumers.join("c", instance_id="i")
-    assert (back.assignment, consumers.group.epoch) == (kept, epoch)
+    assert (back.assignment, consumers.group.known.epoch) == (kept, epoch)
 
 
 def test_a_static_member_that_is_still_there_is_not_replaced(consumers: ConsumerDriver) -> None:
@@ -243,18 +247,18 @@ def test_a_commit_in_the_old_epoch_counts_for_what_the_member_kept(consumers: Co
     consumers.follow(client)
     consumers.beat(client)
     lost = partitions("t", 0, 1, 2, 3) - client.owned
-    assert consumers.group.check_offset_commit("a", 2, client.owned) is not None
+    assert consumers.group.known.check_offset_commit("a", 2, client.owned) is not None
     for epoch, those in ((2, lost), (4, client.owned), (1, client.owned)):
         with pytest.raises(KafkaError) as raised:
-            consumers.group.check_offset_commit("a", epoch, those)
+            consumers.group.known.check_offset_commit("a", epoch, those)
         assert raised.value.code is ErrorCode.stale_member_epoch
 
 
 def test_an_administrator_commits_while_the_group_is_empty(consumers: ConsumerDriver) -> None:
-    assert consumers.group.check_offset_commit("", -1, frozenset()) is None
+    assert consumers.group.known.check_offset_commit("", -1, frozenset()) is None
     consumers.join("a")
     with pytest.raises(KafkaError) as raised:
-        consumers.group.check_offset_commit("", -1, frozenset())
+        consumers.group.known.check_offset_commit("", -1, frozenset())
     assert raised.value.code is ErrorCode.unknown_member_id
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from headrace.coordinator.groups.consumer.group import ConsumerGroup
-from headrace.coordinator.groups.consumer.member import MemberState
-from headrace.coordinator.groups.consumer.records import (
+from headrace.coordinator.groups.records.consumer import (
     ConsumerGroupKey,
     CurrentAssignment,
     CurrentAssignmentKey,
     MemberKey,
+    MemberState,
     PartitionMetadataKey,
     decode_consumer_key,
     decode_value,
@@ -20,6 +20,7 @@ from headrace.coordinator.groups.consumer.records import (
 )
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.errors import ErrorCode, KafkaError
+from tests.unit.coordinator.fake_topics import FakeTopics
 
 RECORDS = [
     (bytes.fromhex(record["key"]), None if record["value"] is None else bytes.fromhex(record["value"]))
@@ -46,9 +47,9 @@ def test_a_group_that_kafka_wrote_is_understood_at_every_record() -> None:
     for raw_key, raw_value in RECORDS:
         key = decode_consumer_key(raw_key)
         assert key is not None
-        group = groups.setdefault(key.group_id, ConsumerGroup(key.group_id, GroupSettings()))
-        group.replay(key, None if raw_value is None else decode_value(key, raw_value))
-    (static,) = groups["cgp-static"].members.values()
+        group = groups.setdefault(key.group_id, ConsumerGroup(key.group_id, GroupSettings(), FakeTopics()))
+        group.known.replay(key, None if raw_value is None else decode_value(key, raw_value))
+    (static,) = groups["cgp-static"].known.members.values()
     assert (static.instance_id, static.epoch, static.assignor, len(static.assigned)) == ("inst-1", -2, "range", 4)
     for name in ("cgp-two", "cgp-regex"):
         groups[name].check()
@@ -70,8 +71,8 @@ def test_a_state_that_only_a_newer_kafka_knows_is_told_apart() -> None:
 
 
 def test_partition_metadata_of_an_older_kafka_is_removed_with_the_group() -> None:
-    group = ConsumerGroup("g", GroupSettings())
-    group.replay_partition_metadata()
+    group = ConsumerGroup("g", GroupSettings(), FakeTopics())
+    group.known.replay_partition_metadata()
     assert (PartitionMetadataKey("g"), None) in group.tombstones()
 
 

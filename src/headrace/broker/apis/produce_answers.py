@@ -1,0 +1,108 @@
+"""Answers of Produce, encoded by hand.
+
+Layout: https://kafka.apache.org/protocol#The_Messages_Produce
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from headrace.errors import KafkaError
+from headrace.replication.batch_rules import RecordsRefusedError
+from headrace.server.context import NO_REPLY, RawReply, RequestContext
+from headrace.server.dispatch import Replies
+from headrace.server.frames import InvalidRequestError
+from headrace.wire.encoder import put_count, put_string
+
+FLEXIBLE: Final = 9
+_LOG_START_OFFSET: Final = 5
+_RECORD_ERRORS: Final = 8
+_INT32 = struct.Struct(">i")
+_PARTITION = struct.Struct(">ihqqq")
+_PARTITION_FLEXIBLE = struct.Struct(">ihqqqBBB")
+_PARTITION_V3 = struct.Struct(">ihqq")
+
+
+class Outcome(NamedTuple):
+    """What became of one partition's batch; times in ms, offsets and times -1 where there are none."""
+
+    partition: int
+    error: int
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
+
+
+Results: TypeAlias = list[tuple[bytes, list[Outcome]]]
+"""Of one request: each topic as the answer names it, and what became of its batches."""
+
+
+def replies_to(requests: Sequence[tuple[RequestContext, Any]], results: Sequence[Results]) -> Replies:
+    """The reply to each request, in order; an error instead of one ends the connection."""
+    return [
+        _reply(topics, request.acks, context.api_version)
+        for (context, request), topics in zip(requests, results, strict=True)
+    ]
+
+
+def _reply(results: Results, acks: int, version: int) -> RawReply | InvalidRequestError:
+    if acks != 0:
+        return RawReply((_encode(results, version),))
+    if failed := any_failed(results):
+        # As Kafka: without an answer, the end of the connection is the only sign of failure.
+        return InvalidRequestError(f"a Produce with acks=0 failed: {failed.message}")
+    return NO_REPLY
+
+
+def any_failed(results: Results) -> Outcome | None:
+    """The first batch of a request that was refused."""
+    return next((outcome for _, outcomes in results for outcome in outcomes if outcome.error), None)
+
+
+def failed(index: int, error: KafkaError, log_start_offset: int = -1) -> Outcome:
+    """The outcome of a batch that was refused."""
+    records = error.records if isinstance(error, RecordsRefusedError) else ()
+    return Outcome(index, error.code.value, -1, -1, log_start_offset, str(error), records)
+
+
+def _encode(results: Results, version: int) -> bytearray:
+    flexible = version >= FLEXIBLE
+    out = bytearray()
+    put_count(out, len(results), flexible=flexible)
+    for name, outcomes in results:
+        out += name
+        put_count(out, len(outcomes), flexible=flexible)
+        for index, error, offset, append_time, start, message, record_errors in outcomes:
+            if flexible and message is None:
+                # no record errors (1), no message (0), no tags (0)
+                out += _PARTITION_FLEXIBLE.pack(index, error, offset, append_time, start, 1, 0, 0)
+            elif version < _LOG_START_OFFSET:
+                out += _PARTITION_V3.pack(index, error, offset, append_time)
+            else:
+                out += _PARTITION.pack(index, error, offset, append_time, start)
+                if version >= _RECORD_ERRORS:
+                    _put_errors(out, record_errors, message, flexible=flexible)
+        if flexible:
+            out.append(0)
+    # not throttled, and no tags
+    out += b"\x00\x00\x00\x00\x00" if flexible else b"\x00\x00\x00\x00"
+    return out
+
+
+def _put_errors(
+    out: bytearray, record_errors: Sequence[tuple[int, str]], message: str | None, *, flexible: bool
+) -> None:
+    put_count(out, len(record_errors), flexible=flexible)
+    for place, reason in record_errors:
+        out += _INT32.pack(place)
+        put_string(out, reason, flexible=flexible)
+        if flexible:
+            out.append(0)
+    if message is None:
+        out += b"\x00" if flexible else b"\xff\xff"
+    else:
+        put_string(out, message, flexible=flexible)
+    if flexible:
+        out.append(0)

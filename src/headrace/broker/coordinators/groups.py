@@ -1,0 +1,252 @@
+"""Consumer groups on this broker: the coordinator, its history and its APIs, made when they are first needed.
+
+Their modules are a quarter of what a start has to read. Where the cluster has no group yet, the broker serves before it
+has them: they come a moment later, or with the first request about a group.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.coordinators import offsets_topic
+from headrace.broker.topic_table import TopicTable
+from headrace.cluster.image import GROUP_CONFIG, ConfigResource, TopicImage
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.topic_admin import TopicAdmin
+from headrace.config import BrokerConfig
+from headrace.config.group import GROUP_SETTINGS, parse_group_overrides
+from headrace.errors import KafkaError
+from headrace.replication.purgatory import Purgatory
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.server.context import Answer, Handler, RequestContext
+from headrace.slices import Steps
+from headrace.types import Request, TopicPartition
+from headrace.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.broker.addresses import Endpoint
+    from headrace.coordinator.group_coordinator import GroupCoordinator
+    from headrace.coordinator.groups.settings import GroupSettings
+    from headrace.monitoring.groups.recorder import GroupHistory
+
+HISTORY_FILE: Final = "group-history.db"
+CLASSIC_APIS: Final = (
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.LIST_GROUPS,
+    ApiKey.DESCRIBE_GROUPS,
+    ApiKey.DELETE_GROUPS,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.OFFSET_DELETE,
+)
+CONSUMER_APIS: Final = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
+_SOON_S: Final = 0.2
+
+
+class Groups:
+    """What the broker has to do with groups; `start` before anything else, `stop` at the end."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        cache: MetadataCache,
+        admin: TopicAdmin,
+        replicas: ReplicaManager,
+        purgatory: Purgatory,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        endpoint: "Callable[[RequestContext], Endpoint]",
+        history_path: Path,
+        opened: Callable[[], None],
+    ) -> None:
+        """`partition` finds one that this broker leads; `opened` is called when all modules are loaded."""
+        self._config = config
+        self._cache = cache
+        self._admin = admin
+        self._replicas = replicas
+        self._purgatory = purgatory
+        self._loop = loop
+        self._endpoint = endpoint
+        self._history_path = history_path
+        self._opened = opened
+        self._topic_table = TopicTable(cache)
+        self._topic_creation = asyncio.Lock()
+        self._opening: asyncio.TimerHandle | None = None
+        self._coordinator: GroupCoordinator | None = None
+        self._history: GroupHistory
+        self._handlers: dict[ApiKey, Handler] = {}
+
+    def start(self) -> None:
+        """Read the groups that there are, or be ready for the first one."""
+        if offsets_topic.NAME in self._cache.image.topics:
+            self._open()
+        else:
+            self._opening = self._loop.call_later(_SOON_S, lambda: self.coordinator)
+
+    async def stop(self) -> None:
+        """Let go of groups, whose state is in the log, and write what the history still has."""
+        if self._opening is not None:
+            self._opening.cancel()
+        await self._topic_table.stop()
+        if self._coordinator is not None:
+            self._coordinator.close()
+            await self._history.stop()
+
+    @property
+    def coordinator(self) -> "GroupCoordinator":
+        return self._open() if self._coordinator is None else self._coordinator
+
+    @property
+    def history(self) -> "GroupHistory":
+        if self._coordinator is None:
+            self._open()
+        return self._history
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        """The handlers of all APIs of groups."""
+        has_consumer = "consumer" in self._config.group_coordinator_rebalance_protocols
+        return {key: self._handler(key) for key in CLASSIC_APIS + (CONSUMER_APIS if has_consumer else ())}
+
+    def _handler(self, key: ApiKey) -> Handler:
+        def handle(context: RequestContext, request: Request) -> Answer:
+            if self._coordinator is None:
+                self._open()
+            return self._handlers[key](context, request)
+
+        return handle
+
+    def _open(self) -> "GroupCoordinator":
+        from headrace.coordinator.group_coordinator import GroupCoordinator
+        from headrace.monitoring.groups.recorder import GroupHistory
+        from headrace.monitoring.groups.sampler import Reset
+
+        config = self._config
+        self._history = history = GroupHistory(
+            self._history_path,
+            interval_ms=config.headrace_group_history_interval_ms,
+            retention_ms=config.headrace_group_history_retention_hours * 3_600_000,
+            max_bytes=config.headrace_group_history_max_bytes,
+            assumed_reset=Reset(config.headrace_group_lag_assumed_reset),
+        )
+        coordinator = GroupCoordinator(self._settings(), self._loop, self._topic_table, history.observe)
+        self._coordinator = coordinator
+        self._add_handlers(coordinator)
+        for resource in self._cache.image.configs:
+            if resource.kind == GROUP_CONFIG:
+                self.configure(resource)
+        for partition in self._replicas.partitions():
+            self._tell(partition.topic_partition)
+        history.start(coordinator, self._topic_table, self._replicas.find)
+        self._opened()
+        return coordinator
+
+    def _add_handlers(self, coordinator: "GroupCoordinator") -> None:
+        from headrace.broker.apis.committed_offsets import OffsetApis
+        from headrace.broker.apis.consumer_groups import ConsumerGroupApis
+        from headrace.broker.apis.group_admin import GroupAdminApis
+        from headrace.broker.apis.groups import GroupApis
+        from headrace.broker.coordinators.durable_groups import durable
+
+        families: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
+            GroupApis(coordinator, self._endpoint, self._create_offsets_topic),
+            GroupAdminApis(coordinator),
+            OffsetApis(coordinator, self._topic_table),
+            ConsumerGroupApis(coordinator, self._topic_table),
+        ]
+        for family in families:
+            self._handlers.update(durable(family.routes(), self._purgatory))
+
+    def _settings(self) -> "GroupSettings":
+        from headrace.coordinator.groups.settings import GroupSettings
+
+        config = self._config
+        existing = self._cache.image.topics.get(offsets_topic.NAME)
+        return GroupSettings(
+            group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+            group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+            group_max_size=config.group_max_size,
+            group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+            group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            group_consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            group_consumer_max_size=config.group_consumer_max_size,
+            group_consumer_assignors=tuple(config.group_consumer_assignors),
+            group_consumer_migration_policy=config.group_consumer_migration_policy.lower(),
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_retention_minutes=config.offsets_retention_minutes,
+            offsets_topic_compression_codec=config.offsets_topic_compression_codec,
+            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+            offsets_topic_num_partitions=config.offsets_topic_num_partitions
+            if existing is None
+            else len(existing.partitions),
+        )
+
+    async def _create_offsets_topic(self) -> None:
+        # Whoever asks while it is being made waits too: a coordinator that is named must know its groups.
+        async with self._topic_creation:
+            await self._admin.create_internal_topic(offsets_topic.NAME)
+
+    # What happens to topics and settings
+
+    def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
+        """There are new partitions, perhaps such as keep groups."""
+        if self._coordinator is not None:
+            for topic in topics:
+                if topic.name == offsets_topic.NAME:
+                    for index in range(len(topic.partitions)):
+                        self._tell(TopicPartition(topic.name, index))
+
+    def on_topics_deleted(self, topics: Sequence[TopicImage]) -> Steps[None]:
+        """Topics are gone, perhaps the one that keeps groups."""
+        for topic in topics:
+            if topic.name == offsets_topic.NAME:
+                for index in range(len(topic.partitions)):
+                    self.resigned(TopicPartition(topic.name, index))
+        if self._coordinator is not None:
+            yield from self._coordinator.topics_deleted(frozenset(topic.name for topic in topics))
+
+    def resigned(self, topic_partition: TopicPartition) -> None:
+        """This broker does not have the partition any more, nor the groups that it may keep."""
+        if self._coordinator is not None and topic_partition.topic == offsets_topic.NAME:
+            self._coordinator.resigned(topic_partition.partition)
+
+    def _tell(self, topic_partition: TopicPartition) -> None:
+        if topic_partition.topic == offsets_topic.NAME:
+            try:
+                partition = self._replicas.get(*topic_partition)
+            except KafkaError:
+                return  # it is offline, which has been logged: its groups stay away, all others are served
+            self.coordinator.elected(topic_partition.partition, offsets_topic.OffsetsTopicLog(partition))
+
+    def configure_all(self) -> None:
+        """The one setting of all groups that may change while the broker runs, and what groups say of themselves."""
+        if self._coordinator is None:
+            return
+        from headrace.coordinator.groups.settings import EVERY_GROUP
+
+        settings = self._coordinator.settings
+        interval_ms = self._config.group_consumer_assignment_interval_ms
+        settings.by_group[EVERY_GROUP] = replace(settings, group_consumer_assignment_interval_ms=interval_ms)
+        for resource in self._cache.image.configs:
+            if resource.kind == GROUP_CONFIG:
+                self.configure(resource)
+
+    def configure(self, group: ConfigResource) -> None:
+        """Apply a group's own settings."""
+        if self._coordinator is None:
+            return
+        from headrace.coordinator.groups.settings import EVERY_GROUP
+
+        settings = self._coordinator.settings
+        names = {key: f"group_{key.replace('.', '_')}" for key in GROUP_SETTINGS if key.startswith("consumer.")}
+        overrides = parse_group_overrides(self._cache.image.config(GROUP_CONFIG, group.name))
+        own: dict[str, Any] = {names[key]: value for key, value in overrides.items() if key in names}
+        settings.by_group.pop(group.name, None)
+        if own:
+            settings.by_group[group.name] = replace(settings.of(EVERY_GROUP), **own)

@@ -1,0 +1,135 @@
+"""Fetch what happened to a group from a broker's HTTP side, and draw it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from headrace.cli import group_calls, output
+from headrace.cli.cluster import Cluster
+from headrace.cli.failures import CommandError
+from headrace.cli.group_layout import Name, Prose, print_table, seconds
+from headrace.cli.http_side import http_side
+from headrace.cli.output import Cell, Column
+
+_NO_REASON: Final = "not provided"
+"""What a broker writes where a client gives no reason (KIP-800)."""
+_VERBS: Final = {
+    "joined": "joined:",
+    "left": "left:",
+    "timed_out": "timed out:",
+    "fenced": "fenced:",
+    "changed_subscription": "resubscribed:",
+}
+_REBALANCES: Final = [
+    Column("Began"),
+    Column("Took", number=True),
+    Column("Gen", number=True),
+    Column("Outcome"),
+    Prose("Who"),
+    Prose("Waited for"),
+]
+
+
+def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: int, http: str | None) -> dict[str, Any]:
+    """What the broker noted of a group between two times, as its HTTP side gives it; raises CommandError."""
+    described = group_calls.describe_groups(cluster, [group]).get(group)
+    if described is not None:
+        side = http_side(cluster, described.coordinator.id, described.coordinator.host, http)
+    else:
+        # A group that was deleted has a past: any broker may have been its coordinator.
+        brokers = cluster.admin.list_topics(timeout=10.0).brokers
+        sides = (http_side(cluster, each.id, str(each.host), http) for each in brokers.values())
+        side = next((each for each in sides if each is not None), None)
+    if side is None:
+        raise CommandError(
+            f"no broker at {cluster.bootstrap} shows what happened to its groups",
+            "A Headrace broker does where headrace.http.listener is set; --http says where, if it is not found.",
+        )
+    found: dict[str, Any] = side.get("/groups/timeline", group=group, **{"from": since_ms}, to=now_ms, limit=limit)
+    if described is None and not found["events"]:
+        raise group_calls.missing_group(cluster, group)
+    return found
+
+
+def print_events(events: list[dict[str, Any]]) -> None:
+    """Print a line for each event."""
+    on_terminal = output.stdout_is_terminal()
+    name = _namer(event["member"] for event in events if event["member"])
+    columns = [Column("Time"), Column("Gen", number=True), Name("Member"), Prose("Event"), Prose("Reason")]
+    if not on_terminal:
+        columns[2:3] = [Name("Member"), Name("Client"), Name("Host"), Name("Instance")]
+    rows: list[list[Cell]] = []
+    for event in events:
+        member = event["member"]
+        row: list[Cell] = [_moment(event["time_ms"], on_terminal), event["generation"]]
+        if on_terminal:
+            row.append(None if member is None else name(member))
+        elif member is None:
+            row += [None] * 4
+        else:
+            row += [member["member_id"], member["client_id"], member["host"], member["instance_id"]]
+        reason = event["reason"].removesuffix(_NO_REASON).removesuffix("; client reason: ")
+        rows.append([*row, event["text"], reason or None])
+    print_table(columns, rows)
+
+
+def print_rebalances(rebalances: Sequence[Mapping[str, Any]]) -> None:
+    """A line each: when, how long, how it ended, who came and went, who was waited for."""
+    on_terminal = output.stdout_is_terminal()
+    name = _namer(
+        member
+        for each in rebalances
+        for field in (*_VERBS, "phases")
+        for found in each[field]
+        for member in (found["waited_for"] if field == "phases" else [found])
+    )
+    print_table(_REBALANCES, [_rebalance_row(each, name, on_terminal) for each in rebalances])
+
+
+def _namer(members: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], str]:
+    """What to call members: a person needs the host only where a name is found on several."""
+    hosts: dict[str, set[str]] = {}
+    for member in members:
+        hosts.setdefault(_name(member), set()).add(member["host"])
+    is_short = output.stdout_is_terminal()
+
+    def name(member: Mapping[str, Any]) -> str:
+        found = _name(member)
+        return found if is_short and len(hosts.get(found, ())) < 2 else f"{found}@{member['host']}"
+
+    return name
+
+
+def _moment(time_ms: int, on_terminal: bool) -> str:
+    """Local time for people, UTC for programs."""
+    if on_terminal:
+        # A space that no line is broken at.
+        return datetime.fromtimestamp(time_ms // 1000).astimezone().strftime("%m-%d\u00a0%H:%M:%S")
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _rebalance_row(each: Mapping[str, Any], name: Callable[[Mapping[str, Any]], str], on_terminal: bool) -> list[Cell]:
+    who = "; ".join(f"{verb} {_listed([*map(name, each[field])])}" for field, verb in _VERBS.items() if each[field])
+    waited = "; ".join(
+        f"{name(member)} {seconds(member['ms'] / 1000, on_terminal)} ({phase['phase']})"
+        for phase in each["phases"]
+        for member in phase["waited_for"][:3]
+        if member["ms"]
+    )
+    took = each["ms"]
+    return [
+        _moment(each["started_ms"], on_terminal),
+        seconds(None if took is None else took / 1000, on_terminal),
+        each["generation"],
+        each["outcome"],
+        who or each["reason"],
+        waited or None,
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+def _name(member: Mapping[str, Any]) -> str:
+    return str(member["instance_id"] or member["client_id"] or member["member_id"])

@@ -1,0 +1,62 @@
+"""The members of a classic group and what they read, in the form that both protocols share. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from headrace.coordinator.groups.classic.rebalance import Rebalance
+from headrace.coordinator.groups.classic.states import GroupState
+from headrace.coordinator.groups.group import MemberView, Reads
+from headrace.coordinator.groups.records.embedded import decode_assignment
+
+
+def reads_of(group: Rebalance) -> Reads:
+    """Subscribed topics, and partitions of others that a client's own assignor has given to a member."""
+    if not group.is_consumer:
+        return {}
+    assigned: dict[str, set[int]] = {}
+    for member in group.membership.members.values():
+        for topic, partitions in _assigned(member.assignment).items():
+            assigned.setdefault(topic, set()).update(partitions)
+    reads: dict[str, frozenset[int] | None] = {topic: frozenset(found) for topic, found in assigned.items()}
+    reads.update(dict.fromkeys(group.subscribed_topics or ()))
+    return reads
+
+
+def views_of(group: Rebalance) -> list[MemberView]:
+    """The members in the order in which they joined, those to come at the end."""
+    membership = group.membership
+    views = []
+    for member in membership.members.values():
+        if group.state is GroupState.PREPARING_REBALANCE:
+            is_waited_for = member.awaiting_join is None
+        elif group.state is GroupState.COMPLETING_REBALANCE:
+            is_waited_for = member.member_id == membership.leader_id
+        else:
+            is_waited_for = member.member_id in membership.pending_syncs
+        views.append(
+            MemberView(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host.removeprefix("/"),
+                is_waited_for=is_waited_for,
+                partitions=_assigned(member.assignment) if group.is_consumer else {},
+            )
+        )
+    for member_id, (client_id, host) in membership.pending_joins.items():
+        views.append(
+            MemberView(
+                member_id=member_id,
+                instance_id=None,
+                client_id=client_id,
+                host=host.removeprefix("/"),
+                is_waited_for=group.state is GroupState.PREPARING_REBALANCE,
+            )
+        )
+    return views
+
+
+def _assigned(assignment: bytes) -> Mapping[str, Sequence[int]]:
+    try:
+        return decode_assignment(assignment).partitions if assignment else {}
+    except ValueError:
+        return {}  # an assignor of the clients' own makes

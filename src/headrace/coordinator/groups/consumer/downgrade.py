@@ -1,0 +1,113 @@
+"""A group of the consumer protocol becomes a classic one when the last member of its own protocol goes (KIP-848)."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from headrace.coordinator.groups.consumer.draft import member_tombstones, no_more_timers
+from headrace.coordinator.groups.consumer.member import ConsumerMember
+from headrace.coordinator.groups.consumer.state import NO_PARTITIONS, ConsumerState
+from headrace.coordinator.groups.effects import (
+    Downgraded,
+    Timer,
+    TimerKind,
+)
+from headrace.coordinator.groups.records.classic import (
+    GroupKey,
+    GroupMetadata,
+    MemberMetadata,
+)
+from headrace.coordinator.groups.records.consumer import TopicIdPartition
+from headrace.coordinator.groups.records.embedded import CONSUMER_PROTOCOL_TYPE, encode_assignment
+from headrace.coordinator.groups.subscriptions import Topics
+from headrace.coordinator.runtime.results import CancelTimer, Result
+
+_DOWNGRADES: Final = frozenset({"downgrade", "bidirectional"})
+
+
+class Downgrade:
+    """Of one group."""
+
+    def __init__(self, known: ConsumerState, topics: Topics) -> None:
+        self._known = known
+        self._topics = topics
+
+    def is_possible(self, members: dict[str, ConsumerMember]) -> bool:
+        """Whether the group may consist of `members` as one of the classic protocol."""
+        settings = self._known.settings
+        return (
+            bool(members)
+            and all(member.classic is not None for member in members.values())
+            and settings.group_consumer_migration_policy in _DOWNGRADES
+            and len(members) <= settings.group_max_size
+        )
+
+    def decide(
+        self,
+        out: Result[None],
+        members: dict[str, ConsumerMember],
+        now_ms: int,
+        *,
+        replacing: ConsumerMember | None,
+        reason: str | None,
+    ) -> None:
+        """Decide that `members`, who all speak the classic protocol, are a classic group from now on. Each keeps
+        what it has as its assignment, or gets what it waits for; one that is `replacing` another has that one's.
+        """
+        known = self._known
+        protocols = {each.member_id: each.classic.protocols for each in members.values() if each.classic is not None}
+        chosen = _select_protocol(protocols)
+        described = []
+        for member in members.values():
+            assert member.classic is not None
+            subscription = next(metadata for name, metadata in member.classic.protocols if name == chosen)
+            is_new = replacing is not None and member.instance_id == replacing.instance_id
+            former_id = replacing.member_id if is_new and replacing is not None else member.member_id
+            # What it still reads is its own, and what another member still reads is not.
+            has = {one for one, owner in known.owners.items() if owner == former_id}
+            has.update(one for one in known.target.get(former_id, NO_PARTITIONS) if one not in known.owners)
+            described.append(
+                MemberMetadata(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.classic.session_timeout_ms,
+                    subscription=subscription,
+                    assignment=encode_assignment(
+                        with_names(has, self._topics), int.from_bytes(subscription[:2], "big")
+                    ),
+                )
+            )
+        # Without a leader in its record a group that is read again knows that it has yet to rebalance.
+        leader = described[0].member_id if reason is None else None
+        metadata = GroupMetadata(CONSUMER_PROTOCOL_TYPE, known.epoch, chosen, leader, now_ms, tuple(described))
+        for member_id in {*known.members, *members}:
+            out.effects += no_more_timers(member_id)
+        out.effects.append(CancelTimer(Timer(TimerKind.ASSIGNMENT)))
+        out.records += known.tombstones()
+        if replacing is not None:
+            # Its successor's records have been decided before these.
+            for member_id in members.keys() - known.members.keys():
+                out.records += member_tombstones(known.group_id, member_id)
+        why = None if reason is None else f"Downgrade group {known.group_id} from consumer to classic {reason}."
+        out.records.append((GroupKey(known.group_id), metadata))
+        out.effects.append(Downgraded(protocols=protocols, reason=why))
+
+
+def with_names(partitions: Iterable[TopicIdPartition], topics: Topics) -> dict[str, list[int]]:
+    """Those of topics that still exist."""
+    out: dict[str, list[int]] = {}
+    for one in sorted(partitions):
+        name = topics.name_of(one.topic_id)
+        if name is not None:
+            out.setdefault(name, []).append(one.partition)
+    return out
+
+
+def _select_protocol(protocols: Mapping[str, tuple[tuple[str, bytes], ...]]) -> str:
+    """The one that most members prefer among those that all have."""
+    shared = set.intersection(*({name for name, _ in each} for each in protocols.values()))
+    votes = Counter(next(name for name, _ in each if name in shared) for each in protocols.values())
+    return max(votes, key=votes.__getitem__)

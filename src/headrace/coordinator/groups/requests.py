@@ -1,0 +1,48 @@
+"""Requests of members of the classic protocol, to groups of either, free of the wire's versions."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Names of the assignors a member supports, best first, each with the member's metadata for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A JoinGroup request. `new_member_id` is the id to give to a member that comes without one; timeouts in ms."""
+
+    reply_to: object
+    member_id: str
+    new_member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    requires_known_member_id: bool
+    supports_skipping_assignment: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """A SyncGroup request; only the leader's has assignments."""
+
+    reply_to: object
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaver:
+    """One member of a LeaveGroup request; an admin names static members by instance id alone."""
+
+    member_id: str
+    instance_id: str | None
+    reason: str

@@ -1,0 +1,1 @@
+"""The state of one shard: groups of both protocols, and offsets."""

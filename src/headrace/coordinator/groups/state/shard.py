@@ -1,0 +1,210 @@
+"""The groups and offsets of one partition of `__consumer_offsets`: decides what to write, and replays what was written.
+
+Pure: appending, timers and replies are the runtime's. Every decision is a list of (key, value) pairs; a value of None
+is a tombstone. `replay` is the only code that changes offsets and removes groups.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from headrace.coordinator.groups.effects import (
+    Effect,
+    Happening,
+    Timer,
+)
+from headrace.coordinator.groups.group import Group, OffsetToCommit
+from headrace.coordinator.groups.records.classic import (
+    GroupKey,
+    GroupMetadata,
+    decode_group,
+)
+from headrace.coordinator.groups.records.codec import (
+    UnknownKey,
+    Value,
+    WrittenKey,
+    WrittenRecords,
+    decode_key,
+    encode,
+)
+from headrace.coordinator.groups.records.consumer import PartitionMetadataKey, decode_value
+from headrace.coordinator.groups.records.offsets import (
+    NO_TIMESTAMP,
+    CommittedOffset,
+    OffsetKey,
+    decode_offset,
+)
+from headrace.coordinator.groups.settings import GroupSettings
+from headrace.coordinator.groups.state.offsets import Offsets
+from headrace.coordinator.groups.state.table import GroupTable, note_of
+from headrace.coordinator.groups.subscriptions import Topics
+from headrace.coordinator.runtime.results import Result
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import new_tuple
+
+
+class GroupShard:
+    """State of one shard; times in ms."""
+
+    def __init__(self, settings: GroupSettings, topics: Topics) -> None:
+        self._settings = settings
+        self.table = GroupTable(settings, topics)
+        self.groups = self.table.by_id
+        self.offsets = Offsets()
+
+    encode = staticmethod(encode)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    # Decisions
+
+    def commit(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> Result[list[ErrorCode]]:
+        """One error code per offset, and the records of those without."""
+        errors: list[ErrorCode] = []
+        records: WrittenRecords = []
+        limit = self._settings.offset_metadata_max_bytes
+        for topic, partition, value in offsets:
+            if len(value.metadata) > limit:
+                errors.append(ErrorCode.offset_metadata_too_large)
+            else:
+                errors.append(ErrorCode.none)
+                records.append((new_tuple(OffsetKey, (group_id, topic, partition)), value))
+        return Result(errors, records)
+
+    def delete(self, group_id: str) -> Result[None]:
+        """Remove the group and all its offsets.
+
+        Raises KafkaError: group_id_not_found, non_empty_group.
+        """
+        group = self.table.group(group_id)
+        if not group.is_empty:
+            raise KafkaError(ErrorCode.non_empty_group, "stop all members of the group before deleting it")
+        records: WrittenRecords = [(key, None) for key in self.offsets.keys(group_id)]
+        return Result(None, records + group.tombstones(), [note_of(group, Happening.DELETED)])
+
+    def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> Result[list[ErrorCode]]:
+        """One error code per partition, and tombstones for the offsets that exist.
+
+        Raises KafkaError: group_id_not_found, non_empty_group (members that are not consumers, KIP-496).
+        """
+        group = self.table.group(group_id)
+        if not group.is_empty and not group.is_consumer:
+            raise KafkaError(ErrorCode.non_empty_group)
+        errors = []
+        records: WrittenRecords = []
+        for topic, partition in partitions:
+            if group.is_subscribed_to(topic):
+                errors.append(ErrorCode.group_subscribed_to_topic)
+                continue
+            errors.append(ErrorCode.none)
+            key = OffsetKey(group_id, topic, partition)
+            if self.offsets.get(*key) is not None or self.offsets.has_pending(key):
+                records.append((key, None))
+        return Result(errors, records)
+
+    def decide_topics_deleted(self, topics: frozenset[str], group_id: str) -> WrittenRecords:
+        """Tombstones for every offset of the group in topics that are gone."""
+        return [(key, None) for key in self.offsets.keys_of_topics(topics, group_id)]
+
+    def decide_expiry(self, now_ms: int) -> WrittenRecords:
+        """Tombstones for offsets past their retention, and for empty groups left without any (KIP-211)."""
+        decision: WrittenRecords = []
+        for group in self.groups.values():
+            all_expired = True
+            for key, offset in self._offsets_of(group.group_id):
+                if self._is_expired(group, key, offset, now_ms):
+                    decision.append((key, None))
+                else:
+                    all_expired = False
+            if all_expired and group.is_empty and not self.offsets.has_open_transaction(group.group_id):
+                decision += group.tombstones()
+        return decision
+
+    def expiring(self, until_ms: int) -> dict[str, int]:
+        """Groups that lose an offset by `until_ms` if nothing happens, and when the first of them is lost (ms)."""
+        out: dict[str, int] = {}
+        for group in self.groups.values():
+            times = [self._expires_at(group, key, offset) for key, offset in self._offsets_of(group.group_id)]
+            first = min((each for each in times if each is not None), default=None)
+            if first is not None and first <= until_ms:
+                out[group.group_id] = first
+        return out
+
+    def _offsets_of(self, group_id: str) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+        for topic, partitions in self.offsets.of_group(group_id).items():
+            for partition, offset in partitions.items():
+                yield OffsetKey(group_id, topic, partition), offset
+
+    def _is_expired(self, group: Group, key: OffsetKey, offset: CommittedOffset, now_ms: int) -> bool:
+        expires_at = self._expires_at(group, key, offset)
+        return expires_at is not None and now_ms >= expires_at
+
+    def _expires_at(self, group: Group, key: OffsetKey, offset: CommittedOffset) -> int | None:
+        """In ms; None while the offset must be kept."""
+        kept_from = group.offset_kept_from(offset.commit_timestamp)
+        if kept_from is None or group.is_subscribed_to(key.topic) or self.offsets.has_pending(key):
+            return None
+        if offset.expire_timestamp != NO_TIMESTAMP:
+            return offset.expire_timestamp
+        return kept_from + self._settings.offsets_retention_minutes * 60_000
+
+    # Events
+
+    def loaded(self, now_ms: int) -> Iterator[tuple[str, Sequence[Effect]]]:
+        """Groups and the effects of having been read from the log."""
+        for group in list(self.groups.values()):
+            yield group.group_id, self.table.loaded(group, now_ms)
+
+    def unloaded(self, error: ErrorCode, now_ms: int) -> Iterator[tuple[str, Sequence[Effect]]]:
+        """Groups and the effects of going away."""
+        for group in self.groups.values():
+            yield group.group_id, group.unload(error, now_ms)
+
+    def timer_fired(self, name: str, timer: Timer, now_ms: int) -> Result[None]:
+        """As `GroupTable.timer_fired`."""
+        return self.table.timer_fired(name, timer, now_ms)
+
+    def append_failed(self, name: str) -> None:
+        """The latest decision of the group could not be written."""
+        if name in self.groups:
+            self.groups[name].append_failed()
+
+    # Replay
+
+    def replay(self, key: WrittenKey, value: Value | None, now_ms: int, producer_id: int = -1) -> None:
+        """Apply one record of the log."""
+        if isinstance(key, OffsetKey):
+            assert value is None or isinstance(value, CommittedOffset)
+            if value is not None and key.group_id not in self.groups:
+                # A simple consumer commits without ever joining: its group has no record of its own.
+                self.table.add_classic(key.group_id, now_ms)
+            self.offsets.replay(key, value, producer_id)
+        elif isinstance(key, GroupKey):
+            assert value is None or isinstance(value, GroupMetadata)
+            self.table.replay_classic(key.group_id, value, now_ms)
+        else:
+            assert value is None or not isinstance(value, CommittedOffset | GroupMetadata)
+            self.table.replay_consumer(key, value)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Apply a transaction's marker: its offsets count from now on, or never will."""
+        self.offsets.end_transaction(producer_id, committed=committed)
+
+    def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:
+        """Apply one record as it stands in the log; false for records of other protocols, which are passed over.
+
+        Raises KafkaError(corrupt_message).
+        """
+        decoded = decode_key(key)
+        if isinstance(decoded, UnknownKey):
+            return False
+        if value is None:
+            self.replay(decoded, None, now_ms=now_ms)
+        elif isinstance(decoded, OffsetKey):
+            self.replay(decoded, decode_offset(value, offset), now_ms=now_ms, producer_id=producer_id)
+        elif isinstance(decoded, GroupKey):
+            self.replay(decoded, decode_group(value), now_ms=now_ms)
+        elif isinstance(decoded, PartitionMetadataKey):
+            self.table.replay_partition_metadata(decoded.group_id)
+        else:
+            self.replay(decoded, decode_value(decoded, value), now_ms=now_ms)
+        return True

@@ -1,0 +1,171 @@
+"""The receiving half of a connection: a request that has half arrived waits here for the rest."""
+
+import asyncio
+import mmap
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from headrace.server.frames import SIZE_BYTES
+from headrace.server.request_memory import HOLD_SECONDS, RequestMemory
+
+SCRATCH_SIZE: Final = 1024 * 1024
+KEPT_BUFFER: Final = 4 * 1024 * 1024
+
+# Every connection reads into the same scratch memory and copies out what is left of a torn frame: thousands of idle
+# connections cost no buffers, and the memory stays in the processor's cache.
+_scratch = bytearray(SCRATCH_SIZE)
+_scratch_view = memoryview(_scratch)
+
+
+class Receiver:
+    """Reads from a non-blocking socket into `view[:end]`; `on_readable` is called when the client has sent more."""
+
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_fd",
+        "_frame_started_at",
+        "_is_reading",
+        "_loop",
+        "_memory",
+        "_needed",
+        "_on_readable",
+        "_reserved",
+        "_socket",
+        "end",
+        "view",
+        "waits_for_memory",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        memory: RequestMemory,
+        on_readable: Callable[[], None],
+    ) -> None:
+        self.view: memoryview = _scratch_view[:0]
+        self.end = 0
+        self.waits_for_memory = False
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._loop = loop
+        self._memory = memory
+        self._on_readable = on_readable
+        self._buffer: bytearray | mmap.mmap | None = None
+        self._needed = SIZE_BYTES
+        self._reserved = 0
+        self._frame_started_at = 0.0
+        self._is_reading = False
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether a whole request, or enough to find that it is none, was kept."""
+        return self._buffer is not None and self.end >= self._needed
+
+    def resume(self) -> None:
+        """Watch for more."""
+        if not self._is_reading:
+            self._is_reading = True
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    def pause(self) -> None:
+        """Leave in the socket what the client sends."""
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._fd)
+
+    def receive(self) -> int:
+        """Read what has come and return its size, 0 after the end; raises OSError, as a socket does.
+
+        Unless it completes what was kept, the caller has nothing to do yet: see `is_partial`.
+        """
+        if self._buffer is None:
+            received = self._socket.recv_into(_scratch)
+            self.view = _scratch_view
+            self.end = received
+        else:
+            received = self._socket.recv_into(self.view[self.end :])
+            self.end += received
+        return received
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether what was kept of a request still lacks its rest."""
+        return self._buffer is not None and self.end < self._needed
+
+    def keep(self, position: int, needed: int) -> None:
+        """Keep what follows `position`; it takes `needed` bytes in all to go on with."""
+        rest = self.end - position
+        self._needed = needed
+        self._frame_started_at = self._loop.time()
+        if self._buffer is None:
+            if rest:
+                self._hold(self.view[position : self.end])
+            else:
+                self.end = 0
+            return
+        capacity = len(self.view)
+        if rest == 0 and (capacity <= SCRATCH_SIZE or capacity > KEPT_BUFFER or self._memory.is_short):
+            self.drop()
+        elif capacity < needed:
+            self._hold(bytes(self.view[position : self.end]))
+        else:
+            if position and rest:
+                self.view[:rest] = bytes(self.view[position : self.end])
+            self.end = rest
+
+    def memory_granted(self) -> None:
+        """The memory for the request that was begun is reserved; read on."""
+        self.waits_for_memory = False
+        self._set_buffer(self._reserved, self.view)
+        self._frame_started_at = self._loop.time()
+        self.resume()
+
+    def drop(self) -> None:
+        """Forget what was kept and give its memory back."""
+        self._buffer = None
+        self.view = _scratch_view[:0]
+        self.end = 0
+        reserved, self._reserved = self._reserved, 0
+        if self.waits_for_memory:
+            self.waits_for_memory = False
+            self._memory.forget(self)
+        elif reserved:
+            self._memory.release(reserved)
+
+    def drop_if_empty(self) -> None:
+        """Give back the memory of an idle connection."""
+        if self._buffer is not None and self.end == 0:
+            self.drop()
+
+    def keeps_others_waiting(self, now: float) -> bool:
+        """Whether others have waited too long for the memory of the request that is arriving."""
+        return (
+            self._buffer is not None
+            and self.end > 0
+            and self._memory.is_short
+            and self._is_reading
+            and now - self._frame_started_at > HOLD_SECONDS
+        )
+
+    def _hold(self, content: memoryview | bytes) -> None:
+        """Keep `content`, the beginning of the next request, with room for the rest of it once memory allows."""
+        self.drop()
+        size = self._needed if self._needed <= SCRATCH_SIZE else 1 << (self._needed - 1).bit_length()
+        if len(content) >= self._needed or self._memory.reserve(self, size):
+            self._reserved = size if len(content) < self._needed else 0
+            self._set_buffer(max(size, len(content)), content)
+        else:
+            self._set_buffer(len(content), content)
+            self.waits_for_memory = True
+            self._reserved = size
+            self.pause()
+
+    def _set_buffer(self, capacity: int, content: memoryview | bytes) -> None:
+        # A large one only costs memory as it fills: a client may announce a hundred megabytes and send ten bytes.
+        self._buffer = bytearray(capacity) if capacity <= SCRATCH_SIZE else mmap.mmap(-1, capacity)
+        self.view = memoryview(self._buffer)
+        self.view[: len(content)] = content
+        self.end = len(content)

@@ -1,0 +1,103 @@
+"""The `.txnindex` file of a segment: the transactions aborted in it, for consumers that read only committed records.
+
+Format: version, producer id, first offset, last offset, last stable offset (2 + 4 * 8 bytes, big-endian), in order of
+last offset.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from headrace.storage.files.atomic_file import read_file, replace_file
+
+_ENTRY: Final = Struct(">hqqqq")
+_VERSION: Final = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """`last_offset` is that of the abort marker; `last_stable_offset` as it was after the marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """Reads and writes one file, which does not exist while nothing was aborted."""
+
+    __slots__ = ("_exists", "is_suspect", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._exists: bool | None = None
+        self.is_suspect = False
+        """Whether entries may be missing or wrong, after a crash: see `txn_recovery`."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was aborted here; told without a look at the disk from the second time on."""
+        if self._exists is None:
+            self._exists = self.path.exists()
+        return self._exists
+
+    def is_sound(self, size: int, base_offset: int) -> bool:
+        """Whether the file of `size` bytes can be the index of the segment with that base offset. Raises OSError."""
+        if size % _ENTRY.size:
+            return False
+        last = base_offset - 1
+        for version, _, first_offset, last_offset, _ in _ENTRY.iter_unpack(read_file(self.path)):
+            if version != _VERSION or not first_offset <= last_offset or last_offset <= last:
+                return False
+            last = last_offset
+        return True
+
+    def read(self) -> list[AbortedTransaction]:
+        """Every entry; a torn last one is passed over."""
+        try:
+            data = read_file(self.path)
+        except FileNotFoundError:
+            return []
+        whole = len(data) // _ENTRY.size * _ENTRY.size
+        return [AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(data[:whole])]
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Raises OSError."""
+        self._exists = True
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, _ENTRY.pack(_VERSION, *transaction))
+        finally:
+            os.close(descriptor)
+
+    def aborted_between(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
+        """Transactions that overlap `[fetch_offset, upper_bound)`, and whether no later segment can have one."""
+        found: list[AbortedTransaction] = []
+        if not self.exists:
+            return found, False
+        for transaction in self.read():
+            if transaction.last_offset >= fetch_offset and transaction.first_offset < upper_bound:
+                found.append(transaction)
+            if transaction.last_stable_offset >= upper_bound:
+                return found, True
+        return found, False
+
+    def truncate(self, offset: int) -> None:
+        """Drop transactions that end at or after `offset`."""
+        kept = sum(1 for transaction in self.read() if transaction.last_offset < offset)
+        if self.path.exists():
+            os.truncate(self.path, kept * _ENTRY.size)
+
+    def replace(self, transactions: Sequence[AbortedTransaction]) -> None:
+        """Let the file have exactly these. Raises OSError."""
+        if not transactions:
+            self.clear()
+            return
+        replace_file(self.path, b"".join(_ENTRY.pack(_VERSION, *each) for each in transactions))
+        self._exists = True
+
+    def clear(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._exists = False

@@ -1,0 +1,97 @@
+"""Producer state as of an offset, in Kafka's `.snapshot` files: what recovery starts from instead of the whole log.
+
+Format: version 1, CRC-32C of what follows it, then an array of fixed-size entries.
+"""
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct, error
+from typing import Final
+
+from headrace.storage.files.atomic_file import read_file, replace_file, sync_directory
+from headrace.storage.log.segment_files import SNAPSHOT_SUFFIX, offset_of, segment_file
+from headrace.wire.checksum import crc32c
+
+_VERSION: Final = 1
+_HEAD: Final = Struct(">hIi")
+_CRC_END: Final = 6
+ENTRY: Final = Struct(">qhiqiqiq")
+"""The fields of `ProducerEntry`, in their order."""
+
+
+class CorruptSnapshotError(Exception):
+    """The file cannot be used; remove it and take an older one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerEntry:
+    """Last batch and open transaction of one producer; -1 where there is none. Timestamps in ms."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_txn_first_offset: int
+
+    def packed(self) -> bytes:
+        """The entry as it stands in the file."""
+        return ENTRY.pack(*(getattr(self, name) for name in self.__slots__))
+
+
+def write_snapshot(directory: Path, offset: int, entries: Sequence[bytes], *, sync: bool = True) -> Path:
+    """Write the state before `offset` and return the file. Raises OSError.
+
+    `entries` are packed, and may be longer than an entry of the file: the rest is left out.
+    """
+    body = b"".join([entry[: ENTRY.size] for entry in entries])
+    count = len(entries)
+    head = _HEAD.pack(_VERSION, 0, count)
+    crc = crc32c(head[_CRC_END:] + body)
+    path = segment_file(directory, offset, SNAPSHOT_SUFFIX)
+    replace_file(path, _HEAD.pack(_VERSION, crc, count) + body, sync=sync)
+    return path
+
+
+def read_snapshot(path: Path) -> list[ProducerEntry]:
+    """Raises CorruptSnapshotError; OSError."""
+    data = read_file(path)
+    try:
+        version, crc, count = _HEAD.unpack_from(data)
+    except error:
+        raise CorruptSnapshotError(f"{path} has only {len(data)} bytes") from None
+    if version != _VERSION:
+        raise CorruptSnapshotError(f"{path} has version {version}; only version {_VERSION} is known")
+    if crc != crc32c(data[_CRC_END:]) or len(data) != _HEAD.size + count * ENTRY.size:
+        raise CorruptSnapshotError(f"{path} fails its checksum")
+    return [ProducerEntry(*fields) for fields in ENTRY.iter_unpack(data[_HEAD.size :])]
+
+
+def snapshots(directory: Path) -> dict[int, Path]:
+    """The snapshot files by offset, ascending."""
+    found = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            offset = offset_of(entry.name) if entry.name.endswith(SNAPSHOT_SUFFIX) else None
+            if offset is not None:
+                found[offset] = directory / entry.name
+    return dict(sorted(found.items()))
+
+
+def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_end_offset: int) -> None:
+    """Keep the snapshots at segments' base offsets and the newest one; none is kept from behind the log's end.
+
+    A clean shutdown leaves one at the log end offset, which is stray after the next start has written more.
+    """
+    found = snapshots(directory)
+    kept = [offset for offset in found if offset <= log_end_offset]
+    for offset, path in found.items():
+        if offset not in kept or (offset not in base_offsets and offset != kept[-1]):
+            path.unlink(missing_ok=True)
+    if len(kept) < len(found):
+        # for good: one that came back would be taken for the state of what is written up to its offset now
+        sync_directory(directory)

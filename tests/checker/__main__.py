@@ -1,0 +1,36 @@
+"""`python -m tests.checker`: many runs from many seeds; `make checker`."""
+
+import argparse
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from tests.checker.run import Verdict, play
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.checker", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long the faults of a run last")
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    bad = 0
+    with ProcessPoolExecutor(given.jobs) as pool:
+        seeds = range(given.first, given.first + given.seeds)
+        for done in as_completed([pool.submit(_play, seed, given.seconds) for seed in seeds]):
+            verdict = done.result()
+            bad += bool(verdict.anomalies)
+            print(verdict, flush=True)
+    print(f"{given.seeds - bad} of {given.seeds} runs are good")
+    return 1 if bad else 0
+
+
+def _play(seed: int, seconds: float) -> Verdict:
+    with tempfile.TemporaryDirectory(prefix="headrace-checker-") as directory:
+        return play(seed, seconds, Path(directory))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

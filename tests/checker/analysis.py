@@ -1,0 +1,220 @@
+"""The judgement on a history. Pure: it knows nothing but what clients have recorded, and nothing of brokers.
+
+Sound, not complete: whatever it finds is a violation of what transactions promise, under any schedule of requests.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from tests.checker.history import End, History, Outcome, Partition, Read, Source, Transaction
+
+
+class Kind(StrEnum):
+    LOST_WRITE = "lost write"
+    """A transaction was committed, and a record of it is not there."""
+    ABORTED_READ = "aborted read"
+    """A reader got a record of a transaction that is aborted."""
+    DIRTY_READ = "dirty read"
+    """A reader got a record of which nobody had asked for the commit yet, or that is not there in the end."""
+    SPLIT_TRANSACTION = "split transaction"
+    """A part of a transaction is there."""
+    DUPLICATE = "duplicate"
+    """A record is there twice."""
+    REORDERED = "reordered"
+    """Records of a producer are in another order than it sent them."""
+    BACKWARDS = "backwards"
+    """A reader was given an offset that is not higher than the one before."""
+    SKIPPED = "skipped"
+    """A reader was not given a record that lies between two that it was given."""
+    REWRITTEN = "rewritten"
+    """An offset had two values."""
+    UNKNOWN_VALUE = "unknown value"
+    """A record that nobody sent."""
+    NOT_FENCED = "not fenced"
+    """A producer committed after its successor had started."""
+    LOST_COPY = "lost copy"
+    """A committed record was not copied: its offset was committed without its copy."""
+    COPIED_TWICE = "copied twice"
+    """A committed record was copied twice: its copy was committed without its offset."""
+    WRONG_COPY = "wrong copy"
+    """A copy has no original with that value."""
+    HANGING = "hanging"
+    """All transactions are over, and readers still do not reach the end of a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+def analyse(history: History) -> list[Anomaly]:
+    """Everything in the history that must not be."""
+    return list(_Analysis(history).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    transaction: Transaction
+    partition: Partition
+    place: int
+    """Among the records of the transaction."""
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.transaction.incarnation, self.transaction.number, self.place
+
+
+class _Analysis:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._sent = {
+            value: _Sent(transaction, partition, place)
+            for transaction in history.transactions
+            for place, (partition, value) in enumerate(transaction.records)
+        }
+        self._there = Counter(value for end in history.final.values() for _, value in end.records)
+
+    def run(self) -> Iterator[Anomaly]:
+        for transaction in self._history.transactions:
+            yield from self._of_transaction(transaction)
+        for partition, end in self._history.final.items():
+            yield from self._of_partition(partition, end)
+        for session in _sessions(self._history.reads).values():
+            yield from self._of_session(session)
+        yield from self._of_offsets()
+        yield from self._fences()
+        for original, copy in self._history.copied.items():
+            yield from self._copies(original, copy)
+
+    def _of_transaction(self, transaction: Transaction) -> Iterator[Anomaly]:
+        values = [value for _, value in transaction.records]
+        missing = [value for value in values if value not in self._there]
+        if transaction.outcome is Outcome.COMMITTED:
+            if missing:
+                yield Anomaly(Kind.LOST_WRITE, f"{transaction.name} is committed, without {_some(missing)}")
+        elif transaction.outcome is Outcome.ABORTED and len(missing) < len(values):
+            found = [value for value in values if value in self._there]
+            yield Anomaly(Kind.ABORTED_READ, f"{transaction.name} is aborted, but for {_some(found)}")
+        if 0 < len(missing) < len(values):
+            yield Anomaly(Kind.SPLIT_TRANSACTION, f"{transaction.name} is there without {_some(missing)}")
+
+    def _of_partition(self, partition: Partition, end: End) -> Iterator[Anomaly]:
+        if end.stable != end.high_watermark:
+            yield Anomaly(Kind.HANGING, f"{_name(partition)} ends at {end.stable} of {end.high_watermark}")
+        last: dict[str, tuple[tuple[int, int, int], str]] = {}
+        for offset, value in end.records:
+            sent = self._sent.get(value)
+            if sent is None or sent.partition != partition:
+                yield Anomaly(Kind.UNKNOWN_VALUE, f"{value!r} at {offset} of {_name(partition)}")
+                continue
+            if self._there[value] > 1:
+                yield Anomaly(Kind.DUPLICATE, f"{value!r} at {offset} of {_name(partition)}, and not only there")
+            before = last.get(sent.transaction.producer)
+            if before is not None and sent.order < before[0]:
+                yield Anomaly(Kind.REORDERED, f"{value!r} after {before[1]!r} in {_name(partition)}")
+            last[sent.transaction.producer] = sent.order, value
+
+    def _of_session(self, session: Sequence[Read]) -> Iterator[Anomaly]:
+        """Of the reads of one partition by one session."""
+        partition = session[0].partition
+        for earlier, later in pairwise(session):
+            if later.offset <= earlier.offset:
+                text = f"{later.reader} got {later.offset} after {earlier.offset} of {_name(partition)}"
+                yield Anomaly(Kind.BACKWARDS, text)
+        for read in session:
+            yield from self._of_read(read)
+        offsets = {read.offset for read in session}
+        last = max(offsets)
+        end = self._history.final.get(partition)
+        skipped = [offset for offset, _ in (end.records if end else ()) if offset < last and offset not in offsets]
+        if skipped:
+            text = f"{session[0].reader} was not given {_some(skipped)} of {_name(partition)}, but {last}"
+            yield Anomaly(Kind.SKIPPED, text)
+
+    def _of_read(self, read: Read) -> Iterator[Anomaly]:
+        sent = self._sent.get(read.value)
+        where = f"{read.value!r} at {read.offset} of {_name(read.partition)} to {read.reader}"
+        if sent is None or sent.partition != read.partition:
+            yield Anomaly(Kind.UNKNOWN_VALUE, where)
+        elif sent.transaction.outcome is Outcome.ABORTED:
+            yield Anomaly(Kind.ABORTED_READ, where)
+        elif read.time < sent.transaction.commit_asked:
+            yield Anomaly(Kind.DIRTY_READ, f"{where}, before anybody asked for its commit")
+        elif read.partition in self._history.final and read.value not in self._there:
+            yield Anomaly(Kind.DIRTY_READ, f"{where}, but it is not there in the end")
+
+    def _of_offsets(self) -> Iterator[Anomaly]:
+        """An offset has one value, and a value one offset, whoever reads it and when."""
+        values: dict[tuple[Partition, int], str] = {}
+        places: dict[str, tuple[Partition, int]] = {}
+        in_the_end = (
+            (partition, offset, value)
+            for partition, end in self._history.final.items()
+            for offset, value in end.records
+        )
+        read = ((read.partition, read.offset, read.value) for read in self._history.reads)
+        for partition, offset, value in (*in_the_end, *read):
+            if values.setdefault((partition, offset), value) != value:
+                text = f"{offset} of {_name(partition)} is {value!r} and {values[partition, offset]!r}"
+                yield Anomaly(Kind.REWRITTEN, text)
+            if places.setdefault(value, (partition, offset)) != (partition, offset) and self._there[value] < 2:
+                yield Anomaly(Kind.DUPLICATE, f"{value!r} at {places[value]} and at {(partition, offset)}")
+
+    def _fences(self) -> Iterator[Anomaly]:
+        """A commit that is asked for after a successor has started fails."""
+        for transaction in self._history.transactions:
+            if transaction.outcome is not Outcome.COMMITTED:
+                continue
+            for start in self._history.starts:
+                is_successor = start.producer == transaction.producer and start.incarnation > transaction.incarnation
+                if is_successor and start.time < transaction.commit_asked:
+                    text = f"{transaction.name} is committed after incarnation {start.incarnation} has started"
+                    yield Anomaly(Kind.NOT_FENCED, text)
+
+    def _copies(self, original: str, copy: str) -> Iterator[Anomaly]:
+        originals = {
+            Source(partition.number, offset): value
+            for partition, end in self._history.final.items()
+            if partition.topic == original
+            for offset, value in end.records
+        }
+        copies: Counter[Source] = Counter()
+        for partition, end in self._history.final.items():
+            if partition.topic != copy:
+                continue
+            for _, value in end.records:
+                sent = self._sent.get(value)
+                if sent is None:
+                    continue
+                source = sent.transaction.sources[sent.place]
+                copies[source] += 1
+                if not value.endswith(f" {originals.get(source)}"):
+                    yield Anomaly(Kind.WRONG_COPY, f"{value!r} of {source}, which is {originals.get(source)!r}")
+        for source, value in originals.items():
+            if copies[source] == 0:
+                yield Anomaly(Kind.LOST_COPY, f"{value!r}, {source}")
+            elif copies[source] > 1:
+                yield Anomaly(Kind.COPIED_TWICE, f"{value!r}, {source}, {copies[source]} times")
+
+
+def _sessions(reads: Sequence[Read]) -> Mapping[tuple[str, Partition], list[Read]]:
+    sessions: dict[tuple[str, Partition], list[Read]] = defaultdict(list)
+    for read in reads:
+        sessions[read.reader, read.partition].append(read)
+    return sessions
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition.topic}-{partition.number}"
+
+
+def _some(items: Sequence[object]) -> str:
+    shown = ", ".join(map(repr, items[:4]))
+    return shown if len(items) <= 4 else f"{shown} and {len(items) - 4} more"

@@ -1,0 +1,236 @@
+"""Histories that are right, and histories with one thing wrong: of every kind, and of every planted fault."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.checker.analysis import Kind, analyse
+from tests.checker.history import End, History, Outcome, Partition, Read, Source, Start, Transaction
+
+LEFT, RIGHT = Partition("in", 0), Partition("in", 1)
+COPY = Partition("out", 0)
+
+
+def transaction(
+    number: int,
+    *values: tuple[Partition, str],
+    outcome: Outcome = Outcome.COMMITTED,
+    incarnation: int = 0,
+    commit_asked: int = 100,
+    producer: str = "a",
+    sources: Sequence[Source] = (),
+) -> Transaction:
+    return Transaction(
+        producer=producer,
+        incarnation=incarnation,
+        number=number,
+        records=values,
+        sources=sources,
+        outcome=outcome,
+        commit_asked=commit_asked,
+    )
+
+
+def end(*records: tuple[int, str], stable: int | None = None) -> End:
+    high_watermark = max((offset for offset, _ in records), default=-1) + 2  # after the marker
+    return End(records=records, stable=high_watermark if stable is None else stable, high_watermark=high_watermark)
+
+
+def read(offset: int, value: str, *, partition: Partition = LEFT, time: int = 200, reader: str = "r") -> Read:
+    return Read(reader=reader, time=time, partition=partition, offset=offset, value=value)
+
+
+def kinds(history: History) -> set[Kind]:
+    return {anomaly.kind for anomaly in analyse(history)}
+
+
+GOOD = History(
+    transactions=[
+        transaction(0, (LEFT, "a0"), (RIGHT, "a0'")),
+        transaction(1, (LEFT, "a1"), outcome=Outcome.ABORTED),
+        transaction(2, (LEFT, "a2"), outcome=Outcome.UNKNOWN),
+        transaction(3, (RIGHT, "a3"), outcome=Outcome.UNKNOWN),
+        transaction(4, (LEFT, "a4")),
+    ],
+    final={LEFT: end((0, "a0"), (4, "a2"), (6, "a4")), RIGHT: end((0, "a0'"))},
+    reads=[read(0, "a0"), read(4, "a2"), read(6, "a4"), read(0, "a0", reader="s")],
+    starts=[Start(producer="a", incarnation=0, time=1)],
+)
+
+
+def test_a_good_history_has_nothing() -> None:
+    assert analyse(GOOD) == []
+
+
+def changed(**parts: object) -> History:
+    return replace(GOOD, **parts)  # type: ignore[arg-type]
+
+
+WRONG = {
+    "a committed record is gone": (
+        changed(final={**GOOD.final, LEFT: end((0, "a0"), (4, "a2"))}, reads=[]),
+        {Kind.LOST_WRITE},
+    ),
+    "an aborted record is there": (
+        changed(final={**GOOD.final, LEFT: end((0, "a0"), (2, "a1"), (4, "a2"), (6, "a4"))}, reads=[]),
+        {Kind.ABORTED_READ},
+    ),
+    "a reader gets an aborted record": (changed(reads=[read(0, "a0"), read(2, "a1")]), {Kind.ABORTED_READ}),
+    "a reader gets a record before its commit": (changed(reads=[read(0, "a0", time=50)]), {Kind.DIRTY_READ}),
+    "a reader gets a record that goes away": (
+        changed(reads=[read(0, "a3", partition=RIGHT)], final={**GOOD.final, RIGHT: end((2, "a0'"))}),
+        {Kind.DIRTY_READ},
+    ),
+    "half of an unknown transaction is there": (
+        History(
+            transactions=[transaction(0, (LEFT, "a0"), (RIGHT, "a0'"), outcome=Outcome.UNKNOWN)],
+            final={LEFT: end((0, "a0")), RIGHT: end()},
+        ),
+        {Kind.SPLIT_TRANSACTION},
+    ),
+    "half of a committed transaction is there": (
+        changed(final={**GOOD.final, RIGHT: end()}),
+        {Kind.LOST_WRITE, Kind.SPLIT_TRANSACTION},
+    ),
+    "a record is there twice": (
+        changed(final={**GOOD.final, RIGHT: end((0, "a0'"), (1, "a0'"))}),
+        {Kind.DUPLICATE},
+    ),
+    "a reader gets a record from two offsets": (
+        changed(reads=[read(0, "a0"), read(1, "a0")]),
+        {Kind.DUPLICATE},
+    ),
+    "transactions are in another order": (
+        changed(final={**GOOD.final, LEFT: end((0, "a0"), (4, "a4"), (6, "a2"))}, reads=[]),
+        {Kind.REORDERED},
+    ),
+    "records of a transaction are in another order": (
+        History(
+            transactions=[transaction(0, (LEFT, "a0"), (LEFT, "a1"))],
+            final={LEFT: end((0, "a1"), (1, "a0"))},
+        ),
+        {Kind.REORDERED},
+    ),
+    "a record of an older incarnation comes after the newer's": (
+        History(
+            transactions=[transaction(0, (LEFT, "b"), incarnation=1), transaction(0, (LEFT, "a"), incarnation=0)],
+            final={LEFT: end((0, "b"), (2, "a"))},
+        ),
+        {Kind.REORDERED},
+    ),
+    "a poll goes backwards": (
+        changed(reads=[read(0, "a0"), read(4, "a2"), read(0, "a0"), read(4, "a2")]),
+        {Kind.BACKWARDS},
+    ),
+    "a reader is not given a record": (changed(reads=[read(0, "a0"), read(6, "a4")]), {Kind.SKIPPED}),
+    "an offset changes its value": (
+        changed(reads=[read(0, "a0"), read(4, "a2"), read(6, "a4"), read(0, "a4", reader="s")]),
+        {Kind.REWRITTEN, Kind.DUPLICATE},
+    ),
+    "a record comes from nowhere": (changed(reads=[read(0, "a0"), read(1, "?")]), {Kind.UNKNOWN_VALUE}),
+    "a record is in another partition": (
+        changed(final={**GOOD.final, RIGHT: end((0, "a0'"), (2, "a4"))}, reads=[]),
+        {Kind.UNKNOWN_VALUE, Kind.DUPLICATE},
+    ),
+    "a producer commits after its successor's start": (
+        changed(starts=[*GOOD.starts, Start(producer="a", incarnation=1, time=99)]),
+        {Kind.NOT_FENCED},
+    ),
+    "a partition's end is out of reach": (
+        changed(final={**GOOD.final, RIGHT: end((0, "a0'"), stable=1)}),
+        {Kind.HANGING},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_found_and_nothing_else(case: tuple[History, set[Kind]]) -> None:
+    history, expected = case
+    assert kinds(history) == expected
+
+
+def copies(*done: tuple[int, str, Outcome], there: Sequence[tuple[int, str]]) -> History:
+    """`a0` and `a1` copied by transactions of one record each: its source's offset, value and outcome."""
+    return History(
+        transactions=[
+            transaction(0, (LEFT, "a0"), (LEFT, "a1")),
+            *(
+                transaction(number, (COPY, value), producer="c", sources=[Source(0, offset)], outcome=outcome)
+                for number, (offset, value, outcome) in enumerate(done)
+            ),
+        ],
+        final={LEFT: end((0, "a0"), (1, "a1")), COPY: end(*there)},
+        copied={"in": "out"},
+    )
+
+
+C, A = Outcome.COMMITTED, Outcome.ABORTED
+
+
+def test_copies_that_are_complete_have_nothing() -> None:
+    history = copies((0, "c0 a0", A), (0, "c1 a0", C), (1, "c2 a1", C), there=[(2, "c1 a0"), (4, "c2 a1")])
+    assert analyse(history) == []
+
+
+@pytest.mark.parametrize(
+    ("history", "expected"),
+    [
+        pytest.param(copies((0, "c0 a0", C), there=[(0, "c0 a0")]), {Kind.LOST_COPY}, id="lost"),
+        pytest.param(
+            copies(
+                (0, "c0 a0", C),
+                (0, "c1 a0", C),
+                (1, "c2 a1", C),
+                there=[(0, "c0 a0"), (2, "c1 a0"), (4, "c2 a1")],
+            ),
+            {Kind.COPIED_TWICE},
+            id="twice",
+        ),
+        pytest.param(
+            copies((0, "c0 a1", C), (1, "c2 a1", C), there=[(0, "c0 a1"), (2, "c2 a1")]), {Kind.WRONG_COPY}, id="wrong"
+        ),
+    ],
+)
+def test_copies_that_are_not(history: History, expected: set[Kind]) -> None:
+    assert kinds(history) == expected
+
+
+class TestPlantedFaults:
+    """The histories that faults of a broker leave; tests/checker/test_planted.py plants them in one."""
+
+    def test_a_missing_marker_leaves_a_partition_without_its_end(self) -> None:
+        history = History(
+            transactions=[transaction(0, (LEFT, "a0"), (RIGHT, "a0'"))],
+            final={LEFT: end((0, "a0")), RIGHT: end(stable=0)},
+        )
+        history = replace(history, final={**history.final, RIGHT: End(records=(), stable=0, high_watermark=1)})
+        assert kinds(history) == {Kind.HANGING, Kind.SPLIT_TRANSACTION, Kind.LOST_WRITE}
+
+    def test_a_reply_before_the_append_loses_the_commit_in_a_crash(self) -> None:
+        history = History(
+            transactions=[transaction(0, (LEFT, "a0")), transaction(0, (LEFT, "b0"), incarnation=1)],
+            final={LEFT: end((2, "b0"))},
+        )
+        assert kinds(history) == {Kind.LOST_WRITE}
+
+    def test_a_missing_fence_lets_the_older_producer_go_on(self) -> None:
+        history = History(
+            transactions=[transaction(0, (LEFT, "a0")), transaction(0, (LEFT, "b0"), incarnation=1)],
+            starts=[Start(producer="a", incarnation=1, time=50)],
+            final={LEFT: end((0, "b0"), (2, "a0"))},
+        )
+        assert kinds(history) == {Kind.NOT_FENCED, Kind.REORDERED}
+
+    def test_a_marker_written_twice_ends_the_next_transaction(self) -> None:
+        """The second commits what the next transaction has written by then, and its abort comes too late."""
+        history = History(
+            transactions=[transaction(0, (LEFT, "a0")), transaction(1, (LEFT, "a1"), outcome=Outcome.ABORTED)],
+            final={LEFT: end((0, "a0"), (2, "a1"))},
+            reads=[read(0, "a0"), read(2, "a1")],
+        )
+        assert kinds(history) == {Kind.ABORTED_READ}
+
+    def test_an_offset_committed_outside_its_transaction_loses_the_copies_of_an_aborted_one(self) -> None:
+        history = copies((0, "c0 a0", A), (1, "c1 a1", C), there=[(2, "c1 a1")])
+        assert kinds(history) == {Kind.LOST_COPY}

@@ -1,0 +1,16 @@
+"""A few short runs; `make checker` plays many that are longer."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.checker.run import play
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_transactions_keep_their_promises(seed: int, tmp_path: Path) -> None:
+    verdict = play(seed, 8, tmp_path)
+    assert verdict.committed
+    assert verdict.copied
+    assert not verdict.anomalies, str(verdict)

@@ -1,0 +1,227 @@
+"""Transactions of five client libraries, each with the same scenarios, read by its own `read_committed` consumer."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.clients.brokers import BrokerUnderTest, start_broker
+from tests.clients.drivers.confluent_driver import ConfluentDriver
+from tests.clients.drivers.contract import MissingClientError
+from tests.clients.transactional import CLIENTS
+from tests.clients.transactional.confluent_client import read
+from tests.clients.transactional.contract import (
+    END,
+    FencedError,
+    Record,
+    TransactionalClient,
+    TransactionalProducer,
+)
+from tests.support.waiting import wait_for
+
+PARTITIONS = 2
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest]:
+    """One that looks for transactions that have timed out more often than every ten seconds."""
+    broker = start_broker(
+        tmp_path_factory.mktemp("broker"), {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+    )
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest, broker: BrokerUnderTest) -> Iterator[TransactionalClient]:
+    try:
+        made = CLIENTS[request.param](broker.bootstrap)
+    except MissingClientError as missing:
+        if os.environ.get("HEADRACE_ALL_CLIENTS"):
+            raise
+        pytest.skip(str(missing))
+    with closing(made):
+        yield made
+
+
+@pytest.fixture
+def ledger(broker: BrokerUnderTest, topic: str) -> str:
+    """A topic that exists."""
+    ConfluentDriver(broker.bootstrap).create_topic(topic, PARTITIONS)
+    return topic
+
+
+@pytest.fixture
+def producers(client: TransactionalClient) -> Iterator[Callable[..., TransactionalProducer]]:
+    """Makes producers that are closed at the end."""
+    made: list[TransactionalProducer] = []
+
+    def make(transactional_id: str, **settings: int) -> TransactionalProducer:
+        made.append(client.producer(transactional_id, **settings))
+        return made[-1]
+
+    yield make
+    for producer in made:
+        producer.close()
+
+
+def write_ends(broker: BrokerUnderTest, topic: str) -> None:
+    """Without a transaction, so that a reader gets there only once the transactions before are over."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for partition in range(PARTITIONS):
+        producer.produce(topic, END, partition=partition)
+    assert producer.flush(20) == 0
+
+
+def committed(broker: BrokerUnderTest, group: str, topic: str) -> int:
+    """The group's offset in partition 0, once no transaction holds it back; -1001 without one."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "isolation.level": "read_committed"})
+    try:
+        (partition,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
+        return partition.offset
+    finally:
+        consumer.close()
+
+
+Producers = Callable[..., TransactionalProducer]
+
+
+def test_a_committed_transaction_is_read_as_a_whole(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    producer = producers(f"{ledger}-id")
+    for number in range(3):
+        producer.begin()
+        producer.send(ledger, 0, [f"left {number}", f"left again {number}"])
+        producer.send(ledger, 1, [f"right {number}"])
+        producer.commit()
+    write_ends(broker, ledger)
+
+    records = client.read_committed(ledger, PARTITIONS)
+
+    assert [record.value for record in records if record.partition == 0] == [
+        f"{side} {number}" for number in range(3) for side in ("left", "left again")
+    ]
+    assert [record.value for record in records if record.partition == 1] == [f"right {number}" for number in range(3)]
+
+
+def test_an_aborted_transaction_is_never_read(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    producer = producers(f"{ledger}-id")
+    producer.begin()
+    producer.send(ledger, 0, ["dropped"])
+    producer.send(ledger, 1, ["dropped too"])
+    producer.abort()
+    producer.begin()
+    producer.send(ledger, 0, ["kept"])
+    producer.commit()
+    write_ends(broker, ledger)
+
+    assert client.read_committed(ledger, PARTITIONS) == [Record(0, "kept")]
+    in_the_log = read(broker.bootstrap, ledger, PARTITIONS, "read_uncommitted")
+    assert sorted(record.value for record in in_the_log) == ["dropped", "dropped too", "kept"]
+
+
+def test_a_second_producer_of_the_same_id_fences_the_first(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    first = producers(f"{ledger}-id")
+    first.begin()
+    first.send(ledger, 0, ["of the first"])
+
+    second = producers(f"{ledger}-id")
+    second.begin()
+    second.send(ledger, 0, ["of the second"])
+    with pytest.raises(FencedError):
+        first.commit()
+    second.commit()
+    write_ends(broker, ledger)
+
+    assert client.read_committed(ledger, PARTITIONS) == [Record(0, "of the second")]
+
+
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    group = f"{ledger}-group"
+    producer = producers(f"{ledger}-id")
+    for offset, ends_well in ((3, True), (5, False), (8, True), (9, False)):
+        producer.begin()
+        producer.send(ledger, 0, [f"made of the records before {offset}"])
+        producer.send_offsets(group, {(ledger, 0): offset})
+        if ends_well:
+            producer.commit()
+            assert committed(broker, group, ledger) == offset
+        else:
+            before = {5: 3, 9: 8}[offset]
+            producer.abort()
+            assert committed(broker, group, ledger) == before
+    write_ends(broker, ledger)
+
+    records = client.read_committed(ledger, PARTITIONS)
+    assert [record.value for record in records] == [f"made of the records before {offset}" for offset in (3, 8)]
+
+
+def test_the_broker_aborts_a_transaction_that_outlives_its_timeout(
+    client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    slow = producers(f"{ledger}-slow", timeout_ms=1500)
+    slow.begin()
+    slow.send(ledger, 0, ["too slow"])
+    write_ends(broker, ledger)
+
+    assert client.read_committed(ledger, PARTITIONS) == []
+    with pytest.raises(FencedError):
+        slow.commit()
+
+
+def test_all_clients_read_the_same(broker: BrokerUnderTest, ledger: str) -> None:
+    """What every one of them has committed, and nothing of what they have aborted."""
+    clients: list[TransactionalClient] = []
+    try:
+        for name, make in CLIENTS.items():
+            clients.append(make(broker.bootstrap))
+            with closing(clients[-1].producer(f"{ledger}-{name}")) as producer:
+                producer.begin()
+                producer.send(ledger, 0, [f"{name} drops this"])
+                producer.abort()
+                producer.begin()
+                producer.send(ledger, 0, [f"{name} keeps this"])
+                producer.commit()
+        write_ends(broker, ledger)
+        expected = [Record(0, f"{name} keeps this") for name in CLIENTS]
+        for name, each in zip(CLIENTS, clients, strict=True):
+            assert each.read_committed(ledger, PARTITIONS) == expected, name
+    finally:
+        for each in clients:
+            each.close()
+
+
+def test_an_open_transaction_holds_readers_of_its_partition_back_and_of_no_other(
+    producers: Producers, broker: BrokerUnderTest, ledger: str
+) -> None:
+    producer = producers(f"{ledger}-id")
+    producer.begin()
+    producer.send(ledger, 0, ["open"])
+    write_ends(broker, ledger)
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "not-used", "isolation.level": "read_committed"}
+    )
+    try:
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition(ledger, partition), timeout=20)[1]
+            for partition in range(PARTITIONS)
+        ]
+        assert ends == [0, 1]
+        producer.commit()
+        wait_for(
+            lambda: consumer.get_watermark_offsets(TopicPartition(ledger, 0), timeout=20)[1] == 3,
+            "the record, the other and the marker are readable",
+        )
+    finally:
+        consumer.close()

@@ -1,0 +1,117 @@
+"""The Java client, driven from Python through py4j: no Java source, so a runtime without a compiler is enough."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+
+from tests.clients.drivers.contract import DEADLINE_S
+from tests.clients.transactional.contract import END, FencedError, Record, TransactionalProducer
+from tests.support.java_gateway import JavaGateway
+
+_FENCED: Final = (
+    "org.apache.kafka.common.errors.ProducerFencedException",
+    "org.apache.kafka.common.errors.InvalidProducerEpochException",
+    # With the second version of transactions: the broker has aborted it.
+    "org.apache.kafka.common.errors.InvalidTxnStateException",
+)
+
+
+class JavaClient:
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._java = JavaGateway()
+
+    def producer(self, transactional_id: str, *, timeout_ms: int = 60_000) -> TransactionalProducer:
+        return _Producer(self._java, self._bootstrap, transactional_id, timeout_ms)
+
+    def read_committed(self, topic: str, partitions: int) -> list[Record]:
+        java = self._java
+        consumer = java.consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "fetch.max.wait.ms": 50,
+            }
+        )
+        found: list[Record] = []
+        ended: set[int] = set()
+        try:
+            assigned = java.list(java.partition(topic, partition) for partition in range(partitions))
+            consumer.assign(assigned)
+            consumer.seekToBeginning(assigned)
+            polls = 0
+            while len(ended) < partitions:
+                polls += 1
+                assert polls < DEADLINE_S * 10, f"the ends of all partitions but {ended} are missing after {found}"
+                for record in consumer.poll(java.jvm.java.time.Duration.ofMillis(100)).iterator():
+                    if record.value() == END:
+                        ended.add(record.partition())
+                    elif record.partition() not in ended:
+                        found.append(Record(record.partition(), record.value()))
+        finally:
+            consumer.close()
+        return found
+
+    def close(self) -> None:
+        self._java.close()
+
+
+class _Producer:
+    def __init__(self, java: JavaGateway, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self._java = java
+        self._producer = java.producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "max.block.ms": int(DEADLINE_S * 1000),
+                "linger.ms": 0,
+            }
+        )
+        with _fencing():
+            self._producer.initTransactions()
+
+    def begin(self) -> None:
+        with _fencing():
+            self._producer.beginTransaction()
+
+    def send(self, topic: str, partition: int, values: Sequence[str]) -> None:
+        with _fencing():
+            sent = [self._producer.send(self._java.record(topic, partition, value)) for value in values]
+            for acknowledged in sent:
+                acknowledged.get()
+
+    def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        clients = self._java.jvm.org.apache.kafka.clients.consumer
+        positions = self._java.jvm.java.util.HashMap()
+        for where, offset in offsets.items():
+            positions[self._java.partition(*where)] = clients.OffsetAndMetadata(offset)
+        with _fencing():
+            self._producer.sendOffsetsToTransaction(positions, clients.ConsumerGroupMetadata(group))
+
+    def commit(self) -> None:
+        with _fencing():
+            self._producer.commitTransaction()
+
+    def abort(self) -> None:
+        with _fencing():
+            self._producer.abortTransaction()
+
+    def close(self) -> None:
+        self._producer.close(self._java.jvm.java.time.Duration.ZERO)
+
+
+@contextmanager
+def _fencing() -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as failure:
+        cause: Any = failure.java_exception
+        while cause is not None:
+            if cause.getClass().getName() in _FENCED:
+                raise FencedError(str(failure)) from failure
+            cause = cause.getCause()
+        raise

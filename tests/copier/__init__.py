@@ -1,0 +1,1 @@
+"""Kafka's TransactionalMessageCopier, killed while it copies: the output must equal the input."""

@@ -1,0 +1,179 @@
+"""One round: an input topic, two copiers, and a victim that is killed and started again while they work."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.clients.drivers.java_driver import java_command
+from tests.support.killable_broker import KillableBroker
+
+COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
+PARTITIONS: Final = 2
+BROKER_SETTINGS: Final[Mapping[str, object]] = {
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
+}
+_RUNS: Final = 12
+"""How often one copier may be started. It ends with an error where the broker stays away for too long."""
+
+Mode = Literal["assigned", "group"]
+Victim = Literal["client", "broker"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    mode: Mode
+    victim: Victim
+    seed: int
+    records: int = 1200
+    kills: int = 1
+    timeout_s: float = 150.0
+
+
+class Copier:
+    """One transactional id and, one after the other, the processes that use it."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._command = command
+        self._log = log
+        self._runs = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._runs += 1
+        assert self._runs <= _RUNS, f"the copier was started {_RUNS} times:\n{self.end_of_log()}"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def is_done(self) -> bool:
+        """Whether it has copied all there was; one that failed is started again."""
+        assert self._process is not None
+        status = self._process.poll()
+        if status not in (None, 0):
+            self.start()
+        return status == 0
+
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def end_of_log(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+
+def run_round(broker: KillableBroker, plan: Plan, directory: Path) -> None:
+    """Raises AssertionError unless every partition of the output holds the records of the input once, in order."""
+    chance = random.Random(plan.seed)
+    name = f"{plan.mode}-{plan.victim}-{plan.seed}-{os.urandom(3).hex()}"
+    source, target = f"in-{name}", f"out-{name}"
+    written = _write_input(broker.bootstrap, source, target, plan.records)
+    copiers = [
+        Copier(_command(broker.bootstrap, plan.mode, source, target, number), directory / f"{name}-{number}.log")
+        for number in range(PARTITIONS)
+    ]
+    points = sorted(chance.uniform(0.05, 0.8) * plan.records for _ in range(plan.kills))
+    deadline = time.monotonic() + plan.timeout_s
+    with ExitStack() as stack:
+        for copier in copiers:
+            copier.start()
+            stack.callback(copier.kill)
+        while {copier.is_done() for copier in copiers} != {True}:
+            logs = "\n".join(copier.end_of_log() for copier in copiers)
+            assert time.monotonic() < deadline, f"{plan}: not copied within {plan.timeout_s:g} s:\n{logs}"
+            time.sleep(0.02)
+            if points and _size(broker.bootstrap, target) >= points[0]:
+                points.pop(0)
+                _kill(broker, copiers, plan.victim, chance)
+    assert read(broker.bootstrap, target) == written, f"{plan}: the output differs from the input"
+
+
+def _kill(broker: KillableBroker, copiers: list[Copier], victim: Victim, chance: random.Random) -> None:
+    if victim == "broker":
+        broker.sigkill()
+        broker.start()
+        return
+    copier = chance.choice(copiers)
+    copier.kill()
+    copier.start()
+
+
+def _command(bootstrap: str, mode: Mode, source: str, target: str, number: int) -> list[str]:
+    command = java_command(
+        COPIER,
+        *("--broker-list", bootstrap, "--input-topic", source, "--output-topic", target),
+        *("--input-partition", str(number), "--transactional-id", f"{target}-{number}"),
+        *("--consumer-group", f"{target}-group", "--transaction-size", "50", "--enable-random-aborts"),
+    )
+    return [*command, "--group-mode", "--use-group-metadata"] if mode == "group" else command
+
+
+def _write_input(bootstrap: str, source: str, target: str, count: int) -> dict[int, list[bytes]]:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    created = admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (source, target)])
+    for each in created.values():
+        each.result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    written: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    for number in range(count):
+        value = b"%d" % number
+        producer.produce(source, value, partition=number % PARTITIONS)
+        written[number % PARTITIONS].append(value)
+    assert producer.flush(60) == 0
+    return written
+
+
+def _size(bootstrap: str, topic: str) -> int:
+    """Offsets used in all partitions, those of markers and aborted records too."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "not-used", "log_level": 0})
+    try:
+        partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        return sum(consumer.get_watermark_offsets(each, timeout=20)[1] for each in partitions)
+    finally:
+        consumer.close()
+
+
+def read(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
+    """Every committed record, by partition. Does not wait for full batches: the end is what is wanted."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "not-used",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    ended: set[int] = set()
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in found])
+        deadline = time.monotonic() + 60
+        while len(ended) < PARTITIONS:
+            assert time.monotonic() < deadline, f"{topic} has no end in the partitions other than {ended}"
+            for message in consumer.consume(1000, timeout=0.1):
+                error, partition, value = message.error(), message.partition(), message.value()
+                assert partition is not None
+                if error is None:
+                    found[partition].append(value or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(partition)
+                else:
+                    assert error.retriable(), error
+    finally:
+        consumer.close()
+    return found

@@ -1,0 +1,1 @@
+"""Idempotent producers behind a proxy that loses, delays and repeats their requests."""

@@ -1,0 +1,162 @@
+"""Five requests in flight, most of them in trouble: every record is there once, in the order in which it was sent."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headrace.wire.apis import ApiKey
+from tests.support.java_gateway import JavaGateway
+from tests.support.killable_broker import killable_broker
+from tests.support.ports import free_port
+from tests.support.proxy import Faults, Proxy
+
+PARTITIONS = 2
+RECORDS = 2000
+_PRODUCE = frozenset({int(ApiKey.PRODUCE)})
+
+FAULTS = {
+    "requests are lost": Faults(lose_request=0.03, tear=0.03, apis=_PRODUCE),
+    "answers are lost": Faults(lose_answer=0.05, apis=_PRODUCE),
+    "requests are repeated": Faults(repeat=0.3, apis=_PRODUCE),
+    "connections fall silent": Faults(silence=0.005, apis=_PRODUCE),
+    "all of these, and delays": Faults(
+        lose_request=0.01,
+        lose_answer=0.02,
+        tear=0.01,
+        repeat=0.1,
+        silence=0.002,
+        delay=0.2,
+        longest_delay_s=0.05,
+        apis=_PRODUCE,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """The only address that clients see: the broker advertises it."""
+    port = free_port()
+    settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+    with (
+        killable_broker(tmp_path_factory.mktemp("broker"), settings) as broker,
+        Proxy(broker.bootstrap, port=port, seed=1) as proxy,
+    ):
+        yield proxy
+
+
+@pytest.fixture
+def topic(proxy: Proxy) -> str:
+    admin = AdminClient({"bootstrap.servers": proxy.address})
+    name = f"idempotent-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    return name
+
+
+def value_of(number: int) -> str:
+    return f"{number:06}{'.' * 200}"
+
+
+def librdkafka(bootstrap: str, topic: str, *, idempotent: bool = True) -> None:
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": idempotent,
+            "max.in.flight": 5,
+            "linger.ms": 1,
+            "batch.num.messages": 10,
+            "retry.backoff.ms": 20,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 100,
+            "socket.timeout.ms": 2000,
+            "log_level": 0,
+        }
+    )
+    for number in range(RECORDS):
+        producer.produce(topic, value_of(number).encode(), partition=number % PARTITIONS, on_delivery=delivered)
+        producer.poll(0)
+    assert producer.flush(90) == 0
+    assert not failures, failures[:5]
+
+
+def java(bootstrap: str, topic: str) -> None:
+    with closing(JavaGateway()) as gateway:
+        producer = gateway.producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "max.in.flight.requests.per.connection": 5,
+                "batch.size": 2200,
+                "linger.ms": 1,
+                "retry.backoff.ms": 20,
+                "retry.backoff.max.ms": 100,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,
+                "request.timeout.ms": 2000,
+            }
+        )
+        sent = [
+            producer.send(gateway.record(topic, number % PARTITIONS, value_of(number))) for number in range(RECORDS)
+        ]
+        producer.flush()
+        for acknowledged in sent:
+            acknowledged.get()
+        producer.close()
+
+
+def read(bootstrap: str, topic: str) -> list[list[str]]:
+    """The numbers in every partition, up to its end."""
+    config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "enable.auto.commit": False}
+    consumer = Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
+    found: list[list[str]] = [[] for _ in range(PARTITIONS)]
+    ended = 0
+    with closing(consumer):
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
+        while ended < PARTITIONS:
+            message = consumer.poll(20)
+            assert message is not None, "no end"
+            error, partition, value = message.error(), message.partition(), message.value()
+            if error is None and partition is not None and value is not None:
+                found[partition].append(value[:6].decode())
+            else:
+                assert error is not None
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended += 1
+    return found
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("produce", [librdkafka, pytest.param(java, marks=pytest.mark.java)])
+def test_every_record_is_there_once_and_in_order(
+    proxy: Proxy, topic: str, produce: Callable[[str, str], None], faults: Faults
+) -> None:
+    before = sum(proxy.met.values())
+    proxy.faults = faults
+    try:
+        produce(proxy.address, topic)
+    finally:
+        proxy.faults = Faults()
+
+    assert sum(proxy.met.values()) > before, "no request met a fault"
+    sent = [f"{number:06}" for number in range(RECORDS)]
+    assert read(proxy.address, topic) == [sent[partition::PARTITIONS] for partition in range(PARTITIONS)]
+
+
+def test_a_producer_that_is_not_idempotent_repeats_itself_there(proxy: Proxy, topic: str) -> None:
+    """The faults do what they should."""
+    proxy.faults = FAULTS["requests are repeated"]
+    try:
+        librdkafka(proxy.address, topic, idempotent=False)
+    finally:
+        proxy.faults = Faults()
+
+    assert sum(len(partition) for partition in read(proxy.address, topic)) > RECORDS

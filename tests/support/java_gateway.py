@@ -1,0 +1,71 @@
+"""Kafka's Java client in a JVM of its own, its objects used from Python through py4j."""
+
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import py4j
+import pytest
+
+from tests.support.kafka_process import kafka_jars
+
+_OPTIONS: Final = ("-Xmx192M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable", "-Xlog:all=error:stderr")
+_SERIALIZER: Final = "org.apache.kafka.common.serialization.StringSerializer"
+_DESERIALIZER: Final = "org.apache.kafka.common.serialization.StringDeserializer"
+
+
+class JavaGateway:
+    """One JVM with Kafka's jars; skips the test where Java, the jars or py4j's own are missing."""
+
+    def __init__(self) -> None:
+        from py4j.java_gateway import GatewayParameters
+        from py4j.java_gateway import JavaGateway as Gateway
+
+        class_path = f"{kafka_jars()}/*:{_py4j_jar()}"
+        command = ["java", *_OPTIONS, "-cp", class_path, "py4j.GatewayServer", "--die-on-broken-pipe", "0"]
+        # `--die-on-broken-pipe`: the JVM ends when its standard input does, so it never outlives the test.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert self._process.stdout is not None
+        port = int(self._process.stdout.readline())
+        self._gateway = Gateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+        self.jvm: Any = self._gateway.jvm
+
+    def producer(self, settings: Mapping[str, object]) -> Any:
+        """A `KafkaProducer` of strings."""
+        serializers = {"key.serializer": _SERIALIZER, "value.serializer": _SERIALIZER}
+        return self.jvm.org.apache.kafka.clients.producer.KafkaProducer({**serializers, **settings})
+
+    def consumer(self, settings: Mapping[str, object]) -> Any:
+        """A `KafkaConsumer` of strings."""
+        deserializers = {"key.deserializer": _DESERIALIZER, "value.deserializer": _DESERIALIZER}
+        return self.jvm.org.apache.kafka.clients.consumer.KafkaConsumer({**deserializers, **settings})
+
+    def record(self, topic: str, partition: int, value: str) -> Any:
+        return self.jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, None, value)
+
+    def partition(self, topic: str, partition: int) -> Any:
+        return self.jvm.org.apache.kafka.common.TopicPartition(topic, partition)
+
+    def list(self, items: Iterable[object]) -> Any:
+        made = self.jvm.java.util.ArrayList()
+        for item in items:
+            made.add(item)
+        return made
+
+    def close(self) -> None:
+        self._gateway.close()
+        self._process.kill()
+        self._process.communicate()
+
+
+def _py4j_jar() -> Path:
+    name = "py4j*.jar"
+    places = [Path(py4j.__file__).parents[4] / "share" / "py4j", Path(py4j.__file__).parents[1] / "pyspark" / "jars"]
+    found = [jar for place in places for jar in place.glob(name)]
+    if not found or shutil.which("java") is None:
+        pytest.skip("py4j's jar is not installed: it comes with the extra headrace[pipeline]")
+    return found[0]

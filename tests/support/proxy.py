@@ -1,0 +1,191 @@
+"""A TCP proxy before a broker that loses, delays and repeats requests and cuts connections.
+
+It knows of Kafka's protocol that a message has four bytes of length, and that a broker answers the requests of a
+connection in their order. Requests that get no answer (Produce with acks=0) must not be sent through it.
+"""
+
+import asyncio
+import random
+import struct
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Literal, Self
+
+from tests.support.ports import free_port
+
+_LARGEST: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """The chance that a request meets each fault, from 0 to 1; `apis` restricts them to requests with these keys."""
+
+    lose_request: float = 0.0
+    """The connection is cut before the request reaches the broker."""
+    lose_answer: float = 0.0
+    """The broker gets the request, and the connection is cut instead of an answer."""
+    tear: float = 0.0
+    """A part of the request gets there, then the connection is cut."""
+    repeat: float = 0.0
+    """The broker gets the request twice; the client gets one answer."""
+    silence: float = 0.0
+    """From this request on nothing passes; the connection stays open."""
+    delay: float = 0.0
+    longest_delay_s: float = 0.0
+    apis: frozenset[int] | None = None
+
+
+NO_FAULTS: Final = Faults()
+
+_Fault = Literal["lose_request", "lose_answer", "tear", "repeat", "silence", "delay"]
+_FAULTS: Final[tuple[_Fault, ...]] = ("lose_request", "lose_answer", "tear", "repeat", "silence", "delay")
+
+
+class Proxy:
+    """Forwards `address` to `target` (both HOST:PORT); a context manager. Runs in a thread of its own.
+
+    `address` may be named before the proxy starts, so that the broker can be told to advertise it.
+    """
+
+    def __init__(self, target: str, *, port: int | None = None, seed: int = 0) -> None:
+        self._target = target
+        self._port = port or free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        self.faults = NO_FAULTS
+        self.met: dict[_Fault, int] = dict.fromkeys(_FAULTS, 0)
+        """How many requests met each fault."""
+        self._chance = random.Random(seed)
+        self._connections: dict[_Connection, asyncio.Task[None]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def cut(self, share: float = 1.0) -> None:
+        """End that share of the connections at once, wherever their streams are."""
+
+        async def cut() -> None:
+            for connection in list(self._connections):
+                if self._chance.random() < share:
+                    connection.cut()
+
+        asyncio.run_coroutine_threadsafe(cut(), self._loop).result(10)
+
+    def draw(self, api_key: int) -> _Fault | None:
+        """The fault that the next request meets, by chance."""
+        faults = self.faults
+        if faults.apis is not None and api_key not in faults.apis:
+            return None
+        for name in _FAULTS:
+            if self._chance.random() < getattr(faults, name):
+                self.met[name] += 1
+                return name
+        return None
+
+    def part_of(self, size: int) -> int:
+        return self._chance.randrange(size)
+
+    def pause_s(self) -> float:
+        return self._chance.uniform(0, self.faults.longest_delay_s)
+
+    async def _start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+
+    async def _stop(self) -> None:
+        self._server.close()
+        tasks = list(self._connections.values())
+        for connection in self._connections:
+            connection.cut()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        host, _, port = self._target.rpartition(":")
+        try:
+            broker, to_broker = await asyncio.open_connection(host, int(port))
+        except OSError:
+            to_client.transport.abort()
+            return
+        connection = _Connection(self, to_client, to_broker)
+        task = asyncio.ensure_future(connection.run(client, broker))
+        self._connections[connection] = task
+        task.add_done_callback(lambda _: self._connections.pop(connection))
+
+
+class _Connection:
+    def __init__(self, proxy: Proxy, to_client: asyncio.StreamWriter, to_broker: asyncio.StreamWriter) -> None:
+        self._proxy = proxy
+        self._to_client = to_client
+        self._to_broker = to_broker
+        self._awaited: deque[Literal["pass", "swallow", "cut"]] = deque()
+        """What becomes of the answers to the requests that the broker got, in their order."""
+        self._is_silent = False
+
+    async def run(self, client: asyncio.StreamReader, broker: asyncio.StreamReader) -> None:
+        tasks = [asyncio.ensure_future(self._requests(client)), asyncio.ensure_future(self._answers(broker))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.cut()
+
+    def cut(self) -> None:
+        self._to_client.transport.abort()
+        self._to_broker.transport.abort()
+
+    async def _requests(self, client: asyncio.StreamReader) -> None:
+        while True:
+            frame = await _read_frame(client)
+            if self._is_silent:
+                continue
+            match self._proxy.draw(int.from_bytes(frame[4:6])):
+                case "lose_request":
+                    return
+                case "tear":
+                    self._to_broker.write(frame[: self._proxy.part_of(len(frame))])
+                    await self._to_broker.drain()
+                    return
+                case "silence":
+                    self._is_silent = True
+                    continue
+                case "lose_answer":
+                    self._awaited.append("cut")
+                case "repeat":
+                    self._awaited += ["pass", "swallow"]
+                    self._to_broker.write(frame)
+                case "delay":
+                    await asyncio.sleep(self._proxy.pause_s())
+                    self._awaited.append("pass")
+                case None:
+                    self._awaited.append("pass")
+            self._to_broker.write(frame)
+            await self._to_broker.drain()
+
+    async def _answers(self, broker: asyncio.StreamReader) -> None:
+        while True:
+            frame = await _read_frame(broker)
+            match self._awaited.popleft():
+                case "cut":
+                    return
+                case "pass" if not self._is_silent:
+                    self._to_client.write(frame)
+                    await self._to_client.drain()
+
+
+async def _read_frame(stream: asyncio.StreamReader) -> bytes:
+    """With its length before it. Raises asyncio.IncompleteReadError or OSError where the stream ends."""
+    head = await stream.readexactly(4)
+    (size,) = struct.unpack(">i", head)
+    assert 0 <= size <= _LARGEST, size
+    return head + await stream.readexactly(size)

@@ -1,0 +1,126 @@
+"""Those who wait for an append hear that it is complete, or why it never will be."""
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.appends import ALL_REPLICAS
+from headrace.replication.partition import Partition
+from headrace.replication.purgatory import Purgatory
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.config import LogConfig
+from headrace.types import TopicPartition
+from headrace.wire.records import RecordData, build_batch
+from tests.support.flush_disk import Disk
+
+NOW = 1_700_000_000_000
+T = TopicPartition("t", 0)
+LEADER_ALONE = 1
+
+
+class Broker:
+    """A partition whose records are committed when they are on a disk that is held up."""
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self.directory = directory
+        self.purgatory = Purgatory(asyncio.get_running_loop())
+        self.config = LogConfig(flush_messages=1)
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=0), lambda _: self.config, self.purgatory)
+        self.partition = self.replicas.become_leader(T, UUID(int=1), 0)
+        disk.hold(self.partition)
+
+    def append(self, count: int = 1) -> Partition:
+        for _ in range(count):
+            self.partition.append_as_leader(build_batch([RecordData(b"k", b"v", NOW)]), now_ms=NOW)
+        return self.partition
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, disk: Disk) -> Broker:
+    return Broker(tmp_path, disk)
+
+
+@pytest.fixture(autouse=True)
+async def closed(broker: Broker, disk: Disk) -> object:
+    yield
+    disk.free.set()
+    broker.purgatory.close()
+    broker.replicas.close()
+
+
+async def test_a_committed_append_is_complete_at_once(broker: Broker) -> None:
+    broker.append().flushed_to(1)
+    assert broker.purgatory.completion(broker.partition, 1, ALL_REPLICAS, timeout_s=60) is None
+    assert broker.purgatory.committed(broker.partition, 1).done()
+
+
+@pytest.mark.parametrize("acks", [LEADER_ALONE, ALL_REPLICAS])
+async def test_a_producer_that_wants_an_answer_waits_for_the_disk(broker: Broker, acks: int) -> None:
+    completion = broker.purgatory.completion(broker.append(), 1, acks, timeout_s=60)
+    assert completion is not None
+    assert not completion.done()
+
+
+async def test_a_producer_that_wants_no_answer_does_not_wait(broker: Broker) -> None:
+    assert broker.purgatory.completion(broker.append(), 1, 0, timeout_s=60) is None
+
+
+async def test_those_wait_on_whose_records_are_not_covered(broker: Broker) -> None:
+    partition = broker.append(2)
+    first, second = (broker.purgatory.committed(partition, end) for end in (1, 2))
+    partition.flushed_to(1)
+    assert await first is None
+    assert not second.done()
+
+
+async def test_a_record_that_is_committed_may_still_wait_for_the_disk(broker: Broker, disk: Disk) -> None:
+    broker.config = LogConfig()
+    list(broker.replicas.reconfigure({"t"}))
+    partition = broker.append()
+    assert partition.high_watermark == 1
+    completion = broker.purgatory.flushed(partition, 1)
+    assert await asyncio.to_thread(disk.begun.wait, 10)
+    assert not completion.done()
+    disk.free.set()
+    assert await completion is None
+
+
+async def test_time_is_up(broker: Broker) -> None:
+    end = await broker.purgatory.committed(broker.append(), 1, timeout_s=0.001)
+    assert isinstance(end, KafkaError)
+    assert end.code is ErrorCode.request_timed_out
+
+
+async def test_a_deleted_partition_commits_nothing(broker: Broker) -> None:
+    completion = broker.purgatory.committed(broker.append(), 1)
+    broker.replicas.withdraw([T])
+    end = await completion
+    assert isinstance(end, KafkaError)
+    assert end.code is ErrorCode.unknown_topic_or_partition
+
+
+async def test_a_directory_that_fails_commits_nothing(broker: Broker) -> None:
+    completion = broker.purgatory.committed(broker.append(), 1)
+    broker.replicas.take_offline(broker.directory, "it is gone")
+    end = await completion
+    assert isinstance(end, KafkaError)
+    assert end.code is ErrorCode.kafka_storage_error
+
+
+async def test_those_who_have_gone_do_not_keep_others_waiting(broker: Broker) -> None:
+    partition = broker.append()
+    gone, stays = (broker.purgatory.committed(partition, 1, timeout_s=60) for _ in range(2))
+    gone.cancel()
+    partition.flushed_to(1)
+    assert await stays is None
+
+
+async def test_the_end_of_the_broker_ends_every_wait(broker: Broker, disk: Disk) -> None:
+    completion = broker.purgatory.committed(broker.append(), 1)
+    disk.free.set()
+    broker.purgatory.close()
+    assert completion.cancelled()

@@ -1,0 +1,112 @@
+"""When the loop keeps looking for the next request, and when it sleeps."""
+
+from collections.abc import Callable
+
+import pytest
+
+from headrace.server.loop.busy_poll import BusyPoll
+
+WINDOW_US = 100
+
+
+class Broker:
+    """Polls by a clock that only `wait` moves."""
+
+    def __init__(self, window_us: int = WINDOW_US) -> None:
+        self.us = 1_000_000
+        self.calls: list[Callable[[], None]] = []
+        self.poll = BusyPoll(self.calls.append, window_us, clock=lambda: self.us * 1000)
+
+    def ask(self, after_us: int) -> None:
+        self.us += after_us
+        came_ns = self.us * 1000
+        self.us += 20
+        self.poll.answered(came_ns, self.us * 1000)
+
+    def turn(self) -> bool:
+        """One turn of the loop; whether there was anything to do, so that it did not sleep."""
+        due, self.calls[:] = self.calls[:], []
+        for call in due:
+            call()
+        return bool(due)
+
+    def polls_for(self) -> int:
+        """Microseconds until it sleeps."""
+        begin = self.us
+        while self.turn():
+            self.us += 1
+        return self.us - begin
+
+
+def test_sleeps_where_nobody_asks() -> None:
+    assert Broker().polls_for() == 0
+
+
+def test_polls_for_the_window_once_requests_came_soon_after_the_answers() -> None:
+    broker = Broker()
+    polled = []
+    for _ in range(12):
+        broker.ask(after_us=50)
+        polled.append(broker.polls_for())
+        broker.us -= polled[-1]
+    # the first comes after a long time
+    assert polled[:7] == [0] * 7
+    assert all(WINDOW_US <= each <= WINDOW_US + 2 for each in polled[8:])
+
+
+def test_an_answer_begins_the_window_anew() -> None:
+    broker = Broker()
+    for _ in range(10):
+        broker.ask(after_us=50)
+    broker.us += 90
+    assert broker.turn()
+    broker.ask(after_us=0)
+    assert WINDOW_US <= broker.polls_for() <= WINDOW_US + 2
+
+
+def test_polling_has_one_call_in_the_loop() -> None:
+    broker = Broker()
+    for _ in range(50):
+        broker.ask(after_us=50)
+    assert len(broker.calls) == 1
+
+
+def test_requests_now_and_then_never_make_it_poll() -> None:
+    broker = Broker()
+    for _ in range(100):
+        broker.ask(after_us=1000)
+        assert broker.polls_for() == 0
+
+
+def test_a_few_late_requests_end_it_and_one_does_not() -> None:
+    broker = Broker()
+    for _ in range(100):
+        broker.ask(after_us=50)
+    broker.polls_for()
+    broker.ask(after_us=1000)
+    assert broker.polls_for()
+    broker.ask(after_us=1000)
+    broker.ask(after_us=1000)
+    broker.polls_for()
+    broker.ask(after_us=1000)
+    assert not broker.polls_for()
+
+
+@pytest.mark.parametrize("soon", range(20))
+def test_it_polls_in_vain_once_in_five_requests_at_most(soon: int) -> None:
+    broker = Broker()
+    in_vain = 0
+    for number in range(1, 1001):
+        is_late = number % (soon + 1) == 0
+        if is_late:
+            in_vain += broker.polls_for() > 0
+        broker.ask(after_us=1000 if is_late else 50)
+        broker.turn()
+    assert in_vain <= 1000 / 5
+
+
+def test_a_window_of_zero_is_never_polled() -> None:
+    broker = Broker(window_us=0)
+    for _ in range(100):
+        broker.ask(after_us=0)
+        assert broker.polls_for() == 0

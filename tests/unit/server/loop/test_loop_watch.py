@@ -1,0 +1,45 @@
+"""The watch over the event loop: a line for what holds it, and figures of its delay."""
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from headrace.server.context import ClientInfo
+from headrace.server.loop.loop_watch import BEAT_SECONDS, HOLD_NS, OTHER, LoopWatch
+from headrace.wire.apis import ApiKey
+
+CLIENT = ClientInfo(
+    listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092), client_id="greedy"
+)
+
+
+async def test_a_request_that_holds_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    watch = LoopWatch(asyncio.get_running_loop())
+    for _ in range(3):
+        watch.held_by(CLIENT, (ApiKey.METADATA, 12, 345), 1, HOLD_NS)
+
+    (record,) = caplog.records
+    assert "METADATA v12 of 345 bytes from client id greedy at 192.0.2.9:7" in record.getMessage()
+    assert "held the event loop for 200 ms" in record.getMessage()
+    assert watch.holds == {"METADATA": 3}
+
+
+async def test_other_work_that_holds_the_loop_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    watch = LoopWatch(asyncio.get_running_loop())
+    watch.start()
+    await asyncio.sleep(BEAT_SECONDS)
+    with caplog.at_level(logging.WARNING):
+        asyncio.get_running_loop().call_soon(time.sleep, 0.5)
+        await asyncio.sleep(0.05)
+    watch.stop()
+
+    assert watch.holds[OTHER] == 1
+    assert "Work other than a single long request held the event loop" in caplog.text
+    (longest,) = watch.quantiles(1.0)
+    assert longest > 0.3
+
+
+async def test_without_a_beat_there_is_no_delay() -> None:
+    assert LoopWatch(asyncio.get_running_loop()).quantiles(0.5, 1.0) == [0.0, 0.0]

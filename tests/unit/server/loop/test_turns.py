@@ -1,0 +1,158 @@
+"""Turns: who is served when, and for how long, before the loop looks at its sockets again."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from headrace.server.loop.turns import BUDGET_NS, FRESH, HEAVY, HEAVY_NS, LIGHT, LONG_NS, Pace, TimedSteps, Turns
+
+
+class Loop:
+    """Calls what is due, by a clock that only work moves."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self.calls: list[Callable[[], None]] = []
+        self.done: list[str] = []
+        self.turns = Turns(self.calls.append, clock=lambda: self.ns)
+
+    def round(self) -> list[str]:
+        """What was done between two looks at the sockets."""
+        before = len(self.done)
+        due, self.calls[:] = self.calls[:], []
+        for call in due:
+            call()
+        return self.done[before:]
+
+
+class Job:
+    def __init__(self, loop: Loop, name: str, ns: int, *, is_waiting: bool = False) -> None:
+        self.loop = loop
+        self.name = name
+        self.ns = ns
+        self.is_waiting = is_waiting
+
+    def take_turn(self) -> None:
+        self.loop.ns += self.ns
+        self.loop.done.append(self.name)
+
+
+def test_costly_turns_are_few_in_a_round_and_keep_their_order() -> None:
+    loop = Loop()
+    for number in range(5):
+        loop.turns.add(Job(loop, f"costly {number}", BUDGET_NS * 3 // 4), HEAVY)
+
+    assert loop.round() == ["costly 0", "costly 1"]
+    assert loop.round() == ["costly 2", "costly 3"]
+    assert loop.round() == ["costly 4"]
+    assert not loop.turns.is_contended
+    assert loop.calls == []
+
+
+def test_quick_ones_go_first_and_do_not_starve_the_others() -> None:
+    loop = Loop()
+    for number in range(3):
+        loop.turns.add(Job(loop, "costly", BUDGET_NS), HEAVY)
+        loop.turns.add(Job(loop, f"quick {number}", BUDGET_NS), LIGHT)
+
+    assert [loop.round() for _ in range(3)] == [["quick 0", "costly"], ["quick 1", "costly"], ["quick 2", "costly"]]
+
+
+def test_a_crowd_of_new_connections_delays_no_others() -> None:
+    loop = Loop()
+    for number in range(3):
+        loop.turns.add(Job(loop, f"new {number}", BUDGET_NS), FRESH)
+    loop.turns.add(Job(loop, "quick", 0), LIGHT)
+    loop.turns.add(Job(loop, "costly", BUDGET_NS), HEAVY)
+
+    assert [loop.round() for _ in range(3)] == [["quick", "new 0", "costly"], ["new 1"], ["new 2"]]
+
+
+def test_while_new_connections_wait_another_one_has_to() -> None:
+    loop = Loop()
+    loop.turns.add(Job(loop, "new", 0), FRESH)
+
+    assert [loop.turns.must_wait(kind) for kind in (LIGHT, FRESH, HEAVY)] == [False, True, False]
+
+
+def test_one_request_that_is_answered_later_begins_in_a_round() -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.turns.add(Job(loop, "later", 0, is_waiting=True), HEAVY)
+
+    assert loop.round() == ["later"]
+
+
+def test_a_poll_that_has_led_to_too_much_work_makes_everybody_wait_for_a_round() -> None:
+    loop = Loop()
+    contended = []
+    for _ in range(2):
+        loop.turns.spent(BUDGET_NS // 2)
+        contended.append(loop.turns.is_contended)
+    assert contended == [False, True]
+    assert loop.turns.must_wait(LIGHT)
+
+    loop.round()
+    assert not loop.turns.must_wait(LIGHT)
+
+
+def test_while_costly_ones_wait_only_costly_ones_have_to() -> None:
+    loop = Loop()
+    loop.turns.add(Job(loop, "costly", 0), HEAVY)
+
+    assert loop.turns.is_contended
+    assert loop.turns.must_wait(HEAVY)
+    assert not loop.turns.must_wait(LIGHT)
+
+
+def test_a_turn_that_fails_does_not_keep_the_others_from_theirs() -> None:
+    loop = Loop()
+
+    class Broken(Job):
+        def take_turn(self) -> None:
+            raise ZeroDivisionError
+
+    loop.turns.add(Broken(loop, "", 0), LIGHT)
+    loop.turns.add(Job(loop, "next", 0), LIGHT)
+    with pytest.raises(ZeroDivisionError):
+        loop.round()
+
+    assert loop.round() == ["next"]
+
+
+def test_long_steps_of_a_coroutine_are_told() -> None:
+    loop = Loop()
+    took: list[int] = []
+
+    class Pause:
+        def __await__(self) -> Any:
+            yield
+
+    async def work() -> str:
+        loop.ns += LONG_NS - 1
+        await Pause()
+        loop.ns += LONG_NS
+        return "done"
+
+    steps: Coroutine[Any, Any, str] = TimedSteps(work(), took.append, lambda: loop.ns)
+    steps.send(None)
+    assert took == []
+    with pytest.raises(StopIteration) as ended:
+        steps.send(None)
+    assert ended.value.value == "done"
+    assert took == [LONG_NS]
+
+
+def test_a_new_connection_whose_first_turn_was_long_is_costly_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    monkeypatch.setattr("headrace.server.loop.turns.thread_time_ns", lambda: loop.ns)
+    pace = Pace(loop.turns)
+    assert pace.kind() == FRESH
+
+    pace.took(HEAVY_NS)
+    pace.ended(HEAVY_NS)
+    assert pace.kind() == HEAVY
+
+    pace.ended(HEAVY_NS - 1)
+    assert pace.kind() == LIGHT

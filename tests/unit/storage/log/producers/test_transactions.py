@@ -1,0 +1,141 @@
+"""Open and aborted transactions of a log: where they are known from, and how they are found again."""
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
+from headrace.storage.log.log import Log
+from headrace.storage.log.producers.open_transactions import OpenTransactions
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry, write_snapshot
+from headrace.types import TopicPartition
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
+from headrace.wire.control import Marker, encode_marker
+from headrace.wire.records import RecordData, build_batch
+from tests.unit.storage.logs import NOW, SMALL, open_log
+
+ABORT, COMMIT = 0, 1
+
+
+def put(log: Log, producer_id: int, *, marker: int | None = None, count: int = 1, size: int = 10) -> BatchHeader:
+    """Append a batch of a transaction, or the marker that ends it."""
+    if marker is None:
+        records = [RecordData(b"k", b"v" * size, NOW)] * count
+    else:
+        records = [RecordData(*encode_marker(Marker(marker), 1), NOW)]
+    data = build_batch(
+        records,
+        base_offset=log.log_end_offset,
+        leader_epoch=0,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0 if marker is None else -1,
+        attributes=TRANSACTIONAL_FLAG | (0 if marker is None else CONTROL_FLAG),
+    )
+    header = parse_header(data)
+    log.append(
+        (data,),
+        len(data),
+        base_offset=header.base_offset,
+        first_last_offset=header.last_offset,
+        last_offset=header.last_offset,
+        max_timestamp=NOW,
+        offset_of_max_timestamp=header.last_offset,
+        leader_epoch=0,
+        now_ms=NOW,
+    )
+    return header
+
+
+def history(directory: Path) -> list[AbortedTransaction]:
+    """A log of three segments whose transactions overlap, and what its transaction indexes must have."""
+    log = open_log(directory)
+    put(log, 1, count=3)  # 0 to 2
+    put(log, 2)  # 3
+    log.roll(NOW)
+    put(log, 1, marker=ABORT)  # 4, while the second is open
+    put(log, 3)  # 5
+    put(log, 2, marker=COMMIT)  # 6
+    log.roll(NOW)
+    put(log, 3, marker=ABORT)  # 7
+    put(log, 4)  # 8, and stays open
+    log.close()
+    return [AbortedTransaction(1, 0, 4, 3), AbortedTransaction(3, 5, 7, 8)]
+
+
+def aborted(log: Log) -> list[AbortedTransaction]:
+    return [each for segment in log.segments.ordered for each in segment.txn_index.read()]
+
+
+def test_indexes_that_a_crash_took_are_written_anew(tmp_path: Path) -> None:
+    expected = history(tmp_path)
+    log = open_log(tmp_path)
+    assert aborted(log) == expected
+    assert [len(segment.txn_index.read()) for segment in log.segments.ordered] == [0, 1, 1]
+
+
+def test_a_snapshot_spares_recovery_what_is_before_it(tmp_path: Path) -> None:
+    history(tmp_path)
+    write_snapshot(tmp_path, 7, [ProducerEntry(3, 0, 0, 5, 0, NOW, 1, 5).packed()])
+    log = open_log(tmp_path, recovery_point=7)
+    assert aborted(log) == [AbortedTransaction(3, 5, 7, 8)]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"torn", struct.pack(">hqqqq", 9, 1, 0, 4, 3), struct.pack(">hqqqq", 0, 1, 5, 4, 3)]
+)
+def test_an_index_that_cannot_be_right_is_written_anew_after_a_clean_stop_too(tmp_path: Path, damage: bytes) -> None:
+    expected = history(tmp_path)
+    open_log(tmp_path).close()
+    (tmp_path / f"{4:020}.txnindex").write_bytes(damage)
+    assert aborted(open_log(tmp_path, clean=True)) == expected
+
+
+def test_entries_of_transactions_that_never_were_go(tmp_path: Path) -> None:
+    expected = history(tmp_path)
+    (tmp_path / f"{7:020}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 99, 5, 7, 8) * 2)
+    assert aborted(open_log(tmp_path)) == expected
+
+
+def test_a_reader_is_told_of_the_aborted_transactions_in_what_it_gets(tmp_path: Path) -> None:
+    first, second = history(tmp_path)
+    log = open_log(tmp_path)
+
+    def told(offset: int, upto: int, max_bytes: int = 10_000) -> list[AbortedTransaction]:
+        part = log.reader.read(offset, max_bytes, upto_offset=upto)
+        assert part is not None
+        return log.reader.aborted_transactions(offset, part)
+
+    assert told(0, 8) == [first]
+    assert told(4, 8) == [first, second]
+    assert told(5, 8) == [second]
+    assert told(8, 9) == []
+    assert told(4, 8, max_bytes=1) == [first]
+
+
+def test_open_transactions_outlast_snapshots_and_the_producers_in_them() -> None:
+    known = ProducerEntry(1, 0, 4, 20, 0, NOW, 1, 17)
+    transactions = OpenTransactions([known, ProducerEntry(2, 0, 4, 30, 0, NOW, 1, -1)])
+    assert transactions.first_offset == 17
+    assert transactions.marked({}) == [ProducerEntry(1, 0, -1, -1, 0, NOW, -1, 17).packed()]
+    closed = replace(known, current_txn_first_offset=-1)
+    assert transactions.marked({1: closed.packed()}) == [known.packed()]
+
+
+def test_segments_that_others_wrote_are_surveyed_without_a_change(tmp_path: Path) -> None:
+    dirs = LogDirs.open([tmp_path], broker_id=3)
+    put(dirs.create(TopicPartition("t", 0), UUID(int=5), SMALL, now_ms=NOW), 1)
+    dirs.close({})
+    (tmp_path / ".lock").unlink()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    surveyed = LogDirs.survey([tmp_path], broker_id=3)
+    surveyed.found.check_readable()
+    assert list(surveyed.partitions()) == [TopicPartition("t", 0)]
+    surveyed.close({})
+
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -1,0 +1,171 @@
+"""What no crash explains: sound records outlast the damage beside them, and nobody passes over lost ones unawares."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.log.log import Log
+from tests.unit.storage.logs import NOW, append, offsets, open_log, read_all
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """A log of several segments after a clean stop."""
+    log = open_log(tmp_path / "log")
+    for place in range(40):
+        append(log, 2, timestamp=NOW + place)
+    ordered = log.segments.ordered
+    log.close()
+    log.segments.replace(ordered)
+    return log
+
+
+def start_again(log: Log, *, clean: bool) -> Log:
+    return open_log(log.directory, clean=clean, recovery_point=80)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+class TestDamageInTheMiddle:
+    def test_of_a_batch_and_an_index_leaves_everything_else_readable(self, log: Log, clean: bool) -> None:
+        _, hit, following, *_ = log.segments.ordered
+        content = bytearray(hit.path.read_bytes())
+        _, (start, header), *_ = hit.headers()
+        content[start : start + 20] = bytes(20)
+        hit.path.write_bytes(content)
+        hit.index.path.unlink()
+
+        again = start_again(log, clean=clean)
+
+        assert again.log_end_offset == 80
+        assert offsets(read_all(again, following.base_offset)) == list(range(following.base_offset, 80))
+        assert hit.path.read_bytes() == content
+        with pytest.raises(KafkaError, match="no sound record batch") as caught:
+            read_all(again, header.base_offset)
+        assert caught.value.code is ErrorCode.corrupt_message
+
+    def test_of_one_checksum_leaves_the_rest_of_the_segment_indexed(self, log: Log, clean: bool) -> None:
+        hit = log.segments.ordered[1]
+        content = bytearray(hit.path.read_bytes())
+        entries = hit.index.path.read_bytes()
+        content[80] ^= 1
+        hit.path.write_bytes(content)
+        hit.index.path.unlink()
+
+        again = start_again(log, clean=clean)
+
+        assert again.segments.ordered[1].index.path.read_bytes() == entries
+        assert hit.path.read_bytes() == content
+
+    @pytest.mark.parametrize("kept", ["nothing", "some batches", "a part of a batch"])
+    def test_a_segment_cut_short_is_an_error_to_those_who_read_what_is_lost(
+        self, log: Log, clean: bool, kept: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        _, hit, following, *_ = log.segments.ordered
+        batches = list(hit.headers())
+        whole = 0 if kept == "nothing" else 2
+        with hit.path.open("r+b") as file:
+            file.truncate(batches[whole][0] + (90 if kept == "a part of a batch" else 0))
+
+        for _ in range(2):  # the second start, too
+            caplog.clear()
+            with caplog.at_level(logging.ERROR):
+                again = start_again(log, clean=clean)
+            assert hit.path.name in caplog.text
+            lost = batches[whole][1].base_offset
+            for offset in range(lost, following.base_offset):
+                with pytest.raises(KafkaError) as caught:
+                    again.reader.read(offset, 1 << 20, upto_offset=80)
+                assert caught.value.code is ErrorCode.corrupt_message
+            assert offsets(read_all(again, following.base_offset)) == list(range(following.base_offset, 80))
+            again.close()
+
+
+def test_records_after_a_torn_segment_are_kept_in_a_file_aside(log: Log) -> None:
+    first, second, *_ = log.segments.ordered
+    content = second.path.read_bytes()
+    for _ in range(2):
+        first.path.write_bytes(first.path.read_bytes()[:-1])
+        second.path.write_bytes(content)
+        again = open_log(log.directory)
+        assert len(again.segments.ordered) == 1
+
+    kept = sorted(log.directory.glob(f"{second.path.name}*"))
+    assert [path.name for path in kept] == [f"{second.path.name}.1.damaged", f"{second.path.name}.damaged"]
+    assert [path.read_bytes() for path in kept] == [content, content]
+
+
+def test_a_log_that_ends_before_its_recovery_point_has_lost_records(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    last = log.segments.active
+    (start, header), *_ = list(last.headers())[-1:]
+    with last.path.open("r+b") as file:
+        file.truncate(start)
+
+    with caplog.at_level(logging.ERROR):
+        assert start_again(log, clean=False).log_end_offset == header.base_offset
+
+    assert f"ends at offset {header.base_offset}, and was on the disk up to offset 80" in caplog.text
+
+
+def test_the_last_segment_is_copied_before_damage_in_it_is_cut_off(log: Log) -> None:
+    last = log.segments.active
+    content = last.path.read_bytes()[:-1] + b"\1"
+    last.path.write_bytes(content)
+    last.index.path.unlink()
+
+    start_again(log, clean=True)
+
+    assert last.path.with_name(last.path.name + ".damaged").read_bytes() == content
+
+
+def test_a_walk_over_all_batches_goes_on_after_the_damage(log: Log) -> None:
+    _, hit, following, *_ = log.segments.ordered
+    with hit.path.open("r+b") as file:
+        file.truncate(list(hit.headers())[1][0] + 30)
+
+    again = start_again(log, clean=True)
+
+    found = [header.base_offset for header in again.segments.headers(0)]
+    assert found == [*range(0, hit.base_offset + 2, 2), *range(following.base_offset, 80, 2)]
+
+
+@pytest.mark.parametrize("content", [b"garbage " * 40, b"", None], ids=["garbage", "empty", "torn"])
+def test_a_damaged_result_of_compaction_replaces_no_sound_segment(log: Log, content: bytes | None) -> None:
+    second = log.segments.ordered[1]
+    swap = second.path.with_name(second.path.name + ".swap")
+    swap.write_bytes(second.path.read_bytes()[:-1] if content is None else content or b"\0")
+
+    again = start_again(log, clean=False)
+
+    assert offsets(read_all(again)) == list(range(80))
+    assert swap.with_name(swap.name + ".damaged").exists()
+
+
+def test_a_log_start_beyond_the_end_leaves_the_records_in_files_aside(log: Log) -> None:
+    sizes = [segment.size for segment in log.segments.ordered]
+
+    again = open_log(log.directory, clean=True, log_start_offset=99_999)
+
+    assert again.log_start_offset == again.log_end_offset == 99_999
+    assert [path.stat().st_size for path in sorted(log.directory.glob("*.damaged"))] == sizes
+
+
+def test_a_file_whose_name_is_no_offset_is_left_alone(log: Log) -> None:
+    stray = log.directory / f"{'9' * 20}.log"
+    stray.write_bytes(b"garbage")
+
+    assert start_again(log, clean=False).log_end_offset == 80
+    assert stray.exists()
+
+
+def test_a_lost_end_after_the_recovery_point_is_named_in_the_log(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    _, hit, following, *_ = log.segments.ordered
+    hit.path.write_bytes(b"")
+
+    with caplog.at_level(logging.ERROR):
+        open_log(log.directory)
+
+    assert f"{hit.path} ends at offset {hit.base_offset}, and the next segment begins at {following.base_offset}" in (
+        caplog.text
+    )

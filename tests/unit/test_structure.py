@@ -1,0 +1,58 @@
+"""The shape of the code: how large a module and a package may get, and which way imports point."""
+
+import subprocess
+import sys
+from collections import Counter
+from graphlib import TopologicalSorter
+from pathlib import Path
+from statistics import median
+
+import grimp
+
+import headrace
+
+SOURCE = Path(headrace.__file__).parent
+ROOT = SOURCE.parent.parent
+MODULES = [path for path in SOURCE.rglob("*.py") if path.name != "__init__.py"]
+MAX_LINES = 450
+MAX_MEDIAN = 120
+MAX_MODULES = 15
+FLAT = {"broker/apis", "cli"}
+"""A module for each family of APIs and for each command: they stand side by side however many there are."""
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def test_no_module_has_more_than_450_lines() -> None:
+    too_long = {str(path.relative_to(SOURCE)): lines(path) for path in MODULES if lines(path) > MAX_LINES}
+
+    assert not too_long
+
+
+def test_half_of_the_modules_have_fewer_than_120_lines() -> None:
+    assert median(lines(path) for path in MODULES) < MAX_MEDIAN
+
+
+def test_no_package_has_more_than_fifteen_modules() -> None:
+    sizes = Counter(str(path.parent.relative_to(SOURCE)) for path in MODULES)
+
+    assert not {package: size for package, size in sizes.items() if size > MAX_MODULES and package not in FLAT}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = grimp.build_graph("headrace", cache_dir=None)
+
+    TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
+
+
+def test_imports_between_packages_keep_to_their_contracts() -> None:
+    # in a process of its own: it configures the logging of the one that it runs in
+    command = Path(sys.executable).with_name("lint-imports")
+
+    checked = subprocess.run(
+        [command, "--no-cache", "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert checked.returncode == 0, checked.stdout
