@@ -8,7 +8,7 @@ import pytest
 
 from headrace.broker.apis.producers import ProducersApi
 from headrace.server.context import ClientInfo, RequestContext
-from headrace.storage.log.producer_snapshot import ProducerEntry
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.apis import ApiKey, response_reader, schema
 
 PARTITIONS = 3

@@ -6,7 +6,7 @@ from typing import Any
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Handler, Reply, RequestContext
-from headrace.storage.log.producer_snapshot import ProducerEntry
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 from headrace.wire.items import Items
