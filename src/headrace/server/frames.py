@@ -7,7 +7,7 @@ import struct
 from typing import Final
 
 from headrace.storage.files.log_file import FileSlice
-from headrace.wire.bounds import unsigned_varint
+from headrace.wire.varint import unsigned_varint
 
 Part = bytes | bytearray | memoryview | FileSlice
 Parts = list[Part]
