@@ -252,7 +252,7 @@ class ProducerState:
 
     def snapshot(self) -> list[ProducerEntry]:
         """The state as Kafka's snapshot file has it: the last batch of each producer."""
-        return [ProducerEntry(*ENTRY.unpack_from(packed)) for packed in self._producers.values()]
+        return [ProducerEntry.unpacked(packed) for packed in self._producers.values()]
 
     def restore(self, entries: list[ProducerEntry]) -> None:
         """Begin from a snapshot."""
