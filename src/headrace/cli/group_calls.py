@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
@@ -97,10 +97,14 @@ def committed(cluster: Cluster, group: str) -> dict[Place, int]:
     return {(each.topic, each.partition): each.offset for each in found.topic_partitions if each.offset >= 0}
 
 
-def bounds(cluster: Cluster, places: Collection[Place]) -> dict[Place, Offsets]:
-    """What each partition holds now; those that are gone, or have no leader, are left out."""
+def bounds(cluster: Cluster, places: Collection[Place], *, committed_only: bool = False) -> dict[Place, Offsets]:
+    """What each partition holds now, or has up to its last stable offset, where transactions are open (KIP-98).
+
+    Partitions that are gone, or have no leader, are left out.
+    """
     earliest = _offsets(cluster, places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-    latest = _offsets(cluster, earliest, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
+    latest = _offsets(cluster, earliest, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]
     return {place: Offsets(earliest[place], latest[place]) for place in places if place in latest}
 
 
@@ -109,11 +113,16 @@ def at_time(cluster: Cluster, places: Collection[Place], timestamp_ms: int) -> d
     return _offsets(cluster, places, OffsetSpec.for_timestamp(timestamp_ms))
 
 
-def _offsets(cluster: Cluster, places: Collection[Place], spec: OffsetSpec) -> dict[Place, int]:
+def _offsets(
+    cluster: Cluster,
+    places: Collection[Place],
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[Place, int]:
     if not places:
         return {}
     asked = {TopicPartition(topic, partition): spec for topic, partition in places}
-    futures = cluster.admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+    futures = cluster.admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
     found = {}
     for place, future in futures.items():
         try:
@@ -133,37 +142,52 @@ _NO_SUCH_PARTITION = {
 }
 
 
-def record_times(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place, int]:
-    """The timestamp, in ms, of the first record from each position on, by reading it; those that come in time."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What reading on from some positions finds in time."""
+
+    times: Mapping[Place, int]
+    """Timestamp of the first record, in ms."""
+    empty: Collection[Place]
+    """Partitions without a record there: only markers of transactions, or records that were aborted."""
+
+
+def read_on(cluster: Cluster, positions: Mapping[Place, int]) -> Unread:
+    """Read the first committed record from each position on."""
     if not positions:
-        return {}
+        return Unread({}, ())
     config = client_config(
         cluster.bootstrap,
         group_id="headrace-cli",
         enable_auto_commit=False,
         enable_auto_offset_store=False,
         auto_offset_reset="earliest",
+        enable_partition_eof=True,
         # One record of each partition is all that is wanted.
         fetch_message_max_bytes=1024,
         queued_min_messages=1,
         fetch_wait_max_ms=50,
     )
     found: dict[Place, int] = {}
+    empty: set[Place] = set()
     consumer = Consumer(config)
     try:
         consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
         deadline = time.monotonic() + _AGE_TIMEOUT_S
-        while len(found) < len(positions) and (left := deadline - time.monotonic()) > 0:
+        while len(found) + len(empty - found.keys()) < len(positions) and (left := deadline - time.monotonic()) > 0:
             for message in consumer.consume(1000, timeout=min(left, 0.1)):
                 place = (message.topic() or "", message.partition() or 0)
-                if message.error() is None and place not in found:
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    empty.add(place)
+                elif error is None and place not in found:
                     found[place] = message.timestamp()[1]
                     consumer.pause([TopicPartition(*place)])
     except KafkaException as error:
         raise refused(error.args[0], cluster.bootstrap, "reading the oldest unread records") from None
     finally:
         consumer.close()
-    return {place: timestamp for place, timestamp in found.items() if timestamp >= 0}
+    return Unread({place: timestamp for place, timestamp in found.items() if timestamp >= 0}, empty - found.keys())
 
 
 def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
