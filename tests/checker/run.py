@@ -73,6 +73,7 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self.zombie: subprocess.Popen[bytes] | None = None
         """Paused, and replaced."""
+        self._is_stopped = False
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.checker.worker", self.kind, self.name, str(self._incarnation)]
@@ -83,7 +84,9 @@ class _Worker:
             )
 
     def look(self) -> None:
-        """Start it again where it has given up."""
+        """Start it again where it has given up, unless it was to stop."""
+        if self._is_stopped:
+            return
         assert self._process is not None
         status = self._process.poll()
         if status is not None:
@@ -117,6 +120,7 @@ class _Worker:
     def stop(self) -> None:
         """Let it end its transaction, and end; it may give up instead."""
         self.bury()
+        self._is_stopped = True
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:

@@ -33,6 +33,8 @@ _REFUSALS: Final[dict[type[Exception], type[StoreError]]] = {
     kazoo_errors.NotEmptyError: NotEmptyError,
     kazoo_errors.NoChildrenForEphemeralsError: StoreError,
 }
+_START_TIMEOUT_S: Final = 60.0
+"""A server that has just been started may need seconds on a busy machine."""
 _NOT_TO_BLAME: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
 """The results of the operations before and after the one that failed."""
 
@@ -45,7 +47,7 @@ class ZooKeeperStore:
 
     async def start(self) -> None:
         try:
-            await asyncio.to_thread(self._client.start, 10.0)
+            await asyncio.to_thread(self._client.start, _START_TIMEOUT_S)
         except KazooTimeoutError as error:
             raise StoreUnavailableError(",".join(map(str, self._client.hosts)), str(error)) from error
 

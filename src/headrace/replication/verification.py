@@ -57,19 +57,3 @@ class TransactionVerifier(Protocol):
 
         Does not raise. What it returns for later is always done in the end, when the broker stops too.
         """
-
-
-class NoCoordinator:
-    """Stands in for the coordinator of transactions where a broker has none."""
-
-    def verify(
-        self,
-        transactional_id: str,  # noqa: ARG002
-        producer_id: int,  # noqa: ARG002
-        producer_epoch: int,  # noqa: ARG002
-        partitions: Sequence[TopicPartition],
-        *,
-        adds: bool,  # noqa: ARG002
-    ) -> Verified:
-        """No transaction is open."""
-        return dict.fromkeys(partitions, ErrorCode.invalid_txn_state)

@@ -9,11 +9,13 @@ from uuid import UUID
 
 import pytest
 
+from headrace.broker.apis import fetch as fetch_module
 from headrace.broker.apis.fetch import FetchApi
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.replication.verification import UNVERIFIED
 from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.server.large_requests import WaitingPartitions
 from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
@@ -348,6 +350,28 @@ async def test_large_fetches_have_sessions(broker: Broker) -> None:
     assert not second.done()
     broker.append(2)
     assert sizes(await asyncio.wait_for(second, 10)) == {2: SIZE}
+
+
+@pytest.mark.parametrize("way", ["at once", "in steps"])
+async def test_where_many_partitions_wait_a_further_fetch_is_answered_at_once(
+    broker: Broker, way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetch_module, "_MANY_PARTITIONS", 1)
+    if way == "in steps":
+        monkeypatch.setattr(fetch_module, "AT_ONCE", 1)
+    broker.api.waiting = WaitingPartitions(limit=9)
+    first, small = broker.fetch(), broker.fetch(offsets={0: 0})
+    await turns(20)
+    refused = await asyncio.wait_for(broker.fetch(), 10)
+    assert sizes(refused) == dict.fromkeys(range(5), 0)
+    assert "one of 5 more was answered without a wait" in caplog.text
+    assert not first.done()
+    assert not small.done()
+
+    broker.append(0)
+    await asyncio.wait_for(first, 10)
+    await asyncio.wait_for(small, 10)
+    assert broker.api.waiting.count == 0
 
 
 async def test_a_marker_brings_the_bytes_of_its_transaction_into_sight(broker: Broker) -> None:

@@ -1,6 +1,7 @@
 """Producers as partitions know them: InitProducerId and DescribeProducers."""
 
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from typing import Any
 
 from headrace.errors import ErrorCode, KafkaError
@@ -10,15 +11,23 @@ from headrace.server.context import Handler, Reply, RequestContext
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
-from headrace.wire.items import made_of
+from headrace.wire.items import Items
 
 
 class ProducersApi:
-    """Handlers for producer ids and states; `next_producer_id` gives one that nobody has had."""
+    """Handlers for producer ids and states; `next_producer_id` gives one that nobody has had, `init_transactional`
+    handles requests with a transactional id.
+    """
 
-    def __init__(self, replicas: ReplicaManager, next_producer_id: Callable[[], Awaitable[int]]) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        next_producer_id: Callable[[], Awaitable[int]],
+        init_transactional: Handler,
+    ) -> None:
         self._replicas = replicas
         self._next_producer_id = next_producer_id
+        self._init_transactional = init_transactional
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -26,17 +35,15 @@ class ProducersApi:
             ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
         }
 
-    async def init_producer_id(self, _: RequestContext, request: Any) -> Reply:
+    async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
         """A new producer id with epoch 0 for an idempotent producer (KIP-98). An id needs its epoch (KIP-360)."""
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         if (getattr(request, "producer_id", -1) == -1) != (getattr(request, "producer_epoch", -1) == -1):
             raise KafkaError(ErrorCode.invalid_request, "give the producer's id and epoch both, or neither")
         if request.transactional_id is not None:
-            raise KafkaError(
-                ErrorCode.unsupported_version,
-                "this broker has no transactions yet; leave transactional.id unset and use an idempotent producer",
-            )
+            reply = self._init_transactional(context, request)
+            return await reply if isawaitable(reply) else reply
         return {"error_code": ErrorCode.none, "producer_id": await self._next_producer_id(), "producer_epoch": 0}
 
     def describe_producers(self, _: RequestContext, request: Any) -> Reply:
@@ -45,10 +52,11 @@ class ProducersApi:
         def described(topic: Any) -> Fields:
             return {
                 "name": topic.name,
-                "partitions": made_of(topic.partition_indexes, lambda index: self._describe_one(topic.name, index)),
+                "partitions": Items(topic.partition_indexes, lambda index: self._describe_one(topic.name, index)),
             }
 
-        return {"topics": made_of(request.topics, described)}
+        # Made while they are encoded, however few are asked for: a partition may know thousands of producers.
+        return {"topics": Items(request.topics, described)}
 
     def _describe_one(self, topic: str, index: int) -> Fields:
         try:
@@ -64,7 +72,7 @@ class ProducersApi:
             "partition_index": index,
             "error_code": ErrorCode.none,
             "error_message": None,
-            "active_producers": made_of(producers, _producer),
+            "active_producers": Items(producers, _producer),
         }
 
 

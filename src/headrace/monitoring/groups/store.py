@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from headrace.clock import now_ms
 from headrace.monitoring.groups.events import Event
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ class HistoryStore:
 
     def _set_aside(self, error: Exception) -> None:
         self.close()
-        aside = self._path.with_name(f"{self._path.name}.damaged-{time.time_ns() // 1_000_000_000}")
+        aside = self._path.with_name(f"{self._path.name}.damaged-{now_ms() // 1000}")
         log.error(
             "The history of groups in %s is damaged (%s): it is in %s now, a new one begins", self._path, error, aside
         )

@@ -42,7 +42,6 @@ class LogConfig:
     message_timestamp_after_max_ms: int = 60 * 60 * 1000
 
     min_insync_replicas: int = 1
-    unclean_leader_election_enable: bool = False
 
     # What an append asks for every batch is there to be read.
     compacts: bool = field(init=False)
