@@ -1,5 +1,6 @@
 """Headrace on the data directory of Apache Kafka 4.3, which had everything in it that a broker's directory can have."""
 
+import os
 import re
 import shutil
 import struct
@@ -37,6 +38,7 @@ from tests.adoption.history import (
     write,
 )
 from tests.adoption.kafka import CLUSTER_ID, NODE_ID, Kraft
+from tests.broker.test_kill_while_topics_change import fetched
 from tests.clients.drivers.java_driver import run_tool
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
@@ -216,6 +218,19 @@ def test_what_is_derived_from_the_records_can_be_lost(written: Written, clean: P
             path.unlink()
     with Broker(data=clean) as broker:
         assert look(broker.bootstrap) == written.view
+
+
+def test_a_segment_cut_while_kafka_was_down_costs_no_other_records(written: Written, clean: Path) -> None:
+    first, second, *_ = sorted((clean / "long-0").glob("*.log"))
+    os.truncate(first, first.stat().st_size // 2)
+    after = int(second.stem)
+    with Broker(data=clean) as broker, WireClient(broker.bootstrap) as client:
+        seen = look(broker.bootstrap, [topic for topic in TOPICS if topic != "long"])
+        answer = fetched(client, "long", 0, offset=after - 1)
+        assert answer["error_code"] == "corrupt_message"
+        assert fetched(client, "long", 0, offset=after)["error_code"] == "none"
+    for key, records in seen.records.items():
+        assert records == written.view.records[key]
 
 
 def test_a_transactional_log_is_compacted_and_kafka_can_read_every_file(written: Written, clean: Path) -> None:

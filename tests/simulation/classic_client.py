@@ -126,6 +126,9 @@ class ClassicClient(Client):
         if len(self.world.clients) > self.world.settings.group_max_size:
             # As with Kafka, newcomers may take the place of whoever joins again last.
             self.deadline = 0.0
+        is_back = self.instance_id is not None and not self.member_id
+        if is_back:
+            self.world.wants_what_it_had(self)
         metadata = subscription(self.topics, tuple(self.owned), self.epoch)
         self.world.coordinator.join(
             "g",
@@ -145,6 +148,9 @@ class ClassicClient(Client):
                 reason="simulated",
             ),
         )
+        if is_back and not reply.is_refused:
+            # Whoever had its instance id is no member from now on, even if this answer is lost.
+            self.world.displace_others(self)
 
     def _sync(self, join: JoinResult) -> Any:
         """Whether the member has its assignment; where not it joins again."""

@@ -69,6 +69,7 @@ class Reply:
     def __init__(self, client: "Client") -> None:
         self._client = client
         self.is_done = False
+        self.is_refused = False
         self.log_seen: tuple[int, int] | None = None
         """End of the log, and how often it had lost its tail, when the coordinator answered."""
 
@@ -78,6 +79,7 @@ class Reply:
     def set_result(self, result: Any) -> None:
         assert not self.is_done, "a request is answered once"
         self.is_done = True
+        self.is_refused = getattr(result, "error", ErrorCode.none) is not ErrorCode.none
         if self._client.world.is_up:
             self.log_seen = (self._client.world.log.end, len(self._client.world.losses))
         self._client.answered(self, result)

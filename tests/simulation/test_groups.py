@@ -52,6 +52,8 @@ def test_groups_keep_their_promises(first: int) -> None:
         236969,  # a static leader that came back to a generation before the growth that the log had lost
         250210,  # a member that hears of a newer assignment before it knows that the log has lost its former one
         203349,  # a member that hangs with partitions which the log does not know it has
+        20581,  # a static member that comes back to what the log has of it, and not to what it last asked for
+        21130,  # a static member whose place is taken by a join of which the answer is lost
     ],
 )
 def test_what_once_failed(seed: int) -> None:

@@ -20,6 +20,7 @@ from headrace.coordinator.groups.consumer.group import ConsumerGroup
 from headrace.coordinator.groups.consumer.state import ConsumerGroupState
 from headrace.coordinator.groups.expressions import matching
 from headrace.coordinator.groups.records.consumer import Partitions, TopicIdPartition
+from headrace.coordinator.groups.records.embedded import decode_subscription
 from headrace.coordinator.groups.records.offsets import CommittedOffset, OffsetKey
 from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
@@ -143,10 +144,21 @@ class World:
             return NEVER_S if hangs and may_hang else client.random.uniform(1.0, REBALANCE_S + 3)
         return client.random.uniform(0.0, 0.1)
 
-    def subscription_of(self, client: Client) -> tuple[str, ...]:
-        """What its application wants. A static member that comes back wants what it had: as with Kafka, a group of the
-        classic protocol does not look at the subscription of one that does.
+    def wants_what_it_had(self, client: Client) -> None:
+        """A static member comes back. As with Kafka, a stable group of the classic protocol does not look at what it
+        subscribes to now; it may have lost what the former self said last with the tail of the log.
         """
+        found = self.group()
+        if found is None or not found.is_classic or found.machine.state is not GroupState.STABLE:
+            return
+        membership = found.machine.membership
+        former = membership.members.get(membership.static.get(client.instance_id))
+        if former is not None and client.instance_id is not None:
+            client.topics = decode_subscription(former.protocols[0][1]).topics
+            self._subscriptions[client.instance_id] = client.topics
+
+    def subscription_of(self, client: Client) -> tuple[str, ...]:
+        """What its application wants."""
         return self._subscriptions.get(client.instance_id or client.name, client.topics)
 
     def _calm(self) -> None:

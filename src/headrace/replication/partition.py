@@ -20,7 +20,7 @@ from headrace.replication.verification import VerificationGuard
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
-from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry, write_snapshot
+from headrace.storage.log.producers.producer_snapshot import write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
 from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from headrace.wire.control import Marker, marker_batch
@@ -427,12 +427,8 @@ class Partition:
         """The largest id of a producer that is known here; -1 without one."""
         return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
 
-    def producer_entries(self) -> list[ProducerEntry]:
-        """The producers' state, open transactions included."""
-        return [ProducerEntry(*ENTRY.unpack_from(packed)) for packed in self.packed_producers()]
-
     def packed_producers(self) -> list[bytes]:
-        """The producers' state as `write_snapshot` takes it."""
+        """The producers' state as `write_snapshot` takes it, open transactions included."""
         return self.transactions.marked(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:

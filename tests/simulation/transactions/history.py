@@ -59,7 +59,7 @@ def history_of(seed: int) -> History:
         makers: dict[str, Callable[[], tuple[Any, ...]]] = {
             "crash": lambda: (chance.choice(_NAMES),),
             "pause": lambda: (chance.choice(_NAMES), duration(12.0)),
-            "restart": lambda: (duration(4.0), chance.random() < 0.6),
+            "restart": lambda: (duration(4.0), chance.random() < 0.6, chance.random() < 0.3),
             "refuse": lambda: (duration(4.0),),
             "refuse_markers": lambda: (chance.randrange(3), duration(8.0)),
             "level": lambda: (chance.choice((0, 1, 2, 2)),),

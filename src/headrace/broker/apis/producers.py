@@ -5,11 +5,13 @@ from inspect import isawaitable
 from typing import Any
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.producer_state import PackedProducer
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Handler, Reply, RequestContext
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
-from headrace.wire.items import made_of
+from headrace.wire.items import Items
 
 
 class ProducersApi:
@@ -50,14 +52,15 @@ class ProducersApi:
         def described(topic: Any) -> Fields:
             return {
                 "name": topic.name,
-                "partitions": made_of(topic.partition_indexes, lambda index: self._describe_one(topic.name, index)),
+                "partitions": Items(topic.partition_indexes, lambda index: self._describe_one(topic.name, index)),
             }
 
-        return {"topics": made_of(request.topics, described)}
+        # Made while they are encoded, however few are asked for: a partition may know thousands of producers.
+        return {"topics": Items(request.topics, described)}
 
     def _describe_one(self, topic: str, index: int) -> Fields:
         try:
-            producers = self._replicas.get(topic, index).producer_entries()
+            producers = self._replicas.get(topic, index).packed_producers()
         except KafkaError as error:
             return {
                 "partition_index": index,
@@ -69,15 +72,17 @@ class ProducersApi:
             "partition_index": index,
             "error_code": ErrorCode.none,
             "error_message": None,
-            "active_producers": [
-                {
-                    "producer_id": each.producer_id,
-                    "producer_epoch": each.epoch,
-                    "last_sequence": each.last_sequence,
-                    "last_timestamp": each.timestamp,
-                    "coordinator_epoch": each.coordinator_epoch,
-                    "current_txn_start_offset": each.current_txn_first_offset,
-                }
-                for each in producers
-            ],
+            "active_producers": Items(producers, _producer),
         }
+
+
+def _producer(packed: PackedProducer) -> Fields:
+    entry = ProducerEntry.unpacked(packed)
+    return {
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.epoch,
+        "last_sequence": entry.last_sequence,
+        "last_timestamp": entry.timestamp,
+        "coordinator_epoch": entry.coordinator_epoch,
+        "current_txn_start_offset": entry.current_txn_first_offset,
+    }

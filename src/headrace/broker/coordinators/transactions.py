@@ -151,7 +151,8 @@ class Transactions:
             more_producer_ids=self._producer_ids.refill,
         )
         offsets = TransactionalOffsetsApi(
-            self._groups,
+            lambda: self._groups.coordinator,
+            self._groups.topic_table,
             self,
             self._replicas,
             self._purgatory,

@@ -3,11 +3,13 @@
 import inspect
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.cluster.topic_names import GROUP_OFFSETS
+from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.group import OffsetToCommit
 from headrace.coordinator.groups.records.offsets import NO_LEADER_EPOCH, CommittedOffset
+from headrace.coordinator.groups.subscriptions import Topics
 from headrace.coordinator.transactions.states import ProducerIdentity
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.partition import Partition
@@ -18,9 +20,6 @@ from headrace.server.context import Handler, Reply, RequestContext
 from headrace.slices import Steps, finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from headrace.broker.coordinators.groups import Groups
 
 _OFTEN: Final = 256
 _MAX_COMMIT: Final = 15_000
@@ -44,7 +43,8 @@ class TransactionalOffsetsApi:
 
     def __init__(
         self,
-        groups: "Groups",
+        groups: Callable[[], GroupCoordinator],
+        topics: Topics,
         verifier: TransactionVerifier,
         replicas: ReplicaManager,
         purgatory: Purgatory,
@@ -54,6 +54,7 @@ class TransactionalOffsetsApi:
     ) -> None:
         """`is_verified`: the setting transaction.partition.verification.enable, which concerns version 1."""
         self._groups = groups
+        self._topics = topics
         self._verifier = verifier
         self._replicas = replicas
         self._purgatory = purgatory
@@ -82,7 +83,7 @@ class TransactionalOffsetsApi:
         self, context: RequestContext, request: Request
     ) -> Steps[tuple[list[OffsetToCommit], list[dict[str, Any]], list[dict[str, Any]]]]:
         now_ms = time.time_ns() // 1_000_000
-        topics = self._groups.topic_table
+        topics = self._topics
         offsets: list[OffsetToCommit] = []
         answers: list[dict[str, Any]] = []
         places: list[dict[str, Any]] = []
@@ -122,7 +123,7 @@ class TransactionalOffsetsApi:
             raise KafkaError(ErrorCode.not_coordinator, str(error)) from error
         guard = await self._verify_first(context, request, partition)
         has_members = context.api_version >= _MEMBERS_SINCE
-        codes = self._groups.coordinator.commit_transactional(
+        codes = self._groups().commit_transactional(
             request.group_id,
             request.member_id if has_members else "",
             request.group_instance_id if has_members else None,

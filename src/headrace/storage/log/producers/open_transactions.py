@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
-from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.batch import BatchHeader
 from headrace.wire.control import Marker, marker_of
 
@@ -122,7 +122,7 @@ class OpenTransactions(Container[int]):
             if known is None:
                 entry = ProducerEntry(producer_id, each.epoch, -1, -1, 0, each.last_timestamp, -1, -1)
             else:
-                entry = ProducerEntry(*ENTRY.unpack_from(known))
+                entry = ProducerEntry.unpacked(known)
             found[producer_id] = replace(entry, current_txn_first_offset=each.first_offset).packed()
         return list(found.values())
 
