@@ -86,6 +86,8 @@ class ProducerState:
         out_of_order_sequence_number when batches in between are missing.
         """
         packed = self._producers.get(header.producer_id)
+        if self._verifications:
+            self._check_tried(header, packed)
         if packed is None:
             return None  # nothing is known of it (new, or expired): any sequence is a beginning
         epoch, last = _EPOCH_AND_SEQUENCE.unpack_from(packed)
@@ -135,13 +137,21 @@ class ProducerState:
             if repeated is not None:
                 return repeated
         self.check_verified(header, guard, is_open=is_open)
-        known = self._verifications.get(header.producer_id)
-        if known is not None and not (packed is not None and header.producer_epoch < _EPOCHS.unpack_from(packed)[0]):
-            if known.begins_at_zero and header.base_sequence and (packed is None or not _unpacked(packed).batches):
-                raise _out_of_order(header, "a producer that is not known here begins with sequence 0")
-            if header.base_sequence > known.lowest_sequence:
-                raise _out_of_order(header, f"sequence {known.lowest_sequence} was tried before")
         return self.check(header)
+
+    def _check_tried(self, header: BatchHeader, packed: PackedProducer | None) -> None:
+        """Raises KafkaError(out_of_order_sequence_number) for a batch that overtakes one whose verification goes on."""
+        guard = self._verifications.get(header.producer_id)
+        if guard is None:
+            return
+        if packed is not None and (
+            header.producer_epoch < _EPOCHS.unpack_from(packed)[0] or _repeated(packed, header) is not None
+        ):
+            return
+        if guard.begins_at_zero and header.base_sequence and (packed is None or not _unpacked(packed).batches):
+            raise _out_of_order(header, "a producer that is not known here begins with sequence 0")
+        if header.base_sequence > guard.lowest_sequence:
+            raise _out_of_order(header, f"sequence {guard.lowest_sequence} was tried before")
 
     def check_verified(self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool) -> None:
         """Raises KafkaError(invalid_txn_state) for a batch that begins a transaction without a valid guard."""
