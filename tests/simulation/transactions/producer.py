@@ -104,7 +104,7 @@ class Producer:
             for _ in range(self.random.randint(1, 3)):
                 sequence = self._sequences.get(partition, -1) + 1
                 self._sequences[partition] = sequence
-                for _ in range(20):
+                for _ in range(self.random.choice((1, 20))):
                     answer = yield ("produce", self.identity, partition, tag, sequence, version)
                     if not isinstance(answer, KafkaError):
                         break

@@ -117,7 +117,7 @@ class TransactionApis:
 
     def _add_batched(self, context: RequestContext, request: Request) -> Steps[Any]:
         answers: list[Fields] = []
-        written = []
+        waits: list[asyncio.Future[KafkaError | None]] = []
         for each in request.transactions:
             producer = ProducerIdentity(each.producer_id, each.producer_epoch)
             errors, partitions = yield from self._checked(each.topics, may_be_internal=True)
@@ -128,12 +128,13 @@ class TransactionApis:
                 errors = self._coordinator.verify(each.transactional_id, producer, partitions)
             else:
                 code = _known(self._add(each.transactional_id, producer, partitions, client_version=2), context)
-                written.append(each.transactional_id)
+                waiting = self._coordinator.committed(each.transactional_id) if code is ErrorCode.none else None
+                if waiting is not None:
+                    waits.append(waiting)
             answers.append(
                 {"transactional_id": each.transactional_id, "topic_results": _results(each.topics, errors, code)}
             )
             yield
-        waits = [each for name in written if (each := self._coordinator.committed(name)) is not None]
         answer = {"error_code": ErrorCode.none, "results_by_transaction": answers}
         return _all_committed(waits, answer) if waits else answer
 
