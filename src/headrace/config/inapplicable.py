@@ -173,6 +173,7 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),
     ("transaction.state.log.load.buffer.size", "transactional ids are read a megabyte at a time"),
+    ("unclean.leader.election.enable", _ONE_BROKER),
 )
 """Name prefixes and the reasons why such settings have no effect; a test keeps the list complete."""
 
