@@ -31,7 +31,7 @@ demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS
 test: setup ## run all tests (TESTS=tests/unit for a part)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TESTS)
 
-simulation: setup ## play consumer groups under faults, from many seeds (SEEDS=20000); a failing one is explained
+simulation: setup ## play consumer groups and transactions under faults, from many seeds (SEEDS=20000); a failing one is explained
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 soak: setup ## play crashes of the storage code, from many seeds (SEEDS=1000)

@@ -1,5 +1,6 @@
 """Headrace on the data directory of Apache Kafka 4.3, which had everything in it that a broker's directory can have."""
 
+import os
 import re
 import shutil
 import struct
@@ -12,7 +13,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from headrace.broker.coordinators import left_transactions
+from headrace.broker.coordinators import transactions
+from headrace.clock import SYSTEM
 from headrace.errors import KafkaError
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey, versions
@@ -36,6 +38,7 @@ from tests.adoption.history import (
     write,
 )
 from tests.adoption.kafka import CLUSTER_ID, NODE_ID, Kraft
+from tests.broker.test_kill_while_topics_change import fetched
 from tests.clients.drivers.java_driver import run_tool
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
@@ -175,8 +178,10 @@ def test_a_transaction_left_open_is_aborted_when_its_time_is_up(
     seen = written.view.records[key]
     with Broker(data=clean) as broker:
         assert look(broker.bootstrap, ["payments"]).records[key] == seen
-    monkeypatch.setattr(left_transactions, "now_ms", lambda: int(time.time() * 1000) + 700_000)
-    with Broker(data=clean) as broker:
+    later = SYSTEM._replace(wall_ms=lambda: SYSTEM.wall_ms() + 700_000)
+    monkeypatch.setattr(transactions, "SYSTEM", later)
+    with Broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}, data=clean) as broker:
+        wait_for(lambda: look(broker.bootstrap, ["payments"]).ends[key] == (0, 36), "the abort")
         view = look(broker.bootstrap, ["payments"])
         assert view.records[key] == [*seen, (34, b"behind", b"behind the open one")]
         assert view.ends[key] == (0, 36)
@@ -213,6 +218,19 @@ def test_what_is_derived_from_the_records_can_be_lost(written: Written, clean: P
             path.unlink()
     with Broker(data=clean) as broker:
         assert look(broker.bootstrap) == written.view
+
+
+def test_a_segment_cut_while_kafka_was_down_costs_no_other_records(written: Written, clean: Path) -> None:
+    first, second, *_ = sorted((clean / "long-0").glob("*.log"))
+    os.truncate(first, first.stat().st_size // 2)
+    after = int(second.stem)
+    with Broker(data=clean) as broker, WireClient(broker.bootstrap) as client:
+        seen = look(broker.bootstrap, [topic for topic in TOPICS if topic != "long"])
+        answer = fetched(client, "long", 0, offset=after - 1)
+        assert answer["error_code"] == "corrupt_message"
+        assert fetched(client, "long", 0, offset=after)["error_code"] == "none"
+    for key, records in seen.records.items():
+        assert records == written.view.records[key]
 
 
 def test_a_transactional_log_is_compacted_and_kafka_can_read_every_file(written: Written, clean: Path) -> None:

@@ -63,11 +63,11 @@ def produce(client: WireClient, topic: str, partition: int) -> str:
     return code
 
 
-def fetched(client: WireClient, topic: str, partition: int) -> dict[str, Any]:
+def fetched(client: WireClient, topic: str, partition: int, offset: int = 0) -> dict[str, Any]:
     wanted = {
         "partition": partition,
         "current_leader_epoch": -1,
-        "fetch_offset": 0,
+        "fetch_offset": offset,
         "last_fetched_epoch": -1,
         "log_start_offset": -1,
         "partition_max_bytes": 1 << 20,

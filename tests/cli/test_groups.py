@@ -74,7 +74,7 @@ def test_groups_are_listed_by_state_and_type(headrace: Headrace, bootstrap: str,
         assert group not in headrace("groups", "list", "--state", "Empty").stdout
         listed = json.loads(headrace("groups", "list", "--json", "-s", "Stable", "-s", "Dead").stdout)
         assert {"name": group, "type": "classic", "state": "Stable", "protocol_type": "consumer"} in listed
-    assert "'foo' is no state" in headrace("groups", "list", "--state", "foo", status=2).stderr
+    assert "'foo' is not a valid group state" in headrace("groups", "list", "--state", "foo", status=2).stderr
 
 
 def test_a_list_can_have_lags(headrace: Headrace, group: str) -> None:
@@ -281,7 +281,7 @@ def test_a_new_group_begins_where_it_is_told(headrace: Headrace, topic: str, gro
 
 def test_offsets_and_groups_are_deleted(headrace: Headrace, group: str, topic: str) -> None:
     done = headrace("groups", "delete-offsets", group, f"{topic}:1", "--yes")
-    assert done.stderr == f"Deleted the offset of group {group} in {topic} 1\n"
+    assert done.stderr == f"Deleted the offset of group {group} for {topic} 1\n"
     assert offsets(headrace, group) == [4]
     assert (
         "has committed nothing in partition 1"
@@ -312,7 +312,7 @@ def test_a_timeline_tells_who_came_and_went(
     headrace("groups", "delete", group, "--yes")
     found = json.loads(headrace("groups", "timeline", group, "--http", http, "--json").stdout)
     assert found["events"][-1]["event"] == "deleted"
-    assert "there is no group" in headrace("groups", "timeline", "never-there", "--http", http, status=1).stderr
+    assert "does not exist" in headrace("groups", "timeline", "never-there", "--http", http, status=1).stderr
 
 
 def test_without_an_http_side_a_timeline_says_what_it_needs(headrace: Headrace, group: str) -> None:

@@ -117,7 +117,7 @@ def list_groups(
             row.append(fare.partitions_not_committed)
     print_table(columns, rows)
     if any(fare.partitions_not_committed for fare in fares.values()):
-        output.tell(f"The lag of partitions without a committed offset is {counted_from(reset)}.")
+        output.tell(f"Lag without committed offsets is {counted_from(reset)}.")
 
 
 @app.command(

@@ -116,13 +116,11 @@ _NAMES: Final = """
 INAPPLICABLE: Final[frozenset[str]] = frozenset(_NAMES.split())
 
 _ONE_BROKER: Final = "a cluster has one broker"
-_TRANSACTIONS: Final = "there are no transactions in this version"
 _PLAINTEXT: Final = "all listeners are PLAINTEXT, without authentication"
 _ONE_THREAD: Final = "one thread serves connections, requests and groups"
 _QUOTAS: Final = "quotas are not supported"
 
 _IDLE: Final[tuple[tuple[str, str], ...]] = (
-    ("add.partitions.to.txn.", _TRANSACTIONS),
     ("allow.everyone.if.no.acl.found", _PLAINTEXT),
     ("authorizer.class.name", _PLAINTEXT),
     ("auto.leader.rebalance.enable", _ONE_BROKER),
@@ -173,12 +171,8 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("socket.connection.setup.timeout.", _ONE_BROKER),
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),
-    ("transaction.max.timeout.ms", _TRANSACTIONS),
-    ("transaction.partition.verification.enable", _TRANSACTIONS),
-    ("transaction.remove.", _TRANSACTIONS),
-    ("transaction.state.log.load.buffer.size", _TRANSACTIONS),
-    ("transaction.two.phase.commit.enable", _TRANSACTIONS),
-    ("transactional.id.expiration.ms", _TRANSACTIONS),
+    ("transaction.state.log.load.buffer.size", "transactional ids are read a megabyte at a time"),
+    ("unclean.leader.election.enable", _ONE_BROKER),
 )
 """Name prefixes and the reasons why such settings have no effect; a test keeps the list complete."""
 

@@ -31,7 +31,9 @@ from headrace.coordinator.runtime.runtime import Runtime
 from headrace.coordinator.runtime.shards import CoordinatorLog, LedShard
 from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import Steps, chunks
+from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.compression import Codec
+from headrace.wire.records import RecordData, build_batch
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +166,43 @@ class GroupCoordinator:
         # It keeps the member alive even if it cannot be written.
         self._runtime.carry_out(shard, group_id, checked)
         return self._runtime.carry_out(shard, group_id, shard.state.commit(group_id, offsets))
+
+    def commit_transactional(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        producer: tuple[int, int],
+        append: Callable[[bytes, int], int],
+    ) -> list[ErrorCode]:
+        """Commit within the transaction of `producer`, an id and its epoch: one error code per offset.
+
+        `append` writes the batch, and gives its base offset. The offsets count from the transaction's marker on.
+        Raises KafkaError as `commit_offsets` and `append` do.
+        """
+        shard = self._shards.of(group_id)
+        checked = shard.state.table.check_offset_commit(
+            group_id, member_id, instance_id, generation, offsets, transactional=True
+        )
+        self._runtime.carry_out(shard, group_id, checked)
+        result = shard.state.commit(group_id, offsets)
+        now_ms = self._clock.wall_ms()
+        encoded = [shard.state.encode(key, value) for key, value in result.records]
+        if encoded:
+            producer_id, producer_epoch = producer
+            batch = build_batch(
+                [RecordData(key, value, now_ms) for key, value in encoded],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                attributes=TRANSACTIONAL_FLAG,
+            )
+            base_offset = append(batch, now_ms)
+            for delta, (key, value) in enumerate(encoded):
+                shard.state.replay_bytes(key, value, base_offset + delta, now_ms=now_ms, producer_id=producer_id)
+        return result.answer
 
     def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> None:
         """A marker has been appended to `partition` of `__consumer_offsets`."""

@@ -42,7 +42,7 @@ def test_a_setting_is_said_to_be_without_effect_exactly_when_nothing_reads_it() 
         for bound in ("min", "max")
     }
     for name, setting in BROKER_SETTINGS.items():
-        named = re.search(rf'config\.{setting.attribute}\b|"{re.escape(name)}"', code)
+        named = re.search(rf'config\.{setting.attribute}\b|"{re.escape(name)}"(?!:)', code)
         is_read = named is not None or name in of_topics or name in limits_of_groups
         assert is_read == (why_idle(name) is None), name
     for name, setting in TOPIC_SETTINGS.items():

@@ -12,7 +12,6 @@ from zlib import crc32
 
 from headrace.errors import KafkaError
 from headrace.storage.files.atomic_file import UnusableFileError, copy_file, sync_directory
-from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs
@@ -95,14 +94,15 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
         if segment not in unflushed and following:
             _mend(segment, loading.config, limit)
             continue
-        segment.is_cut = False
+        was_cut, segment.is_cut = segment.is_cut, False
         log.info("%s: checking %d bytes and rebuilding the indexes", segment.path, segment.size)
         cut, end_offset = rebuild(
             segment, loading.config, epochs, limit, following=following, copies=segment not in unflushed
         )
         lost = following and gapless and segment in unflushed and end_offset < limit
+        if (lost or (was_cut and following)) and not cut:
+            log.error("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
         if lost and not cut:
-            log.warning("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
             _set_aside(loading.directory, following, "follows a segment whose end was lost")
         if segment not in unflushed:
             # the next start will not look into it again
@@ -122,7 +122,7 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
             )
         if end_offset >= loading.log_start_offset:
             return segments, end_offset
-        _remove(
+        _set_aside(
             loading.directory,
             segments,
             f"ends at offset {end_offset}, before log start offset {loading.log_start_offset}",
@@ -177,12 +177,6 @@ def _mend(segment: Segment, config: LogConfig, limit: int) -> None:
     sync_directory(segment.directory)
 
 
-def _copy_aside(segment: Segment) -> Path:
-    copy = _name_aside(segment)
-    copy_file(segment.path, copy)
-    return copy
-
-
 def _set_aside(directory: Path, segments: Sequence[Segment], reason: str) -> None:
     """Take segments from the end of a log, and leave their records under a name that no start takes for data."""
     for segment in reversed(segments):
@@ -221,6 +215,7 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
                     raise UnusableFileError(Path(entry.path), "is not a regular file")
                 sizes.setdefault(base_offset, {})[suffix] = status.st_size
     segments, damaged_ones = [], set()
+    level = logging.WARNING if loading.clean_shutdown else logging.INFO
     for base_offset, found in sorted(sizes.items()):
         if LOG_SUFFIX not in found:
             for suffix in found:
@@ -241,15 +236,11 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
                 now_ms=loading.now_ms,
             )
             if (segment.index.last and segment.index.last[1] >= size) or (not size and segment.max_timestamp >= 0):
-                log.log(
-                    logging.WARNING if loading.clean_shutdown else logging.INFO,
-                    "%s points beyond the end of its log file",
-                    segment.index.path,
-                )
+                log.log(level, "%s points beyond the end of its log file", segment.index.path)
                 segment.is_cut = True
                 damaged_ones.add(base_offset)
         except CorruptIndexError as error:
-            log.log(logging.WARNING if loading.clean_shutdown else logging.INFO, "%s", error)
+            log.log(level, "%s", error)
             damaged_ones.add(base_offset)
             segment = Segment(
                 loading.directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=loading.now_ms
@@ -309,7 +300,9 @@ def rebuild(
         # before the cut: a crash in between must find it torn again, and not take them for what comes next
         _set_aside(segment.directory, following, "follows a torn segment")
         if copies:
-            log.error("%s is a copy of %s, as it was", _copy_aside(segment), segment.path)
+            aside = _name_aside(segment)
+            copy_file(segment.path, aside)
+            log.error("%s is a copy of %s, as it was", aside, segment.path)
         segment.cut(end)
         # what was cut off must not come back with a power failure, behind batches that are written now
         segment.file.sync()
@@ -364,12 +357,6 @@ def _refuse_old_format(path: Path, position: int, buffer: bytearray, at: int, si
         raise old_format(path, position, header.magic)
 
 
-def _remove(directory: Path, segments: Sequence[Segment], reason: str) -> None:
-    for segment in segments:
-        log.warning("%s %s; removing it", segment.path, reason)
-    remove_segments(directory, segments)
-
-
 def remove_segments(directory: Path, segments: Sequence[Segment]) -> None:
     """Remove segments from the end of a log, for good when this returns. Raises OSError.
 
@@ -403,6 +390,7 @@ def finish_interrupted_swaps(directory: Path) -> None:
                 swaps.append(name)
     if not swaps:
         return
+    swaps = _without_damaged(directory, swaps)
     start, end = _swapped_range(directory, swaps)
     for name in names:
         offset = offset_of(name)
@@ -421,6 +409,33 @@ def remove_unfinished_swaps(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def _without_damaged(directory: Path, swaps: list[str]) -> list[str]:
+    """Set a damaged `.swap` file aside if the segment that it was to replace is still there."""
+    kept = list(swaps)
+    for name in swaps:
+        base_offset = offset_of(name)
+        if base_offset is None or not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            continue
+        segment = _swap_segment(directory, base_offset)
+        end = 0
+        for position, header in valid_batches(segment, _NO_LIMIT):
+            end = position + header.size
+        if end == segment.size or not segment_file(directory, base_offset, LOG_SUFFIX).exists():
+            continue
+        aside = _name_aside(segment)
+        log.error("%s is damaged at byte %d: kept as %s, and the segments it was made from as well", name, end, aside)
+        segment.path.rename(aside)
+        for other in [each for each in kept if offset_of(each) == base_offset]:
+            kept.remove(other)
+            (directory / other).unlink(missing_ok=True)
+    return kept
+
+
+def _swap_segment(directory: Path, base_offset: int) -> Segment:
+    size = segment_file(directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX).stat().st_size
+    return Segment(directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=0, suffix=SWAP_SUFFIX)
+
+
 def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
     """The offsets `[start, end)` that the swap files stand for."""
     start, end = _NO_LIMIT, -1
@@ -430,12 +445,6 @@ def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
             continue
         # the segment of that name is replaced even by an empty one
         start, end = min(start, base_offset), max(end, base_offset + 1)
-        file = LogFile.open(directory / name)
-        position = 0
-        while len(data := file.pread(HEADER_SIZE, position)) == HEADER_SIZE:
-            header = parse_header(data)
-            if header.batch_length < MIN_BATCH_LENGTH:
-                break
+        for _, header in valid_batches(_swap_segment(directory, base_offset), _NO_LIMIT):
             end = max(end, header.next_offset)
-            position += header.size
     return start, end

@@ -233,8 +233,10 @@ class Segment:
             header = parse_header(data, at)
             if header.magic != MAGIC_V2 or header.batch_length < MIN_BATCH_LENGTH:
                 raise self._no_batch(position, header)
-            yield position, header
             size = header.size
+            if position + size > self.size:
+                break
+            yield position, header
             # past large batches there is nothing to be gained by reading more than the header
             read_bytes = HEADER_SIZE if size > _WALK_BYTES // 2 else _WALK_BYTES
             position += size

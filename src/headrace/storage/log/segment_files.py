@@ -21,6 +21,7 @@ DAMAGED_SUFFIX: Final = ".damaged"
 """A copy of a file before what was damaged in it was cut off: for people, the broker never reads it."""
 
 _DIGITS: Final = 20
+_MAX_OFFSET: Final = (1 << 63) - 1
 
 
 def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -31,7 +32,8 @@ def offset_of(name: str) -> int | None:
     """The offset that a file is named by; None for any other file."""
     digits = name[:_DIGITS]
     if len(digits) == _DIGITS and digits.isascii() and digits.isdigit() and name[_DIGITS : _DIGITS + 1] == ".":
-        return int(digits)
+        offset = int(digits)
+        return offset if offset <= _MAX_OFFSET else None
     return None
 
 

@@ -110,8 +110,9 @@ class Segments:
     def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
         """Headers of the batches before `offset`, at which one begins, as far back as so many index entries lead."""
         parts = []
+        last = self.ordered[self.floor(offset)]
         for segment in reversed(self.ordered[: self.floor(offset) + 1]):
-            found = segment.find(offset)
+            found = segment.find(offset) if segment is last else None
             end = segment.size if found is None else found[0]
             start, index_entries = segment.index.steps_back(end, index_entries)
             parts.append((segment, start, end))

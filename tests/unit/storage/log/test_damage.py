@@ -66,7 +66,7 @@ class TestDamageInTheMiddle:
         batches = list(hit.headers())
         whole = 0 if kept == "nothing" else 2
         with hit.path.open("r+b") as file:
-            file.truncate(batches[whole][0] + (30 if kept == "a part of a batch" else 0))
+            file.truncate(batches[whole][0] + (90 if kept == "a part of a batch" else 0))
 
         for _ in range(2):  # the second start, too
             caplog.clear()
@@ -128,3 +128,44 @@ def test_a_walk_over_all_batches_goes_on_after_the_damage(log: Log) -> None:
 
     found = [header.base_offset for header in again.segments.headers(0)]
     assert found == [*range(0, hit.base_offset + 2, 2), *range(following.base_offset, 80, 2)]
+
+
+@pytest.mark.parametrize("content", [b"garbage " * 40, b"", None], ids=["garbage", "empty", "torn"])
+def test_a_damaged_result_of_compaction_replaces_no_sound_segment(log: Log, content: bytes | None) -> None:
+    second = log.segments.ordered[1]
+    swap = second.path.with_name(second.path.name + ".swap")
+    swap.write_bytes(second.path.read_bytes()[:-1] if content is None else content or b"\0")
+
+    again = start_again(log, clean=False)
+
+    assert offsets(read_all(again)) == list(range(80))
+    assert swap.with_name(swap.name + ".damaged").exists()
+
+
+def test_a_log_start_beyond_the_end_leaves_the_records_in_files_aside(log: Log) -> None:
+    sizes = [segment.size for segment in log.segments.ordered]
+
+    again = open_log(log.directory, clean=True, log_start_offset=99_999)
+
+    assert again.log_start_offset == again.log_end_offset == 99_999
+    assert [path.stat().st_size for path in sorted(log.directory.glob("*.damaged"))] == sizes
+
+
+def test_a_file_whose_name_is_no_offset_is_left_alone(log: Log) -> None:
+    stray = log.directory / f"{'9' * 20}.log"
+    stray.write_bytes(b"garbage")
+
+    assert start_again(log, clean=False).log_end_offset == 80
+    assert stray.exists()
+
+
+def test_a_lost_end_after_the_recovery_point_is_named_in_the_log(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    _, hit, following, *_ = log.segments.ordered
+    hit.path.write_bytes(b"")
+
+    with caplog.at_level(logging.ERROR):
+        open_log(log.directory)
+
+    assert f"{hit.path} ends at offset {hit.base_offset}, and the next segment begins at {following.base_offset}" in (
+        caplog.text
+    )

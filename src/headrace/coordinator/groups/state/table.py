@@ -193,6 +193,7 @@ class GroupTable:
         offsets: Sequence[OffsetToCommit],
         *,
         knows_epochs: bool = True,
+        transactional: bool = False,
     ) -> Result[None]:
         """Raises KafkaError: group_id_not_found (a generation of a group that does not exist), and what
         `Group.check_offset_commit` does.
@@ -203,7 +204,9 @@ class GroupTable:
                 raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
             return Result(None)
         try:
-            effects = group.check_offset_commit(member_id, instance_id, generation, offsets, knows_epochs=knows_epochs)
+            effects = group.check_offset_commit(
+                member_id, instance_id, generation, offsets, knows_epochs=knows_epochs, transactional=transactional
+            )
         except KafkaError as error:
             return self._refused(group, error, member_id, instance_id, "OffsetCommit")
         return Result(None, effects=effects)
