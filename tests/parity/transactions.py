@@ -90,7 +90,7 @@ class Producer:
             state = str(self.state())
             return None if state in ("PrepareCommit", "PrepareAbort") else state
 
-        return wait_for(settled, "the markers")
+        return str(wait_for(settled, "the markers"))
 
     def wait_until_over(self) -> None:
         wait_for(lambda: self.settle() != "Ongoing", f"the timeout of {self.transactional_id}")
