@@ -56,6 +56,12 @@ class OpenTransactions(Container[int]):
         """Whose they are."""
         return list(self._open)
 
+    @property
+    def oldest_timestamp(self) -> int | None:
+        """Time in ms of the last record of the oldest one; None without any."""
+        oldest = next(iter(self._open.values()), None)
+        return None if oldest is None else oldest.last_timestamp
+
     def is_open(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer has one open under that epoch: under a later one, its marker is still to come."""
         begun = self._open.get(producer_id)
