@@ -118,7 +118,7 @@ class Both:
                 self.found.append(f"{what}: {path or 'answer'} is {left!r} from Kafka, {right!r} from Headrace")
 
     def warm_up(self) -> None:
-        """Return once both have their internal topics and producer ids: Kafka makes them when first wanted."""
+        """Wait until both have their internal topics and producer ids, which Kafka creates at first use."""
         first = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
         questions = (
             (ApiKey.FIND_COORDINATOR, 3, {"key": "warm-up", "key_type": 0}),

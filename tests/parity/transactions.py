@@ -85,9 +85,12 @@ class Producer:
 
     def settle(self) -> str:
         """The state, once no markers are to be written any more."""
-        return wait_for(
-            lambda: (state := str(self.state())) not in ("PrepareCommit", "PrepareAbort") and state, "the markers"
-        )
+
+        def settled() -> str | None:
+            state = str(self.state())
+            return None if state in ("PrepareCommit", "PrepareAbort") else state
+
+        return str(wait_for(settled, "the markers"))
 
     def wait_until_over(self) -> None:
         wait_for(lambda: self.settle() != "Ongoing", f"the timeout of {self.transactional_id}")
