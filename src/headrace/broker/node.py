@@ -211,7 +211,7 @@ class Node:
             self.http.bind()
 
     def _compose_http(self, http: "HttpServer") -> None:
-        from headrace.monitoring import gauges
+        from headrace.monitoring import gauges, transactions
         from headrace.monitoring.groups import exported
         from headrace.monitoring.groups.routes import GroupRoutes
 
@@ -223,6 +223,8 @@ class Node:
         http.add_metrics(gauges.open_files)
         http.add_metrics(lambda: gauges.loop(self._server.watch))
         http.add_metrics(lambda: gauges.expiring_offsets(self.groups.coordinator))
+        http.add_metrics(lambda: transactions.coordinator(self.transactions.present()))
+        http.add_metrics(lambda: transactions.partitions(self.replicas, self.config.transaction_max_timeout_ms))
         http.add_metrics(lambda: exported.families(self.groups.history))
         GroupRoutes(self.groups.history).add_to(http)
 

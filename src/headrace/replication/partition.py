@@ -68,6 +68,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.producers = producers
         self.transactions = OpenTransactions() if transactions is None else transactions
+        self.transactions.markers.loaded(log.log_end_offset)
         self._checks = ProducerChecks(producers, self.transactions)
         self.isr_size = 1
         self.replica_count = 1

@@ -40,6 +40,8 @@ class Standing(NamedTuple):
     arrival: float | None
     assumed: int = UNKNOWN
     """Where the group would start, if it has committed nothing."""
+    markers: int = 0
+    """Transaction markers between the position and the end: offsets without a record."""
 
     @property
     def is_committed(self) -> bool:
@@ -53,7 +55,7 @@ class Standing(NamedTuple):
     @property
     def lag(self) -> int | None:
         """Records that are not read yet."""
-        return None if self.end < 0 else max(self.end - self.position, 0)
+        return None if self.end < 0 else max(self.end - self.position - self.markers, 0)
 
     def lag_seconds(self, now_ms: int) -> float | None:
         """Age of the oldest record that is not read yet; 0 where all are."""
@@ -144,7 +146,7 @@ def total_of(standings: Iterable[Standing]) -> Total:
         (
             each.committed,
             each.position,
-            each.end,
+            each.end - each.markers,
             each.time_ms,
             UNKNOWN if each.pace is None else each.pace,
             UNKNOWN if each.arrival is None else each.arrival,

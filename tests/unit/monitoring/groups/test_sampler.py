@@ -23,6 +23,7 @@ from headrace.monitoring.groups.recorder import GroupHistory
 from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up
 from headrace.monitoring.groups.standing import Trend
 from headrace.replication.partition import Partition
+from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.types import TopicPartition
 from tests.unit.coordinator.fake_topics import FakeTopics
 from tests.unit.coordinator.memory_log import MemoryLog
@@ -39,6 +40,9 @@ class Topics:
         for log in self.logs:
             for place in range(10):
                 append(log, 10, timestamp=NOW + place * 1000, step=10)
+        self.transactions = [OpenTransactions() for _ in self.logs]
+        for log, transactions in zip(self.logs, self.transactions, strict=True):
+            transactions.markers.loaded(log.log_end_offset)
         self.is_offline = False
         self.exists = True
 
@@ -63,7 +67,8 @@ class Topics:
         class Found:
             topic_partition = TopicPartition(topic, index)
             log_start_offset = log.log_start_offset
-            high_watermark = log.log_end_offset
+            last_stable_offset = log.log_end_offset
+            transactions = self.transactions[index]
 
         found = Found()
         found.log = log  # type: ignore[attr-defined]

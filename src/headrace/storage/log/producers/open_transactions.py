@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
+from headrace.storage.log.producers.marker_counts import MarkerCounts
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.batch import BatchHeader
 from headrace.wire.control import Marker, marker_of
@@ -29,7 +30,7 @@ class _Ended(NamedTuple):
 class OpenTransactions(Container[int]):
     """Told of every transactional batch in order, from a snapshot on. Contains producer ids."""
 
-    __slots__ = ("_ended", "_open", "first_offset")
+    __slots__ = ("_ended", "_open", "first_offset", "markers")
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         begun = [each for each in entries if each.current_txn_first_offset >= 0]
@@ -39,6 +40,7 @@ class OpenTransactions(Container[int]):
             for each in begun
         }
         """In order of their first offsets."""
+        self.markers = MarkerCounts()
         self._ended: deque[_Ended] = deque()
         self.first_offset: int | None = None
         """Where the oldest begins whose end is not committed; None where there is none."""
@@ -53,6 +55,12 @@ class OpenTransactions(Container[int]):
     def producer_ids(self) -> list[int]:
         """Whose they are."""
         return list(self._open)
+
+    @property
+    def oldest_timestamp(self) -> int | None:
+        """Time in ms of the last record of the oldest one; None without any."""
+        oldest = next(iter(self._open.values()), None)
+        return None if oldest is None else oldest.last_timestamp
 
     def is_open(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer has one open under that epoch: under a later one, its marker is still to come."""
@@ -94,6 +102,7 @@ class OpenTransactions(Container[int]):
 
     def end_at(self, producer_id: int, offset: int, marker: Marker) -> AbortedTransaction | None:
         """As `end`, of one at `offset` that may not be committed: consumers stop before it until `committed_to`."""
+        self.markers.note(offset)
         ended = self._open.pop(producer_id, None)
         if ended is None:
             return None
