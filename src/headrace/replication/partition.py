@@ -215,7 +215,7 @@ class Partition:
         if not placed:
             return results
         try:
-            if log.stays_in_segment(size, end_offset - 1, max_timestamp, now_ms):
+            if log.fits_active_segment(size, end_offset - 1, max_timestamp, now_ms):
                 log.append(
                     buffers,
                     size,
@@ -419,7 +419,7 @@ class Partition:
 
     def packed_producers(self) -> list[bytes]:
         """The producers' state as `write_snapshot` takes it."""
-        return self.transactions.marked(self.producers.packed)
+        return self.transactions.snapshot_entries(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
         """Write the producers' state as of `offset`, for the next start, which takes longer without it."""

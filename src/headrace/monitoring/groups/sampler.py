@@ -20,7 +20,7 @@ from headrace.monitoring.groups.progress import GroupProgress, TopicProgress
 from headrace.monitoring.groups.standing import UNKNOWN, Standing, Total
 from headrace.replication.partition import Partition
 from headrace.storage.log.indexes.index import CorruptIndexError
-from headrace.storage.log.timestamps import time_of
+from headrace.storage.log.timestamps import timestamp_at
 
 log = logging.getLogger(__name__)
 
@@ -263,7 +263,7 @@ def look_up(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
     found = []
     for each in wanted:
         try:
-            time_ms = time_of(each.partition.log.segments.ordered, each.offset)
+            time_ms = timestamp_at(each.partition.log.segments.ordered, each.offset)
         except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
             # The log may have moved on under the look-up, or is being deleted; the next sweep asks again.
             log.debug("The time of %s in %s was not found: %s", each.offset, each.partition.topic_partition, error)

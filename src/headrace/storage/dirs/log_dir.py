@@ -270,7 +270,7 @@ class LogDir:
         """
         for each in logs:
             topic_partition = each.topic_partition
-            self.recovery_points[topic_partition] = each.flusher.recovery_point_to_keep
+            self.recovery_points[topic_partition] = each.flusher.recovery_point_to_save
             self.log_start_offsets[topic_partition] = each.log_start_offset
             if topic_partition in high_watermarks:
                 self.high_watermarks[topic_partition] = high_watermarks[topic_partition]
@@ -289,7 +289,7 @@ class LogDir:
 
     def write_bounds(self, each: Log) -> None:
         """Write the recovery point and the log start offset of one log now. Raises OSError."""
-        self.recovery_points[each.topic_partition] = each.flusher.recovery_point_to_keep
+        self.recovery_points[each.topic_partition] = each.flusher.recovery_point_to_save
         self.log_start_offsets[each.topic_partition] = each.log_start_offset
         self.write()
 

@@ -127,12 +127,12 @@ class LogDirs:
         except KafkaError as error:
             self.note_failure(directory.path, error.__cause__)
             raise
-        loaded.keep_bounds = self.keep_bounds
+        loaded.save_bounds = self.save_bounds
         loaded.state.on_disk_error = self._disk_error
         known = directory.recovery_points.get(topic_partition)
         if known is not None and not directory.clean_shutdown:
             # from before the crash, which has perhaps taken something from behind it
-            directory.recovery_points[topic_partition] = min(known, loaded.flusher.recovery_point_to_keep)
+            directory.recovery_points[topic_partition] = min(known, loaded.flusher.recovery_point_to_save)
         self.logs[topic_partition] = loaded
         self._opened(directory, topic_partition)
         return loaded
@@ -308,7 +308,7 @@ class LogDirs:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def keep_bounds(self, each: Log) -> None:
+    def save_bounds(self, each: Log) -> None:
         """Write down where recovery of a log begins, and the log; waits for the disk. Raises OSError."""
         with self._checkpoints:
             if self.logs.get(each.topic_partition) is each:

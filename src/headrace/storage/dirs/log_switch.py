@@ -1,7 +1,7 @@
 """A log that has been copied to another log directory goes on there; a crash at any step leaves one good copy.
 
 The steps: the old directory is renamed to go (`switch`), which from then on says that the copy is whole; once that is
-on the disk (`LogFlusher.keep_switch`), the copy gets the partition's name (`finish`). A start that finds a copy beside
+on the disk (`LogFlusher.sync_switch`), the copy gets the partition's name (`finish`). A start that finds a copy beside
 the original drops the copy, and one that finds it alone takes it up (`found_partitions`).
 """
 
@@ -20,7 +20,7 @@ def prepare(log_dirs: LogDirs, move: LogMove, high_watermark: int) -> None:
     cleaned_upto = log_dirs.cleaned_upto(topic_partition)
 
     def note(target: LogDir) -> None:
-        target.recovery_points[topic_partition] = min(move.synced_offset, moved.flusher.recovery_point_to_keep)
+        target.recovery_points[topic_partition] = min(move.synced_offset, moved.flusher.recovery_point_to_save)
         target.log_start_offsets[topic_partition] = moved.log_start_offset
         target.high_watermarks[topic_partition] = high_watermark
         if cleaned_upto is not None:

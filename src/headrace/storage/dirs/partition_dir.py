@@ -11,7 +11,7 @@ from typing import Final
 from uuid import uuid4
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log.segment import old_format
+from headrace.storage.log.segment import old_format_error
 from headrace.storage.log.segment_files import LOG_SUFFIX, offset_of
 from headrace.types import TopicPartition
 from headrace.wire.batch import HEADER_SIZE, peek
@@ -94,4 +94,4 @@ def check_partition(directory: Path) -> None:
             with path.open("rb") as file:
                 head = file.read(HEADER_SIZE)
             if len(head) == HEADER_SIZE and (magic := peek(head)[2]) in (0, 1):
-                raise old_format(path, 0, magic)
+                raise old_format_error(path, 0, magic)

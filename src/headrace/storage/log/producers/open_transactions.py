@@ -1,4 +1,4 @@
-"""Which transactions of a log are open: where consumers of committed records stop, and what a marker ends (KIP-98)."""
+"""The open transactions of a log, which determine its last stable offset (KIP-98)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,29 +19,28 @@ class OpenTransaction(NamedTuple):
 
 
 class OpenTransactions:
-    """Told of every transactional batch in order, from a snapshot on."""
+    """Follows every transactional batch in offset order, starting with the producers of a snapshot."""
 
     __slots__ = ("_open", "first_offset")
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self._open = {
-            each.producer_id: OpenTransaction(each.epoch, each.current_txn_first_offset, each.timestamp)
-            for each in entries
-            if each.current_txn_first_offset >= 0
+            entry.producer_id: OpenTransaction(entry.epoch, entry.current_txn_first_offset, entry.timestamp)
+            for entry in entries
+            if entry.current_txn_first_offset >= 0
         }
         self.first_offset: int | None = None
-        """Where the oldest of them begins; None where there is none."""
+        """The first offset of the oldest open transaction; None if none is open."""
         self._note_first()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def producer_ids(self) -> list[int]:
-        """Whose they are."""
         return list(self._open)
 
     def add(self, header: BatchHeader) -> None:
-        """A batch of data of a transaction."""
+        """Account for a data batch of a transaction."""
         begun = self._open.get(header.producer_id)
         first_offset = header.base_offset if begun is None else begun.first_offset
         self._open[header.producer_id] = OpenTransaction(header.producer_epoch, first_offset, header.max_timestamp)
@@ -49,7 +48,7 @@ class OpenTransactions:
             self.first_offset = first_offset
 
     def end(self, header: BatchHeader, key: bytes | None) -> AbortedTransaction | None:
-        """A control batch, with the key of its record; the transaction that it aborts, if it does and there is one."""
+        """Account for a control batch, `key` being that of its record, and return the transaction that it aborts."""
         marker = marker_of(key)
         if marker is None:
             return None
@@ -62,19 +61,19 @@ class OpenTransactions:
         stable = header.next_offset if self.first_offset is None else self.first_offset
         return AbortedTransaction(header.producer_id, ended.first_offset, header.last_offset, stable)
 
-    def marked(self, entries: Mapping[int, bytes]) -> list[bytes]:
-        """The packed snapshot entries of producers by id, and of expired ones, with their open transactions."""
+    def snapshot_entries(self, entries: Mapping[int, bytes]) -> list[bytes]:
+        """Add open transactions to packed entries by producer id, with new entries for expired producers."""
         if not self._open:
             return list(entries.values())
         found = dict(entries)
-        for producer_id, each in self._open.items():
+        for producer_id, transaction in self._open.items():
             known = found.get(producer_id)
             if known is None:
-                entry = ProducerEntry(producer_id, each.epoch, -1, -1, 0, each.last_timestamp, -1, -1)
+                entry = ProducerEntry(producer_id, transaction.epoch, -1, -1, 0, transaction.last_timestamp, -1, -1)
             else:
                 entry = ProducerEntry(*ENTRY.unpack_from(known))
-            found[producer_id] = replace(entry, current_txn_first_offset=each.first_offset).packed()
+            found[producer_id] = replace(entry, current_txn_first_offset=transaction.first_offset).packed()
         return list(found.values())
 
     def _note_first(self) -> None:
-        self.first_offset = min((each.first_offset for each in self._open.values()), default=None)
+        self.first_offset = min((transaction.first_offset for transaction in self._open.values()), default=None)
