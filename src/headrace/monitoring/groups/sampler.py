@@ -22,7 +22,7 @@ from headrace.replication.partition import Partition
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.marker_scan import scan_markers
 from headrace.storage.log.producers.marker_counts import Range, Scanned
-from headrace.storage.log.timestamps import time_of
+from headrace.storage.log.timestamps import timestamp_at
 from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ def look_up_times(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
     found = []
     for each in wanted:
         try:
-            time_ms = time_of(each.partition.log.segments.ordered, each.offset)
+            time_ms = timestamp_at(each.partition.log.segments.ordered, each.offset)
         except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
             # The log may have changed during the look-up, or is being deleted; the next sweep retries.
             log.debug(
