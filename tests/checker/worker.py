@@ -54,6 +54,7 @@ class Transactions:
         config = {"transactional.id": name, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS, "linger.ms": 2}
         self.producer = Producer({"bootstrap.servers": bootstrap, **_CLIENT, **config})
         deadline = time.monotonic() + _PATIENCE_S
+        record("starting")
         while True:
             try:
                 self.producer.init_transactions(5)

@@ -1,6 +1,6 @@
-"""What the commands about groups ask a cluster, over the wire: Apache Kafka answers all of it as well.
+"""Requests about groups, over the wire; Apache Kafka answers them too. Failures are CommandErrors.
 
-confluent-kafka where it has the call, kafka-python where it has not. Failures are CommandErrors.
+confluent-kafka if it has the call, kafka-python otherwise.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _GROUPS_A_REQUEST = 500
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A group as ListGroups has it; a broker before Kafka 4.0 tells no type."""
+    """A group in ListGroups; brokers before Kafka 4.0 send no type."""
 
     name: str
     type: str
@@ -39,10 +39,10 @@ class GroupEntry:
 
 
 def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupEntry]:
-    """Groups in one of the states and of one of the types, where any are named, by name."""
+    """List groups by name; `states` and `types` filter if not empty."""
     wanted_states = {_known(state, STATES, "state") for state in states}
     wanted_types = {_known(each, TYPES, "type") for each in types}
-    with _kafka_python(cluster, "asking for the groups") as admin:
+    with _kafka_python(cluster, "listing groups") as admin:
         # confluent-kafka has no name for the states of the consumer protocol.
         found = admin.list_groups()
     entries = (
@@ -83,7 +83,7 @@ def _kafka_python(cluster: Cluster, doing: str) -> Iterator[Any]:
 
 
 def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
-    """The groups among `names` that there are."""
+    """Describe the groups among `names` that exist."""
     found = {}
     for start in range(0, len(names), _GROUPS_A_REQUEST):
         asked = list(names[start : start + _GROUPS_A_REQUEST])
@@ -101,19 +101,19 @@ def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, Consume
 
 
 def missing_group(cluster: Cluster, name: str) -> CommandError:
-    """A group that is not there, with the names it may have been meant to be."""
+    """Return the error for a group that does not exist, with a similar name if one is known."""
     near = difflib.get_close_matches(name, [group.name for group in list_groups(cluster)], n=1, cutoff=0.6)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return CommandError(
-        f"there is no group '{name}' at {cluster.bootstrap}", f"{hint}`headrace groups list` shows all."
+        f"group '{name}' does not exist at {cluster.bootstrap}", f"{hint}`headrace groups list` shows all groups."
     )
 
 
 def committed(cluster: Cluster, group: str) -> dict[Place, int]:
-    """What the group has committed."""
+    """Return the group's committed offsets."""
     futures = cluster.admin.list_consumer_group_offsets([GroupPartitions(group)], request_timeout=REQUEST_TIMEOUT_S)
     try:
-        found = cluster.answer(futures[group], f"asking for the offsets of group '{group}'")
+        found = cluster.answer(futures[group], f"listing the offsets of group '{group}'")
     except CommandError as error:
         if "GROUP_ID_NOT_FOUND" in error.what:
             return {}
@@ -122,14 +122,14 @@ def committed(cluster: Cluster, group: str) -> dict[Place, int]:
 
 
 def bounds(cluster: Cluster, places: Collection[Place]) -> dict[Place, Offsets]:
-    """What each partition holds now; those that are gone, or have no leader, are left out."""
+    """Return the offsets of partitions, except those that do not exist or have no leader."""
     earliest = _offsets(cluster, places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
     latest = _offsets(cluster, earliest, OffsetSpec.latest())  # type: ignore[no-untyped-call]
     return {place: Offsets(earliest[place], latest[place]) for place in places if place in latest}
 
 
 def at_time(cluster: Cluster, places: Collection[Place], timestamp_ms: int) -> dict[Place, int]:
-    """The first offset of each partition with that timestamp or a later one; -1 where there is none."""
+    """Return the first offset of each partition with this timestamp or a later one, or -1."""
     return _offsets(cluster, places, OffsetSpec.for_timestamp(timestamp_ms))
 
 
@@ -144,7 +144,7 @@ def _offsets(cluster: Cluster, places: Collection[Place], spec: OffsetSpec) -> d
             found[place.topic, place.partition] = future.result().offset
         except KafkaException as error:
             if error.args[0].name() not in _NO_SUCH_PARTITION:
-                raise refused(error.args[0], cluster.bootstrap, f"asking where '{place.topic}' ends") from None
+                raise refused(error.args[0], cluster.bootstrap, f"listing the offsets of '{place.topic}'") from None
     return found
 
 
@@ -153,12 +153,12 @@ _NO_SUCH_PARTITION = {
     "LEADER_NOT_AVAILABLE",
     "_UNKNOWN_PARTITION",
     "_UNKNOWN_TOPIC",
-    "_NOENT",  # of none of the partitions
+    "_NOENT",  # none of the partitions exists
 }
 
 
 def record_times(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place, int]:
-    """The timestamp, in ms, of the first record from each position on, by reading it; those that come in time."""
+    """Read the first record from each position on, and return its timestamp in ms; without those not read in time."""
     if not positions:
         return {}
     config = client_config(
@@ -167,7 +167,7 @@ def record_times(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place
         enable_auto_commit=False,
         enable_auto_offset_store=False,
         auto_offset_reset="earliest",
-        # One record of each partition is all that is wanted.
+        # Only one record of each partition is needed.
         fetch_message_max_bytes=1024,
         queued_min_messages=1,
         fetch_wait_max_ms=50,
@@ -191,7 +191,7 @@ def record_times(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place
 
 
 def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
-    """Commit these offsets in the group's name."""
+    """Commit these offsets for the group."""
     request = GroupPartitions(group, [TopicPartition(*place, offset) for place, offset in offsets.items()])
     futures = cluster.admin.alter_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
     try:
@@ -205,7 +205,7 @@ def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
 
 
 def delete(cluster: Cluster, groups: Sequence[str]) -> dict[str, CommandError | None]:
-    """Delete groups; what went wrong with each."""
+    """Delete groups. Returns the error of each, or None."""
     futures = cluster.admin.delete_consumer_groups(list(groups), request_timeout=REQUEST_TIMEOUT_S)
     results: dict[str, CommandError | None] = {}
     for group in groups:
@@ -221,7 +221,7 @@ def delete(cluster: Cluster, groups: Sequence[str]) -> dict[str, CommandError | 
 
 
 def delete_offsets(cluster: Cluster, group: str, places: Collection[Place]) -> dict[Place, str | None]:
-    """Delete committed offsets (KIP-496); Kafka's name of what went wrong with each."""
+    """Delete committed offsets (KIP-496). Returns the name of Kafka's error for each, or None."""
     from kafka import TopicPartition as KafkaPythonPartition
     from kafka.errors import GroupIdNotFoundError, NoError, NonEmptyGroupError
 
@@ -247,7 +247,7 @@ def _in_use(error: CommandError, group: str) -> CommandError:
     if any(name in error.what for name in ("UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "REBALANCE_IN_PROGRESS")):
         return CommandError(
             f"group '{group}' has members",
-            f"Stop them first; `headrace groups describe {group}` shows who and where they are.",
+            f"Stop them first; `headrace groups describe {group}` shows them.",
         )
     return error
 
@@ -257,4 +257,4 @@ def _known(text: str, names: Sequence[str], what: str) -> str:
     for name in names:
         if name.lower() == wanted:
             return name
-    raise CommandError(f"'{text}' is no {what} of a group", f"There are {', '.join(names)}.", 2)
+    raise CommandError(f"'{text}' is not a valid group {what}", f"Valid: {', '.join(names)}.", 2)

@@ -1,4 +1,4 @@
-"""Gather what `headrace groups` shows, over the wire and from the broker's HTTP side."""
+"""Gather what `headrace groups` shows, over the wire and over HTTP."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ class MemberReport:
     instance_id: str | None
     partitions: Mapping[str, Sequence[int]]
     is_waited_for: bool | None = None
-    """Whether a rebalance waits for it now; None where no broker says."""
+    """True if a rebalance is waiting for it; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +31,23 @@ class PartitionReport:
     topic: str
     partition: int
     committed: int | None
-    """None where nothing is committed."""
+    """None if nothing is committed."""
     end: int | None
-    """None for a partition that is gone or has no leader."""
+    """None if the partition does not exist or has no leader."""
     lag: int | None
     lag_seconds: float | None
-    """Age of the oldest record not read yet; None where it is not known."""
+    """Age of the oldest unread record; None if unknown."""
     member_id: str | None
     pace: float | None = None
     trend: str | None = None
     catches_up_in_seconds: float | None = None
     counted_from: int | None = None
-    """The offset that lag counts from: the committed one, or where the group would start."""
+    """The offset where lag starts: the committed one, or where the group would start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """One group; what only the HTTP side of a Headrace broker knows is None without one."""
+    """One group. Fields that only a Headrace broker's HTTP listener provides may be None."""
 
     name: str
     type: str
@@ -88,9 +88,9 @@ class GroupReport:
 def report(
     cluster: Cluster, names: Sequence[str], http: str | None, *, reset: str | None, rebalances: int
 ) -> list[GroupReport]:
-    """Everything about groups that have to exist, with their latest `rebalances`; raises CommandError.
+    """Report on groups, with their latest `rebalances`. Raises CommandError if a group does not exist.
 
-    `reset` is the auto.offset.reset to assume, None for what the broker assumes.
+    `reset` is the auto.offset.reset to assume; None for the broker's assumption.
     """
     described = group_calls.describe_groups(cluster, names)
     for name in names:
@@ -131,7 +131,7 @@ def report(
 
 
 def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) -> str:
-    """`reset`, or else what the broker assumes, any broker without an id; Apache Kafka assumes nothing."""
+    """Return `reset`, or the assumption of that broker or any broker. Apache Kafka has none: return EARLIEST."""
     if reset is not None:
         return str(reset)
     if broker_id is None:
@@ -169,7 +169,7 @@ def _owners(members: Sequence[MemberReport]) -> dict[Place, str]:
 
 
 def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport], reset: str) -> list[PartitionReport]:
-    """Where the group stands, over the wire: the age of a record is found by reading it."""
+    """Measure lag over the wire; reads records to find their age."""
     owners = _owners(members)
     committed = group_calls.committed(cluster, group)
     places = committed.keys() | owners.keys()
@@ -192,7 +192,7 @@ def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport], r
 def _positions(
     committed: Mapping[Place, int], assigned: Iterable[Place], bounds: Mapping[Place, Offsets], reset: str
 ) -> dict[Place, int]:
-    """The first unread offset of each partition: the committed one, or where the group would start."""
+    """Return the first unread offset of each partition: the committed one, or where the group would start."""
     starts = {
         place: bounds[place].earliest if reset == EARLIEST else bounds[place].latest
         for place in assigned
@@ -202,7 +202,6 @@ def _positions(
 
 
 def _unread(positions: Mapping[Place, int], bounds: Mapping[Place, Offsets]) -> dict[Place, int]:
-    """The first unread record of each partition that has one."""
     return {
         place: max(offset, bounds[place].earliest)
         for place, offset in positions.items()

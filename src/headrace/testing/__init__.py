@@ -141,4 +141,4 @@ def _as_text(key: object, value: object) -> str:
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return ",".join(value)
     # As text: no value at all would look like an unknown setting.
-    raise ConfigError(key, repr(value), "allowed is text, a number, True or False, or a list of text")
+    raise ConfigError(key, repr(value), "must be text, a number, True or False, or a list of text")
