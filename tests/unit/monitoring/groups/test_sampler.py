@@ -197,7 +197,7 @@ def member(coordinator: GroupCoordinator, group_id: str = "g", topics: tuple[str
     fields: dict[str, Any] = dict.fromkeys(("instance_id", "rack_id", "regex", "assignor"))
     fields |= {"member_id": "m", "new_member_id": "", "client_id": "app", "client_host": "/127.0.0.1"}
     beat = ConsumerHeartbeat(
-        epoch=0, rebalance_timeout_ms=60_000, topics=topics, owned=frozenset(), brings_member_id=True, **fields
+        epoch=0, rebalance_timeout_ms=60_000, topics=topics, owned=frozenset(), provides_member_id=True, **fields
     )
     coordinator.consumer_heartbeat(group_id, beat)
 
