@@ -172,15 +172,16 @@ def _consumer_heartbeat(_: str) -> Message:
 
 def _transactions(topic: str) -> Message:
     # that nobody has begun
-    return {"transactions": [_of_transaction(f"t{number}", topic, [0]) for number in range(MANY // 3)]}
+    return {"transactions": [of_transaction(f"t{number}", topic, [0]) for number in range(MANY // 3)]}
 
 
-def _of_transaction(name: str, topic: str, partitions: Sequence[int], *, verify_only: bool = False) -> Message:
+def of_transaction(name: str, topic: str, partitions: Sequence[int]) -> Message:
+    """One of AddPartitionsToTxn."""
     return {
         "transactional_id": name,
         "producer_id": 1,
         "producer_epoch": 0,
-        "verify_only": verify_only,
+        "verify_only": False,
         "topics": [{"name": topic, "partitions": partitions}],
     }
 

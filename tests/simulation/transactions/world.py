@@ -147,7 +147,8 @@ class World:
 
     def _look(self) -> None:
         if self.coordinator is not None:
-            self.coordinator.abort_timed_out()
+            for _ in self.coordinator.abort_timed_out():
+                pass
         self.loop.call_later(LOOK_S, self._look)
 
     # Faults
