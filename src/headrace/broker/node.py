@@ -52,7 +52,7 @@ from headrace.server.accept import Server
 from headrace.server.dispatch import Dispatcher
 from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
-from headrace.storage.dirs.meta_properties import noted_broker_id
+from headrace.storage.dirs.meta_properties import stored_broker_id
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Node:
     def _open_directories(self) -> None:
         """Everything that can go wrong, before the first change to a directory that is perhaps somebody else's."""
         config, opened = self.config, self._opened
-        noted_id = noted_broker_id(self._data_directories)
+        noted_id = stored_broker_id(self._data_directories)
         if noted_id is not None:
             config.take_node_id(noted_id)
         founded = founding.cluster_of(self._data_directories)

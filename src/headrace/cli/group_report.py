@@ -243,8 +243,8 @@ def _rebalances(side: HttpSide, group: str, count: int) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fare:
-    """How a group of a list fares."""
+class GroupSummary:
+    """How a group of a list summaries."""
 
     members: int | None
     lag: int | None
@@ -252,7 +252,7 @@ class Fare:
     partitions_not_committed: int
 
 
-def fares(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, Fare]:
+def summaries(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, GroupSummary]:
     """Members and lag in records of each group, over the wire."""
     described = group_calls.describe_groups(cluster, [entry.name for entry in entries])
     committed = {entry.name: group_calls.committed(cluster, entry.name) for entry in entries}
@@ -273,7 +273,7 @@ def fares(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[s
         oldest = min(times.values(), default=None)
         age = 0.0 if lags and not any(lags) else None if oldest is None else max(now_ms - oldest, 0) / 1000
         members = described.get(entry.name)
-        found[entry.name] = Fare(
+        found[entry.name] = GroupSummary(
             len(members.members) if members else None,
             sum(lags) if lags else None,
             age,

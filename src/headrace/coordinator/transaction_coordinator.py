@@ -270,11 +270,13 @@ class TransactionCoordinator:
 
     # Time
 
-    def abort_timed_out(self) -> None:
-        """Abort the transactions whose time is up."""
+    def abort_timed_out(self) -> Steps[None]:
+        """Abort the transactions whose time is up; in steps."""
         for shard in self._shards.loaded():
             for name in shard.state.timed_out(self._clock.wall_ms()):
-                self._time_out(shard, name)
+                if name is not None and self._shards.leads(shard):
+                    self._time_out(shard, name)
+                yield
 
     def _time_out(self, shard: LedShard[TransactionShard], name: str) -> None:
         metadata = shard.state.ids[name]
