@@ -13,7 +13,10 @@ from headrace.__main__ import main
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.transaction_coordinator import TransactionCoordinator
 from headrace.coordinator.transactions.states import ProducerIdentity, TransactionState
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import Partition
+from headrace.replication.producer_checks import ProducerChecks
+from headrace.replication.verification import UNVERIFIED
 from headrace.types import TopicPartition
 
 _chance: Final = random.Random(1)
@@ -44,7 +47,7 @@ def marker_twice() -> None:
 
     def send_twice(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
         send_one(self, ending, partition)
-        if _chance.random() < 0.3:
+        if _chance.random() < 0.7:
             self._loop.call_later(_chance.uniform(0, 0.1), send_again, self, ending, partition)
 
     TransactionCoordinator._send_one = send_twice  # type: ignore[method-assign]
@@ -73,29 +76,36 @@ def early_reply() -> None:
 
 
 def missing_fence() -> None:
-    """The coordinator takes every epoch for the current one."""
-    end, add = TransactionCoordinator.end, TransactionCoordinator.add_partitions
+    """Neither the coordinator nor the partitions mind the epoch of a producer."""
+    end, add, verify = TransactionCoordinator.end, TransactionCoordinator.add_partitions, TransactionCoordinator.verify
+    check, start_verification = ProducerChecks.check, Partition.start_verification
 
     def current(self: TransactionCoordinator, name: str, producer: ProducerIdentity) -> ProducerIdentity:
         _, metadata = self._find(name)
         return producer if metadata is None else metadata.identity
 
-    def end_for_all(
-        self: TransactionCoordinator, name: str, producer: ProducerIdentity, **given: Any
-    ) -> ProducerIdentity:
-        return end(self, name, current(self, name, producer), **given)
+    def for_all(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: TransactionCoordinator, name: str, producer: ProducerIdentity, *given: Any, **named: Any) -> Any:
+            return method(self, name, current(self, name, producer), *given, **named)
 
-    def add_for_all(
-        self: TransactionCoordinator,
-        name: str,
-        producer: ProducerIdentity,
-        partitions: frozenset[TopicPartition],
-        **given: Any,
-    ) -> None:
-        add(self, name, current(self, name, producer), partitions, **given)
+        return call
 
-    TransactionCoordinator.end = end_for_all  # type: ignore[method-assign]
-    TransactionCoordinator.add_partitions = add_for_all  # type: ignore[method-assign]
+    def unless_fenced(method: Callable[..., Any], instead: object) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            try:
+                return method(*given, **named)
+            except KafkaError as error:
+                if error.code is not ErrorCode.invalid_producer_epoch:
+                    raise
+                return instead
+
+        return call
+
+    TransactionCoordinator.end = for_all(end)
+    TransactionCoordinator.add_partitions = for_all(add)
+    TransactionCoordinator.verify = for_all(verify)
+    ProducerChecks.check = unless_fenced(check, None)
+    Partition.start_verification = unless_fenced(start_verification, UNVERIFIED)
 
 
 def offsets_outside() -> None:

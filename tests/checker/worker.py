@@ -138,6 +138,7 @@ def copier(transactions: Transactions, chance: random.Random, bootstrap: str, re
             # All partitions are given up in every rebalance, and begin at what is committed.
             "partition.assignment.strategy": "range",
             "session.timeout.ms": 4000,
+            "max.poll.interval.ms": 15_000,
             "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 50,
         }
