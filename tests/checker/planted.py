@@ -36,19 +36,19 @@ def missing_marker() -> None:
 
 
 def marker_twice() -> None:
-    """Now and then a marker is written again a moment later."""
+    """Every marker is written again a moment later."""
     send_one = TransactionCoordinator._send_one
 
     def send_again(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
         try:
-            self._markers.write(partition, ending.markers, 0)
+            self._markers.write(partition, ending.markers, ending.shard.log.coordinator_epoch)
         except KafkaError:
             return
 
     def send_twice(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
         send_one(self, ending, partition)
-        if _chance.random() < 0.7:
-            self._loop.call_later(_chance.uniform(0, 0.1), send_again, self, ending, partition)
+        for delay_s in (0.02, 0.05, 0.1):  # one of them meets the producer's next transaction
+            self._loop.call_later(delay_s, send_again, self, ending, partition)
 
     TransactionCoordinator._send_one = send_twice  # type: ignore[method-assign]
 
@@ -101,11 +101,11 @@ def missing_fence() -> None:
 
         return call
 
-    TransactionCoordinator.end = for_all(end)
-    TransactionCoordinator.add_partitions = for_all(add)
-    TransactionCoordinator.verify = for_all(verify)
-    ProducerChecks.check = unless_fenced(check, None)
-    Partition.start_verification = unless_fenced(start_verification, UNVERIFIED)
+    TransactionCoordinator.end = for_all(end)  # type: ignore[method-assign]
+    TransactionCoordinator.add_partitions = for_all(add)  # type: ignore[method-assign]
+    TransactionCoordinator.verify = for_all(verify)  # type: ignore[method-assign]
+    ProducerChecks.check = unless_fenced(check, None)  # type: ignore[method-assign]
+    Partition.start_verification = unless_fenced(start_verification, UNVERIFIED)  # type: ignore[method-assign]
 
 
 def offsets_outside() -> None:

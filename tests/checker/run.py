@@ -263,7 +263,7 @@ def play(
     *,
     only: Collection[str] = (),
 ) -> Verdict:
-    """One run with everything in `directory`, and what the histories say about it; `only` names faults to leave the others out."""
+    """One run with everything in `directory`, and what the histories say about it. `only` leaves other faults out."""
     histories = directory / "histories"
     histories.mkdir(parents=True)
     port = free_port()
