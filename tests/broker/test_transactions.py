@@ -231,3 +231,52 @@ def test_features_are_lowered_and_raised(broker: Broker) -> None:
     assert level() == 1
     assert update(2, 1) == NONE
     assert level() == 2
+
+
+def test_offsets_of_a_transaction_are_unstable_until_it_ends(broker: Broker) -> None:
+    producer = Coordinator(broker)
+    producer.init()
+    found = producer.client.ask(ApiKey.FIND_COORDINATOR, 6, {"key_type": 0, "coordinator_keys": ["g"]})
+    assert found["coordinators"][0]["error_code"] == NONE
+    partition = {
+        "partition_index": 0,
+        "committed_offset": 3,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+    message = {
+        "transactional_id": "id",
+        "group_id": "g",
+        "producer_id": producer.identity[0],
+        "producer_epoch": producer.identity[1],
+        "generation_id": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": "t", "partitions": [partition]}],
+    }
+
+    def commit() -> Any:
+        return producer.client.ask(ApiKey.TXN_OFFSET_COMMIT, 5, message)["topics"][0]["partitions"][0]["error_code"]
+
+    def fetch() -> Any:
+        asked = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}], "require_stable": True}
+        found = producer.client.ask(ApiKey.OFFSET_FETCH, 7, asked)["topics"][0]["partitions"][0]
+        return found["error_code"], found["committed_offset"]
+
+    wait_for(lambda: commit() == NONE, "the commit")
+    assert fetch() == ("unstable_offset_commit", -1)
+    assert producer.end() == NONE
+    assert fetch() == (NONE, 3)
+
+
+def test_a_marker_for_no_producer_is_refused(broker: Broker) -> None:
+    marker = {
+        "producer_id": -1,
+        "producer_epoch": 0,
+        "transaction_result": True,
+        "coordinator_epoch": 0,
+        "transaction_version": 0,
+        "topics": [{"name": "t", "partition_indexes": [0]}],
+    }
+    answer = connect(broker).ask(ApiKey.WRITE_TXN_MARKERS, 2, {"markers": [marker]})
+    assert answer["markers"][0]["topics"][0]["partitions"][0]["error_code"] == "unknown_server_error"

@@ -108,5 +108,12 @@ ACCEPTED: Final[tuple[Accepted, ...]] = (
         r".*\.log_start_offset",
         kafka=-1,
     ),
+    _accepted(
+        "Kafka appends a transactional batch without a producer id, and verifies nothing",
+        ApiKey.PRODUCE,
+        r".*\.error_code",
+        kafka="none",
+        headrace="invalid_producer_id_mapping",
+    ),
     _accepted(_INTERNAL_ERROR, _ALTERING, r".*\.error_message", kafka=None, headrace="<text>"),
 )

@@ -13,7 +13,11 @@ SEEDS = 2000
 """In CI; `make simulation SEEDS=100000` plays more."""
 _AT_ONCE = 200
 _SEEDS_PER_FAULT = 150
-_RARE = {"everything is verified": 981, "a successor gives its epoch away": 1167}
+_RARE = {
+    "a reply before the commit": 344,
+    "markers before the commit": 1421,
+    "a successor gives its epoch away": 915,
+}
 """Faults that only one history in a thousand or so brings to light: a seed that does."""
 
 
@@ -38,7 +42,15 @@ def test_transactions_keep_their_promises(first: int) -> None:
 def test_a_planted_fault_is_found(fault: str) -> None:
     with FAULTS[fault]():
         first = _RARE.get(fault, 0)
-        assert any(play(history_of(seed)) is not None for seed in range(first, first + _SEEDS_PER_FAULT))
+        assert any(_is_found(seed) for seed in range(first, first + _SEEDS_PER_FAULT))
+
+
+def _is_found(seed: int) -> bool:
+    """A promise is broken, or the coordinator stumbles."""
+    try:
+        return play(history_of(seed)) is not None
+    except KeyError:
+        return True
 
 
 def test_a_seed_replays_exactly() -> None:

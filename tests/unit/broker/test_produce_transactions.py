@@ -189,6 +189,11 @@ async def test_two_producers_in_a_request_are_refused(broker: Broker) -> None:
     assert await broker.produce(batch(), batch(producer=5)) == [refused, refused]
 
 
+async def test_a_transactional_batch_without_a_producer_is_refused(broker: Broker) -> None:
+    assert await broker.produce(batch(producer=-1)) == [ErrorCode.invalid_record]
+    assert broker.coordinator.asked == []
+
+
 async def test_other_batches_of_a_transactional_producer_need_no_transaction(broker: Broker) -> None:
     assert await broker.produce(batch(transactional=False)) == [ErrorCode.none]
     assert broker.coordinator.asked == []

@@ -146,6 +146,8 @@ class TransactionVerification:
                 if name is None or len(records) < HEADER_SIZE:
                     continue  # which the append says
                 header = parse_header(records)
+                if header.producer_id < 0:
+                    continue
                 producers.add((header.producer_id, header.producer_epoch))
                 first.setdefault(TopicPartition(name, data.index), header.base_sequence)
         if not producers:

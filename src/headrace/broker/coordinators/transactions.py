@@ -27,6 +27,7 @@ from headrace.wire.apis import ApiKey
 if TYPE_CHECKING:
     from headrace.broker.coordinators.groups import Groups
     from headrace.coordinator.transaction_coordinator import TransactionCoordinator
+    from headrace.coordinator.transactions.states import TransactionMetadata
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,10 @@ class Transactions:
     @property
     def coordinator(self) -> "TransactionCoordinator":
         return self._open() if self._coordinator is None else self._coordinator
+
+    def present(self) -> "list[TransactionMetadata]":
+        """All transactional ids of this coordinator."""
+        return [] if self._coordinator is None else self._coordinator.present()
 
     def routes(self) -> dict[ApiKey, Handler]:
         """The handlers of the APIs of transactions, but for InitProducerId."""

@@ -97,11 +97,14 @@ class TransactionAdminApis:
         answers: list[Fields] = []
         waits: list[_Wait] = []
         for marker in request.markers:
+            version = getattr(marker, "transaction_version", 0)
+            # as Kafka, whose append fails
+            is_sound = marker.producer_id >= 0 and version >= 0
             markers = WriteMarkers(
                 ProducerIdentity(marker.producer_id, marker.producer_epoch),
                 marker.transaction_result,
                 frozenset(),
-                max(getattr(marker, "transaction_version", 0), 0),
+                version,
             )
             topics = []
             for topic in marker.topics:
@@ -109,6 +112,9 @@ class TransactionAdminApis:
                 for index in topic.partition_indexes:
                     answer: dict[str, Any] = {"partition_index": index, "error_code": ErrorCode.none}
                     partitions.append(answer)
+                    if not is_sound:
+                        answer["error_code"] = ErrorCode.unknown_server_error
+                        continue
                     try:
                         waiting = self._markers.write(
                             TopicPartition(topic.name, index), markers, marker.coordinator_epoch
@@ -120,7 +126,8 @@ class TransactionAdminApis:
                             waits.append((answer, waiting))
                     yield
                 topics.append({"name": topic.name, "partitions": partitions})
-            answers.append({"producer_id": marker.producer_id, "topics": topics})
+            if topics:
+                answers.append({"producer_id": marker.producer_id, "topics": topics})
         return answers, waits
 
 

@@ -107,7 +107,8 @@ class TransactionalOffsetsApi:
                     places.append(answer)
                 if number % _OFTEN == _OFTEN - 1:
                     yield
-            answers.append({"name": topic.name, "partitions": partitions})
+            if partitions:  # as Kafka: what was not said is not answered
+                answers.append({"name": topic.name, "partitions": partitions})
             yield
         return offsets, answers, places
 

@@ -63,6 +63,8 @@ class TransactionApis:
             )
 
         answer, error = await self._with_ids(ask)
+        if answer is not None:
+            self._coordinator.note_client(request.transactional_id, f"{context.client_id} at {context.client_host}")
         code = error or await self._committed(request.transactional_id)
         if code is not ErrorCode.none or answer is None:
             return {"error_code": _known(code, context), "producer_id": -1, "producer_epoch": -1}

@@ -1,6 +1,6 @@
-"""Committed offsets of the groups of one shard, as the log tells them, and those of open transactions.
+"""Committed offsets of the groups of one shard, and those of open transactions.
 
-`replay` and `end_transaction` alone change state, live and on recovery alike.
+Only `replay` and `end_transaction` change state, in operation and on recovery.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: dict[int, dict[OffsetKey, CommittedOffset | None]] = {}
-        """Producer id of an open transaction to what it will commit (KIP-98); None where a later commit overtook it."""
+        """Producer id of an open transaction to its offsets (KIP-98); None if a later commit has superseded one."""
         self._producers: dict[str, dict[OffsetKey, set[int]]] = {}
-        """Group to offset to the producers in whose open transactions it is pending."""
+        """Group to offset key to the producers whose open transactions hold an offset for it."""
         self._valid: dict[OffsetKey, set[int]] = {}
-        """Those of them whose offset no later commit has overtaken: each is overtaken but once."""
+        """Of these producers, those whose offset no later commit has superseded."""
 
     def of_group(self, group_id: str) -> GroupOffsets:
         return self._groups.get(group_id, _NOTHING)
@@ -33,14 +33,14 @@ class Offsets:
         return self.of_group(group_id).get(topic, {}).get(partition)
 
     def has_pending(self, key: OffsetKey) -> bool:
-        """Whether an open transaction would change this offset (`require_stable`, KIP-447)."""
+        """Return True if an open transaction would change this offset (`require_stable`, KIP-447)."""
         return key in self._producers.get(key.group_id, ())
 
     def has_open_transaction(self, group_id: str) -> bool:
         return group_id in self._producers
 
     def keys(self, group_id: str) -> Iterator[OffsetKey]:
-        """Every offset of the group, committed or pending, once."""
+        """Yield the keys of the group's committed and pending offsets, without duplicates."""
         committed = self.of_group(group_id)
         for topic, partitions in committed.items():
             for partition in partitions:
@@ -50,11 +50,11 @@ class Offsets:
                 yield key
 
     def group_ids(self) -> list[str]:
-        """The groups with an offset, committed or pending."""
+        """Return the groups with committed or pending offsets."""
         return list(dict.fromkeys((*self._groups, *self._producers)))
 
     def keys_of_topics(self, topics: frozenset[str], group_id: str) -> Iterator[OffsetKey]:
-        """Every offset of the group in `topics`, committed or pending, once."""
+        """Yield the keys of the group's committed and pending offsets in `topics`, without duplicates."""
         committed = self.of_group(group_id)
         for topic in topics & committed.keys():
             for partition in committed[topic]:
@@ -64,7 +64,7 @@ class Offsets:
                 yield key
 
     def replay(self, key: OffsetKey, value: CommittedOffset | None, producer_id: int = -1) -> None:
-        """Apply one record; `producer_id` is that of a transactional batch, else -1."""
+        """Apply a record; `producer_id` is -1 unless its batch is transactional."""
         if value is None:
             self._remove(key)
             for producer in self._forget_producers(key):
@@ -84,20 +84,20 @@ class Offsets:
                     self._pending[producer][key] = None
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker. The commit that stands last in the log wins, whenever its transaction ends."""
+        """Apply a transaction marker. The commit that is last in the log wins, whenever its transaction ends."""
         for key, value in self._pending.pop(producer_id, {}).items():
             if value is not None:
                 self._valid[key].discard(producer_id)
                 if committed:
                     self._put(key, value)
-                    self._overtake(key, value.record_offset)
+                    self._supersede(key, value.record_offset)
             producers = self._producers[key.group_id][key]
             producers.discard(producer_id)
             if not producers:
                 self._forget_producers(key)
 
-    def _overtake(self, key: OffsetKey, record_offset: int) -> None:
-        """What open transactions have written to the log before `record_offset` counts no more."""
+    def _supersede(self, key: OffsetKey, record_offset: int) -> None:
+        """Mark offsets of open transactions that precede `record_offset` in the log as superseded."""
         for producer in list(self._valid[key]):
             rival = self._pending[producer][key]
             if rival is None or rival.record_offset < record_offset:
@@ -105,7 +105,7 @@ class Offsets:
                 self._valid[key].discard(producer)
 
     def _forget_producers(self, key: OffsetKey) -> set[int]:
-        """No open transaction has the offset any more; which had it."""
+        """Drop the key from the indexes of open transactions; return the producers it had."""
         self._valid.pop(key, None)
         by_key = self._producers.get(key.group_id, {})
         producers = by_key.pop(key, set())
