@@ -400,7 +400,15 @@ def _topics(client: WireClient) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "api", [ApiKey.DESCRIBE_CONFIGS, ApiKey.CREATE_TOPICS, ApiKey.DESCRIBE_GROUPS], ids=lambda a: a.name
+    "api",
+    [
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
+    ],
+    ids=lambda a: a.name,
 )
 def test_a_broker_that_is_at_work_for_somebody_can_be_stopped(tmp_path: Path, api: ApiKey) -> None:
     request = frame(api, expensive.REQUESTS[api](TOPIC))
