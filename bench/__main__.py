@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import report, storage
+from bench import report, storage, transactions
 from bench.brokers import SETTINGS
 from bench.clients import Kcat, ToolError
 from bench.durability import DurabilityFigures
@@ -20,6 +20,7 @@ from bench.loads import FULL, QUICK
 from bench.rows import outcomes
 from bench.run import Run
 from bench.storage import StorageFigures
+from bench.transactions import TransactionFigures
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -35,7 +36,7 @@ def main() -> int:
         sys.stderr.write("kcat is not installed (apt-get install kcat): skipping the rows of librdkafka.\n")
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        if options.groups or options.storage or options.durability:
+        if options.groups or options.storage or options.durability or options.transactions:
             return _without_floors(jars, options)
         return _with_floors(jars, options)
     except KeyboardInterrupt as error:
@@ -99,6 +100,8 @@ def _figures(options: argparse.Namespace) -> Callable[..., Figures]:
         return GroupFigures
     if options.durability:
         return DurabilityFigures
+    if options.transactions:
+        return functools.partial(TransactionFigures, transactions.QUICK if options.quick else transactions.FULL)
     return functools.partial(StorageFigures, storage.QUICK if options.quick else storage.FULL)
 
 
@@ -128,6 +131,9 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--dir", type=Path, help="directory of both brokers' data (default: the system's temporary directory)"
+    )
+    parser.add_argument(
+        "--transactions", action="store_true", help="measure transactions instead: commits, a loop, open ones"
     )
     return parser.parse_args()
 

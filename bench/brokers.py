@@ -22,6 +22,8 @@ SETTINGS: Final = {
     "log.cleaner.backoff.ms": "1000",
     "auto.create.topics.enable": "false",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 """Settings of both brokers; the others have their defaults."""

@@ -21,7 +21,7 @@ from headrace.cluster.stores.metadata_file import founded_cluster, read_tree
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.log_dirs import LogDirs
-from headrace.storage.dirs.meta_properties import noted_broker_id
+from headrace.storage.dirs.meta_properties import stored_broker_id
 
 HANDED_OVER: Final = f"{METADATA_FILE}.handed-over"
 _ZOOKEEPER_VERSION: Final = 0
@@ -33,7 +33,7 @@ def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, in
 
     Writes topics, settings and producer ids to ZooKeeper. Can be repeated after a failure. Raises KafkaError.
     """
-    broker_id = noted_broker_id(directories)
+    broker_id = stored_broker_id(directories)
     metadata = metadata_file(directories)
     cluster_id = _cluster_id(metadata)
     if broker_id is None or cluster_id is None:
@@ -62,7 +62,7 @@ def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig)
 
     The directories' own files are not changed until a broker starts on them. Raises KafkaError.
     """
-    broker_id = noted_broker_id(directories)
+    broker_id = stored_broker_id(directories)
     if broker_id is None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,

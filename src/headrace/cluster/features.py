@@ -1,4 +1,4 @@
-"""Features of the cluster and their finalized levels (KIP-584), which are durable."""
+"""The cluster's features and their finalized levels (KIP-584), kept in the metadata store."""
 
 import json
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from headrace.errors import ErrorCode, KafkaError
 
 TRANSACTION_VERSION: Final = "transaction.version"
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {TRANSACTION_VERSION: (0, 2)}
-"""Lowest and highest level of every feature."""
+"""Feature to its lowest and highest level."""
 _DEFAULTS: Final = {TRANSACTION_VERSION: 2}
 """Levels of a cluster that has never changed them."""
 _PATH: Final = "/feature"
 
 
 class FeatureUpdate(NamedTuple):
-    """A level to finalize; 0 takes the feature out of use."""
+    """A level to finalize; 0 disables the feature."""
 
     feature: str
     level: int
@@ -25,14 +25,14 @@ class FeatureUpdate(NamedTuple):
 
 
 class Features:
-    """The finalized levels; read them at any time, change them with `update`."""
+    """The finalized levels."""
 
     def __init__(self, store: MetadataStore, failures: StoreFailures) -> None:
         self._store = store
         self._failures = failures
         self.levels: dict[str, int] = dict(_DEFAULTS)
         self.epoch = 0
-        """Counts the changes: clients keep the answer with the highest."""
+        """Number of changes. Clients keep the response with the highest epoch."""
 
     @property
     def transaction_version(self) -> int:
@@ -50,7 +50,7 @@ class Features:
         self.epoch = node.stat.version + 1
 
     def check(self, update: FeatureUpdate) -> None:
-        """Raises KafkaError(invalid_update_version), with Kafka's reasons."""
+        """Raise KafkaError(invalid_update_version), with Kafka's message, if the update is not allowed."""
         name, level, may_downgrade = update
         if name not in SUPPORTED:
             raise KafkaError(
@@ -78,8 +78,8 @@ class Features:
             )
 
     async def update(self, updates: list[FeatureUpdate]) -> None:
-        """Finalize levels that have been checked. Raises KafkaError where they cannot be written."""
-        levels = self.levels | {each.feature: each.level for each in updates}
+        """Finalize checked levels. Raises KafkaError if they cannot be written."""
+        levels = self.levels | {update.feature: update.level for update in updates}
         data = json.dumps({"version": 2, "status": 1, "features": levels}).encode()
         with self._failures.answering():
             exists = await self._store.exists(_PATH) is not None

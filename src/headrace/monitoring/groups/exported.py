@@ -13,8 +13,8 @@ from typing import Final
 from headrace.clock import now_ms
 from headrace.coordinator.groups.group import Group
 from headrace.metrics import Family
+from headrace.monitoring.groups.progress import Arrays
 from headrace.monitoring.groups.recorder import GroupHistory
-from headrace.monitoring.groups.sampler import Arrays
 from headrace.monitoring.groups.standing import UNKNOWN, Total, combined
 
 MAX_PARTITIONS: Final = 10_000

@@ -6,9 +6,10 @@ Pure. Packed arrays hold thousands of groups, with one element per partition; -1
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from headrace.monitoring.groups.standing import UNKNOWN, Row, Standing, Total, summed
+from headrace.storage.log.producers.marker_counts import MarkerCounts
 
 _ASSUMED: Final = -2
 """In the file, -2 means position 0 without a commit, -3 position 1, and so on."""
@@ -64,21 +65,59 @@ class Rates:
 
 
 class TopicProgress:
-    """Start and end offsets of a topic's partitions; `version` changes with them."""
+    """Start and end offsets of a topic's partitions; `version` changes with them.
 
-    __slots__ = ("ends", "rates", "starts", "version")
+    A partition ends at its last stable offset, because records of open transactions are not readable yet.
+    """
 
-    def __init__(self, starts: Sequence[int], ends: Sequence[int], now_ms: int) -> None:
+    __slots__ = ("_revisions", "ends", "markers", "rates", "starts", "version")
+
+    def __init__(
+        self, starts: Sequence[int], ends: Sequence[int], now_ms: int, markers: Sequence[MarkerCounts | None] = ()
+    ) -> None:
         self.starts, self.ends = array("q", starts), array("q", ends)
+        self.markers = markers
+        """None for a partition that this broker does not lead."""
+        self._revisions = self._present_revisions()
         self.rates = Rates(self.ends, now_ms)
         self.version = object()
 
-    def update(self, starts: Sequence[int], ends: Sequence[int], now_ms: int) -> None:
-        before = self.starts, self.ends
+    def update(
+        self, starts: Sequence[int], ends: Sequence[int], now_ms: int, markers: Sequence[MarkerCounts | None] = ()
+    ) -> None:
+        before = self.starts, self.ends, self._revisions
         self.starts, self.ends = array("q", starts), array("q", ends)
-        if before != (self.starts, self.ends):
+        self.markers = markers
+        self._revisions = self._present_revisions()
+        if before != (self.starts, self.ends, self._revisions):
             self.version = object()
         self.rates.note(self.ends, now_ms)
+
+    def markers_after(self, positions: "array[int]") -> "array[int] | None":
+        """The number of transaction markers between each position and the end; None if there are none."""
+        if not any(self.markers):
+            return None
+        found = array("q", bytes(8 * max(len(positions), len(self.ends))))
+        for partition, (offset, end, markers) in enumerate(zip(positions, self.ends, self.markers, strict=False)):
+            if markers and 0 <= offset < end:
+                found[partition] = markers.between(max(offset, self.starts[partition]), end)
+        return found
+
+    def _present_revisions(self) -> list[int]:
+        return [0 if each is None else each.revision for each in self.markers]
+
+
+class Arrays(NamedTuple):
+    """A group in a topic: for each partition the committed offset, the first unread one, the end less the markers
+    before it, and the time of the next record; -1 for what is not known.
+    """
+
+    group_id: str
+    topic: str
+    committed: "array[int]"
+    positions: "array[int]"
+    ends: "array[int]"
+    times: "array[int]"
 
 
 class GroupProgress:
@@ -89,6 +128,7 @@ class GroupProgress:
         "committed",
         "has_moved",
         "is_partly_committed",
+        "markers",
         "positions",
         "rates",
         "read",
@@ -103,6 +143,8 @@ class GroupProgress:
         self.committed = self.positions = committed
         self.is_partly_committed = False
         """True if some partitions that the group reads have no committed offset."""
+        self.markers: array[int] | None = None
+        """Transaction markers between every position and the end; None if there are none."""
         self.rates = Rates(committed, now_ms)
         self.times = array("q", [UNKNOWN]) * len(committed)
         self._time_offsets = self.times[:]
@@ -136,7 +178,8 @@ class GroupProgress:
         self.is_partly_committed = self.positions is not committed
         self.has_moved = True
         wanted = []
-        starts, ends, offsets = topic.starts, topic.ends, self._time_offsets
+        self.markers = topic.markers_after(self.positions)
+        starts, ends, offsets = topic.starts, self._unread_ends(topic), self._time_offsets
         for partition, offset in enumerate(self.positions):
             if offset < 0 or partition >= len(ends) or offset >= ends[partition]:
                 offsets[partition] = self.times[partition] = UNKNOWN
@@ -161,7 +204,7 @@ class GroupProgress:
 
     def sum_up(self, topic: TopicProgress, now_ms: int) -> None:
         """Update `total`, as `total_of` the standings would."""
-        columns = (self.committed, self.positions, topic.ends, self.times)
+        columns = (self.committed, self.positions, self._unread_ends(topic), self.times)
         rates = self._paces(now_ms), topic.rates.all(topic.ends, now_ms)
         self.total = summed(cast("Iterator[Row]", zip_longest(*columns, *rates, fillvalue=UNKNOWN)))
 
@@ -185,6 +228,7 @@ class GroupProgress:
                     None if pace < 0 else pace,
                     topic.rates.of(partition, end, now_ms),
                     UNKNOWN if offset >= 0 else position,
+                    self.markers[partition] if self.markers is not None else 0,
                 )
             )
         return out
@@ -199,15 +243,25 @@ class GroupProgress:
         return paces
 
     def as_bytes(self, topic: TopicProgress) -> bytes:
-        """Return the data to store: committed offsets, ends, and times of the oldest unread records.
+        """Return the data to store: committed offsets, ends minus markers, and times of the oldest unread records.
 
         A position without a commit is stored as -2 less the position, which older brokers ignore.
         """
         count = len(self.committed)
-        ends = topic.ends[:count]
+        ends = self._unread_ends(topic)[:count]
         ends.extend([UNKNOWN] * (count - len(ends)))
         offsets = array("q", self._written()) if self.is_partly_committed else self.committed
         return (offsets + ends + self.times[:count]).tobytes()
+
+    def arrays(self, group_id: str, name: str, topic: TopicProgress) -> "Arrays":
+        """All of it, for those that go through every partition."""
+        return Arrays(group_id, name, self.committed, self.positions, self._unread_ends(topic), self.times)
+
+    def _unread_ends(self, topic: TopicProgress) -> "array[int]":
+        """Ends less the markers before them: the distance from a position is the number of records."""
+        if self.markers is None:
+            return topic.ends
+        return array("q", [end - hidden for end, hidden in zip(topic.ends, self.markers, strict=False)])
 
     def _written(self) -> Iterator[int]:
         for offset, position in zip(self.committed, self.positions, strict=True):

@@ -20,7 +20,7 @@ from headrace.coordinator.groups.group import Group
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
 from headrace.monitoring.groups.events import Event, event_of
-from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up_times
+from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, learn, look_up_times, scan
 from headrace.monitoring.groups.store import HistoryStore
 from headrace.replication.partition import Partition
 
@@ -135,6 +135,8 @@ class GroupHistory:
         if wanted:
             found = await self.in_thread(lambda: look_up_times(wanted))
             await self._in_slices(_set_times(found))
+        if scans := self.sampler.take_scans():
+            learn(await self.in_thread(lambda: scan(scans)))
 
     async def _run(self) -> None:
         await self._until_loaded()

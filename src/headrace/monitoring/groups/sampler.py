@@ -16,15 +16,19 @@ from headrace.coordinator.groups.records.offsets import CommittedOffset
 from headrace.coordinator.groups.state.offsets import GroupOffsets
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
-from headrace.monitoring.groups.progress import GroupProgress, TopicProgress
+from headrace.monitoring.groups.progress import Arrays, GroupProgress, TopicProgress
 from headrace.monitoring.groups.standing import UNKNOWN, Standing, Total
 from headrace.replication.partition import Partition
 from headrace.storage.log.indexes.index import CorruptIndexError
-from headrace.storage.log.timestamps import time_of
+from headrace.storage.log.marker_scan import scan_markers
+from headrace.storage.log.producers.marker_counts import Range, Scanned
+from headrace.storage.log.timestamps import timestamp_at
+from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 _PARTITIONS_PER_STEP = 1000
+_SCANS_PER_SWEEP = 8
 _MOST_PARTITIONS = 100_000
 """Maximum partitions of a topic: higher numbers are mistakes, and must not cost memory."""
 _NOTHING: Final[Mapping[int, CommittedOffset]] = MappingProxyType({})
@@ -46,15 +50,11 @@ class Wanted(NamedTuple):
     offset: int
 
 
-class Arrays(NamedTuple):
-    """A group in a topic, by partition: committed offset, first unread offset, end, time of the next record (or -1)."""
+class MarkerScan(NamedTuple):
+    """Offsets whose transaction markers are not counted yet."""
 
-    group_id: str
-    topic: str
-    committed: "array[int]"
-    positions: "array[int]"
-    ends: "array[int]"
-    times: "array[int]"
+    partition: Partition
+    wanted: Range
 
 
 class GroupSampler:
@@ -76,6 +76,7 @@ class GroupSampler:
         self._progress: dict[str, dict[str, GroupProgress]] = {}
         self._reads: dict[str, tuple[Group, int, str, Reads]] = {}
         """The partitions that members read, with the group, its generation and its state at that time."""
+        self._scans: dict[TopicPartition, MarkerScan] = {}
         self._gone: set[tuple[str, str]] = set()
         """Groups and topics that have ended since the last sample was written."""
 
@@ -113,7 +114,7 @@ class GroupSampler:
     def arrays(self) -> "list[Arrays]":
         """Return the state of all partitions that groups read."""
         return [
-            Arrays(group_id, topic, progress.committed, progress.positions, self._topics[topic].ends, progress.times)
+            progress.arrays(group_id, topic, self._topics[topic])
             for group_id, topics in self._progress.items()
             for topic, progress in topics.items()
             if topic in self._topics
@@ -199,6 +200,7 @@ class GroupSampler:
                     committed = progress.committed
                 progress.seen[:], progress.read, progress.topic_version = seen, read, topic.version
                 undated = progress.update(committed, topic, self._positions(committed, topic, read))
+                self._note_uncounted(name, progress, topic)
                 for place, (index, offset_wanted) in enumerate(undated):
                     if place % _PARTITIONS_PER_STEP == 0:
                         yield
@@ -209,6 +211,27 @@ class GroupSampler:
             if not progress.has_moved and (progress.total.lag or progress.total.pace or progress.total.arrival):
                 yield
                 progress.sum_up(topic, now_ms)
+
+    def take_scans(self) -> list[MarkerScan]:
+        """Counts of markers that the sweep lacked: to be made in a thread by `scan`, and taken in by `learn`."""
+        scans = list(self._scans.values())[:_SCANS_PER_SWEEP]
+        for each in scans:
+            del self._scans[each.partition.topic_partition]
+        return scans
+
+    def _note_uncounted(self, name: str, progress: GroupProgress, topic: TopicProgress) -> None:
+        for index, (offset, start, markers) in enumerate(
+            zip(progress.positions, topic.starts, topic.markers, strict=False)
+        ):
+            if markers is None or not 0 <= offset < markers.known_from:
+                continue
+            wanted = markers.unknown(max(offset, start))
+            partition = None if wanted is None else self._partition(name, index)
+            if wanted is None or partition is None:
+                continue
+            before = self._scans.get(partition.topic_partition)
+            if before is None or wanted.start < before.wanted.start:
+                self._scans[partition.topic_partition] = MarkerScan(partition, wanted)
 
     def _reads_of(self, group: Group) -> Reads:
         """Return the partitions that members read, or last read: the lag of an empty group must not shrink."""
@@ -235,18 +258,19 @@ class GroupSampler:
         return positions
 
     def _topic(self, name: str, now_ms: int) -> Generator[None, None, TopicProgress]:
-        starts, ends = [], []
+        starts, ends, markers = [], [], []
         _, count = self._cluster_topics.describe(name) or (b"", 0)
         for index in range(count):
             if index % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
                 yield
             partition = self._partition(name, index)
             starts.append(UNKNOWN if partition is None else partition.log_start_offset)
-            ends.append(UNKNOWN if partition is None else partition.high_watermark)
+            ends.append(UNKNOWN if partition is None else partition.last_stable_offset)
+            markers.append(None if partition is None else partition.transactions.markers)
         topic = self._topics.get(name)
         if topic is None:
-            return TopicProgress(starts, ends, now_ms)
-        topic.update(starts, ends, now_ms)
+            return TopicProgress(starts, ends, now_ms, markers)
+        topic.update(starts, ends, now_ms, markers)
         return topic
 
 
@@ -255,7 +279,7 @@ def look_up_times(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
     found = []
     for each in wanted:
         try:
-            time_ms = time_of(each.partition.log.segments.ordered, each.offset)
+            time_ms = timestamp_at(each.partition.log.segments.ordered, each.offset)
         except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
             # The log may have changed during the look-up, or is being deleted; the next sweep retries.
             log.debug(
@@ -265,3 +289,20 @@ def look_up_times(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
         if time_ms is not None:
             found.append((each, time_ms))
     return found
+
+
+def scan(scans: Iterable[MarkerScan]) -> list[tuple[MarkerScan, Scanned]]:
+    """Count markers, a bounded number of batches in each partition. Reads files: call it in a thread."""
+    found = []
+    for each in scans:
+        try:
+            found.append((each, scan_markers(each.partition.log.segments.ordered, each.wanted)))
+        except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
+            log.debug("The markers in %s were not counted: %s", each.partition.topic_partition, error)
+    return found
+
+
+def learn(found: Iterable[tuple[MarkerScan, Scanned]]) -> None:
+    """Take in what `scan` found; the next sweep counts with it."""
+    for each, scanned in found:
+        each.partition.transactions.markers.learn(scanned)

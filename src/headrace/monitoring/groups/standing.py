@@ -39,6 +39,8 @@ class Standing(NamedTuple):
     arrival: float | None
     assumed: int = UNKNOWN
     """Where the group would start, if it has committed nothing."""
+    markers: int = 0
+    """Transaction markers between the position and the end: offsets without a record."""
 
     @property
     def is_committed(self) -> bool:
@@ -52,7 +54,7 @@ class Standing(NamedTuple):
     @property
     def lag(self) -> int | None:
         """Number of unread records."""
-        return None if self.end < 0 else max(self.end - self.position, 0)
+        return None if self.end < 0 else max(self.end - self.position - self.markers, 0)
 
     def lag_seconds(self, now_ms: int) -> float | None:
         """Return the age of the oldest unread record; 0 if all are read."""
@@ -142,7 +144,7 @@ def total_of(standings: Iterable[Standing]) -> Total:
         (
             each.committed,
             each.position,
-            each.end,
+            each.end - each.markers,
             each.time_ms,
             UNKNOWN if each.pace is None else each.pace,
             UNKNOWN if each.arrival is None else each.arrival,
