@@ -5,19 +5,19 @@ import sys
 
 
 def main() -> int:
-    """Run the command line; answers its exit code."""
+    """Run the command line and return its exit code."""
     _replace_closed_streams()
     try:
         return _main()
     except KeyboardInterrupt:
-        # Ctrl-C while something is still loading.
+        # Ctrl-C during an import.
         return 130
 
 
 def _replace_closed_streams() -> None:
-    """Without this a socket or a log file could get the number of a closed stream, and its output.
+    """Open /dev/null in place of closed streams: a socket or a log file could get their descriptors, and their output.
 
-    Whoever closed standard output (`>&-`) learns that it cannot be written to; what nobody wants to hear is dropped.
+    Standard output is opened read-only, so that writing to it still fails.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
@@ -29,7 +29,7 @@ def _replace_closed_streams() -> None:
 
 def _main() -> int:
     if sys.argv[1:2] == ["start"]:
-        # The broker is to answer within 0.3 s: it starts without typer, see cli/start_args.py.
+        # Start within 0.3 s: without typer, see cli/start_args.py.
         from headrace.cli import start_args
 
         options = start_args.parse(sys.argv[2:])

@@ -1,4 +1,4 @@
-"""The system's clocks. Pure modules never import them: they are given the time."""
+"""The system's clocks. Pure modules never import them; the time is passed in."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Kafka's error codes and the exception that carries one to whoever can answer the client.
+"""Kafka's error codes, and the exception that carries one to the client.
 
 Codes are those of the protocol guide (https://kafka.apache.org/protocol#protocol_error_codes).
 """
@@ -6,8 +6,8 @@ Codes are those of the protocol guide (https://kafka.apache.org/protocol#protoco
 import sys
 
 if "hypothesis" not in sys.modules:
-    # kio registers strategies with Hypothesis wherever that is installed, at the price of 0.5 s and 15 MB. A name that
-    # is None in sys.modules cannot be imported: kio then goes on without. This module is the first to import kio.
+    # kio registers strategies with Hypothesis if it is installed, which costs 0.5 s and 15 MB. A module that is None in
+    # sys.modules cannot be imported, so kio skips this. This module is the first to import kio.
     sys.modules["hypothesis"] = None  # type: ignore[assignment]
     import kio.static.primitive  # noqa: F401  the module that looks for Hypothesis
 
@@ -19,9 +19,9 @@ __all__ = ["ErrorCode", "KafkaError"]
 
 
 class KafkaError(Exception):
-    """A failure that has an answer in the protocol.
+    """A failure with an error code of the protocol.
 
-    `message` says why and what to do; it reaches the client in every response that has room for it.
+    `message` gives the reason and what to do. It reaches the client in responses with a field for it.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

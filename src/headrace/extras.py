@@ -1,4 +1,4 @@
-"""Packages that only some commands need, and the command that installs them.
+"""Optional packages, and the commands that install them.
 
 `pyproject.toml` has the same names under `project.optional-dependencies`.
 """
@@ -18,12 +18,12 @@ _EXTRAS: Final = {
 
 
 def install(extra: str) -> str:
-    """The command that brings the packages of an extra into this environment."""
+    """Return the command that installs the packages of an extra."""
     return f"pip install 'headrace[{extra}]'"
 
 
 def missing(error: ImportError) -> tuple[str, str] | None:
-    """The package that `error` is about and the command that installs it; None for any other error."""
+    """Return the package that `error` could not import and the command that installs it; None for other errors."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     found = _EXTRAS.get(error.name.partition(".")[0])

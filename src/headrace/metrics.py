@@ -1,21 +1,21 @@
-"""What a metric is: a family of samples under one name. Rooms describe theirs; `monitoring/http.py` shows them.
+"""Metrics: families of samples under one name. Packages define theirs; `monitoring/http.py` exports them.
 
-Names are those that the Prometheus JMX exporter gives Kafka's under the rules of its Kafka example; what Kafka does not
-have begins with `headrace_`. Nothing is counted here: a collector looks at the state that there is.
+Metrics of Kafka have the names that the Prometheus JMX exporter gives them with its example rules for Kafka; others
+begin with `headrace_`. Nothing is counted here: a collector reads the current state.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
-"""Labels and value of each."""
+"""Labels and value of each sample."""
 
 
 class Family(NamedTuple):
-    """All samples of one metric; times in the unit that the name ends with. Where they are many, a function that gives
-    them: it is called in a thread, and looks only at what nobody changes meanwhile.
+    """All samples of one metric; times are in the unit at the end of the name.
 
-    The name of a counter comes without the `_total` that Prometheus sees at its end.
+    A function for many samples runs in a thread and may read only immutable state. Prometheus adds `_total` to the
+    name of a counter.
     """
 
     name: str
@@ -25,9 +25,9 @@ class Family(NamedTuple):
 
 
 Collector: TypeAlias = Callable[[], Iterable[Family]]
-"""Called on the event loop for each scrape: looks, and does not wait."""
+"""Called on the event loop for each scrape; must not block."""
 
 
 def gauge(name: str, help: str, value: float) -> Family:
-    """A gauge with one sample and no labels."""
+    """Return a gauge with one sample and no labels."""
     return Family(name, help, [({}, value)])

@@ -1,4 +1,4 @@
-"""Work that grows with what a client asks for, done a slice of time at a time: other clients are served in between.
+"""Split long work into slices of time, so that other clients are served in between.
 
 Such work is a generator that yields wherever it may be interrupted, and returns its result. A coroutine that works long
 between its awaits uses a `Pace`.
@@ -16,7 +16,7 @@ H = TypeVar("H", bound=Hashable)
 Steps: TypeAlias = Generator[None, None, T]
 
 SLICE_S: Final = 0.005
-"""How long one slice may keep the event loop from its connections."""
+"""How long one slice may hold the event loop."""
 
 _COUNTED_AT_ONCE: Final = 1000
 
@@ -24,7 +24,7 @@ _clock = time.perf_counter
 
 
 class Finished(Generic[T]):
-    """What the steps returned."""
+    """The result of finished steps."""
 
     __slots__ = ("result",)
 
@@ -33,7 +33,7 @@ class Finished(Generic[T]):
 
 
 def run_slice(steps: Steps[T]) -> Finished[T] | None:
-    """Go on for one slice; None while something is left to do. Raises what the steps raise."""
+    """Run the steps for one slice. Return None if they have not finished. Raises their exceptions."""
     deadline = _clock() + SLICE_S
     try:
         while True:
@@ -45,10 +45,10 @@ def run_slice(steps: Steps[T]) -> Finished[T] | None:
 
 
 def in_slices(steps: Steps[T]) -> T | Steps[T]:
-    """The result, where one slice is enough for it; else the steps that are left."""
+    """Return the result if one slice is enough for it, else the remaining steps."""
     try:
         next(steps)
-    except StopIteration as end:  # as nearly always: there was little to do
+    except StopIteration as end:  # nearly always: there is little to do
         result: T = end.value
         return result
     done = run_slice(steps)
@@ -56,7 +56,7 @@ def in_slices(steps: Steps[T]) -> T | Steps[T]:
 
 
 async def finish(steps: Steps[T]) -> T:
-    """The result, after as many slices as it takes. The loop turns before the first of them.
+    """Run the steps to their end, slice by slice, and return the result. Starts with the next turn of the loop.
 
     Closes the steps if it is cancelled.
     """
@@ -71,7 +71,7 @@ async def finish(steps: Steps[T]) -> T:
 
 
 class Pace:
-    """Keeps a coroutine from working longer than a slice without a rest."""
+    """Makes a coroutine yield after a slice of work."""
 
     __slots__ = ("_deadline",)
 
@@ -79,14 +79,14 @@ class Pace:
         self._deadline = _clock() + SLICE_S
 
     async def rest(self) -> None:
-        """Let others have the loop if the slice is over."""
+        """Yield to the event loop if the slice is over."""
         if _clock() >= self._deadline:
             await asyncio.sleep(0)
             self._deadline = _clock() + SLICE_S
 
 
 async def counted(items: Iterable[H]) -> Counter[H]:
-    """How often each of them is there."""
+    """Count the occurrences of each item, in slices."""
     times: Counter[H] = Counter()
     pace = Pace()
     for some in chunks(items, _COUNTED_AT_ONCE):
@@ -96,7 +96,7 @@ async def counted(items: Iterable[H]) -> Counter[H]:
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of at most `size`, for work that can be interrupted between lists only."""
+    """Yield the items in lists of at most `size`, for work that can be interrupted only between lists."""
     chunk: list[T] = []
     for item in items:
         chunk.append(item)

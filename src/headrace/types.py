@@ -1,7 +1,4 @@
-"""Types shared by every room.
-
-Knows nothing of any other module.
-"""
+"""Types shared by all packages. Imports no other module."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -9,7 +6,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes that can be sliced and written without a copy."""
 
 Request: TypeAlias = Any
-"""A decoded request: the schema class of the request's own version, which only the wire room can name."""
+"""A decoded request: the schema class of its version, which only the wire package names."""
 
 
 class TopicPartition(NamedTuple):
@@ -23,6 +20,4 @@ class TopicPartition(NamedTuple):
 
 
 new_tuple = tuple.__new__
-"""`new_tuple(SomeNamedTuple, values)`: past the class's own constructor, which takes several times as long.
-
-For hot paths alone."""
+"""`new_tuple(SomeNamedTuple, values)` skips the class's constructor, which is several times slower: for hot paths."""

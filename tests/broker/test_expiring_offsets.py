@@ -42,4 +42,4 @@ def test_offsets_that_expire_soon_are_announced(caplog: pytest.LogCaptureFixture
         found = wait_for(announced, "the group among the metrics")
         assert found is not None
         assert 30 < float(found[1]) <= 60
-        assert "Group g loses committed offsets in 0 minutes" in caplog.text
+        assert "Group g will lose committed offsets in 0 minutes" in caplog.text

@@ -1,6 +1,7 @@
 """`python -m tests.checker`: many runs from many seeds; `make checker`."""
 
 import argparse
+import shutil
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -28,8 +29,13 @@ def main() -> int:
 
 
 def _play(seed: int, seconds: float) -> Verdict:
-    with tempfile.TemporaryDirectory(prefix="headrace-checker-") as directory:
-        return play(seed, seconds, Path(directory))
+    directory = Path(tempfile.mkdtemp(prefix=f"headrace-checker-{seed}-"))
+    verdict = play(seed, seconds, directory)
+    if verdict.anomalies:
+        print(f"seed {seed}: the histories and the broker's files are kept in {directory}", flush=True)
+    else:
+        shutil.rmtree(directory)
+    return verdict
 
 
 if __name__ == "__main__":

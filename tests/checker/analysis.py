@@ -67,8 +67,9 @@ class _Sent:
     """Among the records of the transaction."""
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        return self.transaction.incarnation, self.transaction.number, self.place
+    def order(self) -> tuple[int, int]:
+        """Among the records of its incarnation."""
+        return self.transaction.number, self.place
 
 
 class _Analysis:
@@ -79,6 +80,7 @@ class _Analysis:
             for transaction in history.transactions
             for place, (partition, value) in enumerate(transaction.records)
         }
+        self._starts = {(start.producer, start.incarnation): start for start in history.starts}
         self._there = Counter(value for end in history.final.values() for _, value in end.records)
 
     def run(self) -> Iterator[Anomaly]:
@@ -108,7 +110,7 @@ class _Analysis:
     def _of_partition(self, partition: Partition, end: End) -> Iterator[Anomaly]:
         if end.stable != end.high_watermark:
             yield Anomaly(Kind.HANGING, f"{_name(partition)} ends at {end.stable} of {end.high_watermark}")
-        last: dict[str, tuple[tuple[int, int, int], str]] = {}
+        last: dict[str, tuple[_Sent, str]] = {}
         for offset, value in end.records:
             sent = self._sent.get(value)
             if sent is None or sent.partition != partition:
@@ -117,9 +119,21 @@ class _Analysis:
             if self._there[value] > 1:
                 yield Anomaly(Kind.DUPLICATE, f"{value!r} at {offset} of {_name(partition)}, and not only there")
             before = last.get(sent.transaction.producer)
-            if before is not None and sent.order < before[0]:
+            if before is not None and self._precedes(sent, before[0]):
                 yield Anomaly(Kind.REORDERED, f"{value!r} after {before[1]!r} in {_name(partition)}")
-            last[sent.transaction.producer] = sent.order, value
+            last[sent.transaction.producer] = sent, value
+
+    def _precedes(self, one: _Sent, other: _Sent) -> bool:
+        """Whether a record of a producer comes before another, for certain."""
+        if one.transaction.incarnation == other.transaction.incarnation:
+            return one.order < other.order
+        return self._is_successor(other.transaction.incarnation, one.transaction)
+
+    def _is_successor(self, incarnation: int, transaction: Transaction) -> bool:
+        """Whether an incarnation asked to start after that of `transaction` had started, and so fences it."""
+        own = self._starts.get((transaction.producer, transaction.incarnation))
+        other = self._starts.get((transaction.producer, incarnation))
+        return own is not None and other is not None and own.time < other.asked
 
     def _of_session(self, session: Sequence[Read]) -> Iterator[Anomaly]:
         """Of the reads of one partition by one session."""
@@ -173,8 +187,9 @@ class _Analysis:
             if transaction.outcome is not Outcome.COMMITTED:
                 continue
             for start in self._history.starts:
-                is_successor = start.producer == transaction.producer and start.incarnation > transaction.incarnation
-                if is_successor and start.time < transaction.commit_asked:
+                if start.producer != transaction.producer or start.time > transaction.commit_asked:
+                    continue
+                if self._is_successor(start.incarnation, transaction):
                     text = f"{transaction.name} is committed after incarnation {start.incarnation} has started"
                     yield Anomaly(Kind.NOT_FENCED, text)
 

@@ -43,7 +43,7 @@ class Transaction:
     producer: str
     """The transactional id."""
     incarnation: int
-    """Counts the processes with this transactional id, in the order of their starts."""
+    """Names the process among those with this transactional id."""
     number: int
     """Counts the transactions of an incarnation."""
     records: Sequence[tuple[Partition, str]]
@@ -78,7 +78,9 @@ class Start:
 
     producer: str
     incarnation: int
+    asked: int
     time: int
+    """When it asked, and when it was answered, in ns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +111,14 @@ def load(directory: Path, final: Mapping[Partition, End], copied: Mapping[str, s
     for path in sorted(directory.glob("*.jsonl")):
         open_transaction: dict[str, Any] | None = None
         producer, _, incarnation = path.stem.rpartition(".")
+        asked = 0
         for event in _events(path):
             match event["event"]:
+                case "starting":
+                    asked = event["time"]
                 case "started":
-                    starts.append(Start(producer=producer, incarnation=int(incarnation), time=event["time"]))
+                    start = Start(producer=producer, incarnation=int(incarnation), asked=asked, time=event["time"])
+                    starts.append(start)
                 case "transaction":
                     if open_transaction is not None:
                         transactions.append(_transaction(producer, int(incarnation), open_transaction))

@@ -39,6 +39,7 @@ BROKER_SETTINGS: Final[Mapping[str, object]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
 }
 _DRAIN_S: Final = 90.0
+_STUCK_S: Final = 25.0
 
 MakeBroker = Callable[[Path, Mapping[str, object]], KillableBroker]
 
@@ -68,23 +69,38 @@ class _Worker:
         self.name = name
         self.kind = CREW[name]
         self._arguments = [bootstrap, str(directory), str(seed)]
+        self._directory = directory
         self._log = directory / f"{name}.log"
+        self._started_at = 0.0
         self._incarnation = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.zombie: subprocess.Popen[bytes] | None = None
         """Paused, and replaced."""
+        self._is_stopped = False
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.checker.worker", self.kind, self.name, str(self._incarnation)]
         self._incarnation += 1
+        self._started_at = time.time()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._arguments], stdin=subprocess.DEVNULL, stderr=log, cwd=_ROOT
             )
 
     def look(self) -> None:
-        """Start it again where it has given up."""
+        """Start it again where it has given up or is stuck, unless it was to stop.
+
+        librdkafka may wait for ever in `send_offsets_to_transaction` if its connections go while it looks for the
+        group's coordinator.
+        """
+        if self._is_stopped:
+            return
         assert self._process is not None
+        if time.time() - self._last_sign_of_life() > _STUCK_S:
+            self._process.kill()
+            self._process.wait()
+            self.start()
+            return
         status = self._process.poll()
         if status is not None:
             assert status == RESTART, f"{self.name} ended with {status}:\n{self._log.read_text()[-2000:]}"
@@ -117,12 +133,19 @@ class _Worker:
     def stop(self) -> None:
         """Let it end its transaction, and end; it may give up instead."""
         self.bury()
+        self._is_stopped = True
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(_DRAIN_S)
+            self._process.wait(_STUCK_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} does not stop:\n{self._log.read_text()[-2000:]}") from None
+            self._process.kill()
+            self._process.wait()
+
+    def _last_sign_of_life(self) -> float:
+        """When it last wrote to its history or touched it, or was started; s since the epoch."""
+        path = self._directory / f"{self.name}.{self._incarnation - 1}.jsonl"
+        return max(self._started_at, path.stat().st_mtime if path.exists() else 0)
 
     def close(self) -> None:
         self.bury()
@@ -168,14 +191,14 @@ class _Run:
         for worker in self._of("writer"):
             worker.stop()
             _fence(bootstrap, worker.name)
-        ends = {Partition(SOURCE, number): _end(bootstrap, SOURCE, number) for number in range(PARTITIONS)}
+        ends = _ends(bootstrap, SOURCE)
         deadline = time.monotonic() + _DRAIN_S
         while not _is_copied(bootstrap, ends) and time.monotonic() < deadline:
             self._idle(0.3)
         for worker in self._of("copier"):
             worker.stop()
             _fence(bootstrap, worker.name)
-        ends |= {Partition(COPY, number): _end(bootstrap, COPY, number) for number in range(PARTITIONS)}
+        ends |= _ends(bootstrap, COPY)
         self._crew["reader"].stop()
         return ends
 
@@ -288,8 +311,13 @@ def _is_copied(bootstrap: str, ends: Mapping[Partition, End]) -> bool:
     return all(not end.records or positions.get(partition, 0) > end.records[-1][0] for partition, end in ends.items())
 
 
-def _end(bootstrap: str, topic: str, number: int) -> End:
-    """The partition, once no transaction holds its end back, or as it still is long after."""
+def _ends(bootstrap: str, topic: str) -> dict[Partition, End]:
+    """Its partitions, once no transaction holds an end back, or as they still are long after."""
+    deadline = time.monotonic() + 1.5 * TRANSACTION_TIMEOUT_MS / 1000
+    return {Partition(topic, number): _end(bootstrap, topic, number, deadline) for number in range(PARTITIONS)}
+
+
+def _end(bootstrap: str, topic: str, number: int, deadline: float) -> End:
     where = TopicPartition(topic, number)
     config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "log_level": 0, "enable.auto.commit": False}
     eager = {"enable.partition.eof": True, "fetch.wait.max.ms": 10}
@@ -301,7 +329,6 @@ def _end(bootstrap: str, topic: str, number: int) -> End:
         def limits() -> tuple[int, int]:
             return committed.get_watermark_offsets(where, 20)[1], uncommitted.get_watermark_offsets(where, 20)[1]
 
-        deadline = time.monotonic() + 2 * TRANSACTION_TIMEOUT_MS / 1000
         while len(set(stable_and_high := limits())) > 1 and time.monotonic() < deadline:
             time.sleep(0.1)
         records: list[tuple[int, str]] = []

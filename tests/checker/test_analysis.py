@@ -55,12 +55,27 @@ GOOD = History(
     ],
     final={LEFT: end((0, "a0"), (4, "a2"), (6, "a4")), RIGHT: end((0, "a0'"))},
     reads=[read(0, "a0"), read(4, "a2"), read(6, "a4"), read(0, "a0", reader="s")],
-    starts=[Start(producer="a", incarnation=0, time=1)],
+    starts=[Start(producer="a", incarnation=0, asked=1, time=2)],
 )
+
+SUCCESSOR = Start(producer="a", incarnation=1, asked=50, time=60)
 
 
 def test_a_good_history_has_nothing() -> None:
     assert analyse(GOOD) == []
+
+
+def test_producers_that_start_at_the_same_time_may_fence_one_another_either_way() -> None:
+    """The one that was named later may have started earlier."""
+    history = History(
+        transactions=[transaction(0, (LEFT, "a")), transaction(0, (LEFT, "b"), incarnation=1)],
+        starts=[
+            Start(producer="a", incarnation=0, asked=1, time=20),
+            Start(producer="a", incarnation=1, asked=10, time=15),
+        ],
+        final={LEFT: end((0, "b"), (2, "a"))},
+    )
+    assert analyse(history) == []
 
 
 def changed(**parts: object) -> History:
@@ -114,7 +129,8 @@ WRONG = {
     ),
     "a record of an older incarnation comes after the newer's": (
         History(
-            transactions=[transaction(0, (LEFT, "b"), incarnation=1), transaction(0, (LEFT, "a"), incarnation=0)],
+            transactions=[transaction(0, (LEFT, "b"), incarnation=1), transaction(0, (LEFT, "a"), commit_asked=55)],
+            starts=[*GOOD.starts, SUCCESSOR],
             final={LEFT: end((0, "b"), (2, "a"))},
         ),
         {Kind.REORDERED},
@@ -134,7 +150,7 @@ WRONG = {
         {Kind.UNKNOWN_VALUE, Kind.DUPLICATE},
     ),
     "a producer commits after its successor's start": (
-        changed(starts=[*GOOD.starts, Start(producer="a", incarnation=1, time=99)]),
+        changed(starts=[*GOOD.starts, SUCCESSOR]),
         {Kind.NOT_FENCED},
     ),
     "a partition's end is out of reach": (
@@ -217,7 +233,7 @@ class TestPlantedFaults:
     def test_a_missing_fence_lets_the_older_producer_go_on(self) -> None:
         history = History(
             transactions=[transaction(0, (LEFT, "a0")), transaction(0, (LEFT, "b0"), incarnation=1)],
-            starts=[Start(producer="a", incarnation=1, time=50)],
+            starts=[*GOOD.starts, SUCCESSOR],
             final={LEFT: end((0, "b0"), (2, "a0"))},
         )
         assert kinds(history) == {Kind.NOT_FENCED, Kind.REORDERED}

@@ -188,7 +188,7 @@ def test_a_broker_that_goes_while_a_producer_sends_is_a_failure(
         producer.stdin.write("b\n")
         _, err = producer.communicate(timeout=60)
     assert producer.returncode == 1
-    assert f"Error: producing to 't': no answer from {own_broker.bootstrap}; 1 record arrived before that" in err
+    assert f"Error: producing to 't': no answer from {own_broker.bootstrap}; 1 record delivered before that" in err
 
 
 def test_a_topic_that_is_deleted_while_a_consumer_waits_is_a_failure(
@@ -218,7 +218,7 @@ def test_a_topic_that_is_deleted_while_a_producer_sends_is_named(
     producer.stdin.write("b\n")
     _, err = producer.communicate(timeout=60)
     assert producer.returncode == 1
-    assert f"Error: topic '{topic}' was deleted while producing to it; 1 record arrived before that" in err
+    assert f"Error: topic '{topic}' was deleted while producing to it; 1 record delivered before that" in err
 
 
 def test_an_offset_that_no_partition_has_is_named(headrace: Headrace, topic: str) -> None:
@@ -226,19 +226,19 @@ def test_an_offset_that_no_partition_has_is_named(headrace: Headrace, topic: str
     result = headrace("consume", topic, "--from", "99999", "--until-end")
     assert result.stdout == ""
     assert result.stderr.splitlines()[0] == (
-        f"Offset 99999 is outside of {topic}: partition 0 has 0 to 1; partition 1 has no records, the next is 0."
+        f"Offset 99999 of {topic} is out of range: partition 0 has 0 to 1; partition 1 has no records, the next is 0."
     )
     assert headrace("consume", topic, "--from", "99999", "--until-end", "--quiet").stderr == ""
     inside = headrace("consume", topic, "--from", "1", "--until-end", "--partition", "0")
     assert inside.stdout == "b\n"
-    assert "outside" not in inside.stderr
+    assert "out of range" not in inside.stderr
 
 
 def test_deleting_a_setting_that_does_not_exist_is_refused(headrace: Headrace, topic: str) -> None:
     headrace("topics", "alter", topic, "--config", "retention.ms=1000")
     refused = headrace("topics", "alter", topic, "--delete-config", "retention.msec", status=1)
     assert refused.stderr == (
-        "Error: topics have no setting 'retention.msec'\nDid you mean 'retention.ms'? Set on the topic: retention.ms.\n"
+        "Error: 'retention.msec' is not a topic setting\nDid you mean 'retention.ms'? Set on the topic: retention.ms.\n"
     )
     deleted = headrace("topics", "alter", topic, "--delete-config", "retention.ms")
     assert deleted.stderr == f"{topic}: retention.ms is the default again\n"
@@ -250,8 +250,7 @@ def test_an_unknown_log_level_is_refused_in_a_line(environment: Mapping[str, str
     result = _run({**environment, "HEADRACE_LOG_LEVEL": "foo"}, "start", "--data", str(tmp_path / "data"))
     assert result.returncode == 1
     assert result.stderr == (
-        "headrace: Invalid value 'foo' for HEADRACE_LOG_LEVEL: "
-        "allowed is one of DEBUG, INFO, WARNING, ERROR, CRITICAL\n"
+        "headrace: Invalid value 'foo' for HEADRACE_LOG_LEVEL: must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL\n"
     )
 
 

@@ -74,7 +74,7 @@ def test_groups_are_listed_by_state_and_type(headrace: Headrace, bootstrap: str,
         assert group not in headrace("groups", "list", "--state", "Empty").stdout
         listed = json.loads(headrace("groups", "list", "--json", "-s", "Stable", "-s", "Dead").stdout)
         assert {"name": group, "type": "classic", "state": "Stable", "protocol_type": "consumer"} in listed
-    assert "'foo' is no state" in headrace("groups", "list", "--state", "foo", status=2).stderr
+    assert "'foo' is not a valid group state" in headrace("groups", "list", "--state", "foo", status=2).stderr
 
 
 def test_a_list_can_have_lags(headrace: Headrace, group: str) -> None:
@@ -176,7 +176,7 @@ def test_a_group_without_offsets_and_one_whose_topic_is_gone(
 def test_a_misspelt_group_is_met_with_the_name_that_was_meant(headrace: Headrace, group: str) -> None:
     for words in (["describe"], ["delete", "--yes"], ["reset", "--to", "end"]):
         failed = headrace("groups", *words, group + "x", status=1)
-        assert failed.stderr.startswith(f"Error: there is no group '{group}x' at ")
+        assert failed.stderr.startswith(f"Error: group '{group}x' does not exist at ")
         assert f"Did you mean '{group}'" in failed.stderr
 
 
@@ -209,16 +209,16 @@ def test_a_group_is_reset_once_it_is_said_twice(
 
 def test_an_offset_that_is_not_there_is_told(headrace: Headrace, group: str, topic: str) -> None:
     told = headrace("groups", "reset", group, "--to", "7").stderr
-    assert f"{topic} 1: there is no offset 7 now; 5 is the nearest" in told
-    assert "Nothing was changed; --execute does it." in told
+    assert f"{topic} 1: offset 7 does not exist; the nearest is 5" in told
+    assert "Nothing was changed. Add --execute to reset the offsets." in told
 
 
 def test_only_what_is_named_is_reset(headrace: Headrace, group: str, topic: str) -> None:
     headrace("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:1", "--execute", "--quiet")
     assert offsets(headrace, group) == [4, 5]
     failed = headrace("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:7", status=1)
-    assert f"there is no partition 7 of topic '{topic}'" in failed.stderr
-    assert "is no topic" in headrace("groups", "reset", group, "--to", "end", "-t", f"{topic}:x", status=2).stderr
+    assert f"partition 7 of topic '{topic}' does not exist" in failed.stderr
+    assert "is not a topic" in headrace("groups", "reset", group, "--to", "end", "-t", f"{topic}:x", status=2).stderr
     assert "give exactly one of" in headrace("groups", "reset", group, status=2).stderr
 
 
@@ -252,7 +252,7 @@ def test_a_file_that_is_none_of_offsets(headrace: Headrace, group: str, tmp_path
     for content, why in (
         ("t,0", "line 1"),
         ("t,0,4", "does not exist"),
-        ("[1]", "no list of offsets"),
+        ("[1]", "not a list of offsets"),
         ("", "no offsets of group"),
     ):
         path = tmp_path / "bad"
@@ -281,7 +281,7 @@ def test_a_new_group_begins_where_it_is_told(headrace: Headrace, topic: str, gro
 
 def test_offsets_and_groups_are_deleted(headrace: Headrace, group: str, topic: str) -> None:
     done = headrace("groups", "delete-offsets", group, f"{topic}:1", "--yes")
-    assert done.stderr == f"Deleted the offset of group {group} in {topic} 1\n"
+    assert done.stderr == f"Deleted the offset of group {group} for {topic} 1\n"
     assert offsets(headrace, group) == [4]
     assert (
         "has committed nothing in partition 1"
@@ -312,7 +312,7 @@ def test_a_timeline_tells_who_came_and_went(
     headrace("groups", "delete", group, "--yes")
     found = json.loads(headrace("groups", "timeline", group, "--http", http, "--json").stdout)
     assert found["events"][-1]["event"] == "deleted"
-    assert "there is no group" in headrace("groups", "timeline", "never-there", "--http", http, status=1).stderr
+    assert "does not exist" in headrace("groups", "timeline", "never-there", "--http", http, status=1).stderr
 
 
 def test_without_an_http_side_a_timeline_says_what_it_needs(headrace: Headrace, group: str) -> None:
@@ -320,7 +320,7 @@ def test_without_an_http_side_a_timeline_says_what_it_needs(headrace: Headrace, 
     assert "no broker at" in failed.stderr
     assert "headrace.http.listener" in failed.stderr
     unreachable = headrace("groups", "timeline", group, "--http", "127.0.0.1:1", status=1)
-    assert "no answer from the broker's HTTP side at 127.0.0.1:1" in unreachable.stderr
+    assert "no answer from the broker's HTTP listener at 127.0.0.1:1" in unreachable.stderr
 
 
 def test_the_http_side_is_found_in_the_brokers_settings(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:

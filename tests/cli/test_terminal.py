@@ -176,7 +176,7 @@ def test_a_question_that_is_not_answered_changes_nothing(topic: str, environment
 
 def test_someone_who_types_records_is_told_how(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
     seen = _seen(environment, "produce", topic, typed="hello\n\x04")
-    assert seen[0] == "Type a record a line; Ctrl-D ends."
+    assert seen[0] == "Type one record per line; Ctrl-D ends the input."
     assert seen[1].startswith(f"1 record (5 B) to {topic}, partition ")
     assert headrace("consume", topic, "--until-end").stdout == "hello\n"
 
@@ -189,6 +189,6 @@ def test_records_cannot_take_over_the_terminal(headrace: Headrace, topic: str, e
 
 def test_what_went_wrong_is_broken_between_words(topic: str, environment: Mapping[str, str]) -> None:
     lines = _seen(environment, "topics", "list", "--bootstrap", "127.0.0.1:1", status=1)
-    assert lines[0] == "Error: nobody listens at 127.0.0.1:1"
+    assert lines[0] == "Error: nothing listens at 127.0.0.1:1"
     assert " ".join(line.strip() for line in lines[1:]).endswith("with --bootstrap or HEADRACE_BOOTSTRAP.")
     assert all(len(line) <= 80 for line in lines)

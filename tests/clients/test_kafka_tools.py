@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.clients.brokers import BrokerUnderTest
 from tests.clients.conftest import start_driver
@@ -22,6 +23,8 @@ LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+TRANSACTION_FORMATTER = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
 
 
 @pytest.fixture
@@ -206,3 +209,74 @@ def test_dump_log_reads_what_a_stopped_broker_leaves(java: JavaDriver, own_broke
 
     snapshots = [str(path) for path in (own_broker.data / f"{topic}-0").glob("*.snapshot")]
     assert "lastOffset: 19" in run_tool(DUMP_LOG, "--files", ",".join(snapshots))
+
+
+@pytest.fixture
+def open_transaction(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> Iterator[Producer]:
+    """A producer that has committed one transaction in `topic` and has another open; its id is `topic` as well."""
+    java.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": shared_broker.bootstrap, "transactional.id": topic})
+    producer.init_transactions(20)
+    for number in range(2):
+        producer.begin_transaction()
+        producer.produce(topic, b"%d" % number, partition=0)
+        assert producer.flush(20) == 0
+        if number == 0:
+            producer.commit_transaction(20)
+    yield producer
+    producer.abort_transaction(20)
+
+
+# As Kafka numbers them in `__transaction_state`.
+EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT = 0, 1, 2, 4
+
+
+def test_kafka_transactions(java: JavaDriver, open_transaction: Producer, topic: str) -> None:
+    listed = re.search(rf"^{topic}\s+(\d+)\s+(\d+)\s+Ongoing", java.run(TRANSACTIONS, "list"), re.MULTILINE)
+    assert listed
+    broker, producer = listed.groups()
+
+    described = java.run(TRANSACTIONS, "describe", "--transactional-id", topic)
+    own = rf"^{broker}\s+{topic}\s+{producer}\s+(\d+)\s+Ongoing\s+60000\s+\d+\s+\d+\s+{topic}-0"
+    found = re.search(own, described, re.MULTILINE)
+    assert found, described
+
+    producers = java.run(TRANSACTIONS, "describe-producers", "--topic", topic, "--partition", "0")
+    # ... LatestCoordinatorEpoch, LastSequence, LastTimestamp, CurrentTransactionStartOffset
+    assert re.search(rf"^{producer}\s+{found[1]}\s+-?\d+\s+\d+\s+\d+\s+2\s", producers, re.MULTILINE), producers
+
+    hanging = java.run(TRANSACTIONS, "find-hanging", "--broker-id", broker)
+    assert topic not in hanging
+
+
+def test_console_consumer_prints_the_states_of_transactions(
+    java: JavaDriver, open_transaction: Producer, topic: str
+) -> None:
+    printed = java.run(
+        CONSOLE_CONSUMER,
+        *("--topic", "__transaction_state", "--from-beginning", "--timeout-ms", "4000"),
+        *("--formatter", TRANSACTION_FORMATTER),
+    )
+
+    records = [json.loads(text) for text in re.findall(r'\{"key".*?\}(?=\{"key"|\s*$)', printed)]
+    own = [each for each in records if each["key"]["data"]["transactionalId"] == topic]
+    states = [each["value"]["data"]["transactionStatus"] for each in own]
+    assert states == [EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING]
+    partitions = [each["value"]["data"]["transactionPartitions"] for each in own]
+    assert partitions[1] == [{"topic": topic, "partitionIds": [0]}]
+    assert {each["value"]["data"]["transactionTimeoutMs"] for each in own} == {60_000}
+
+
+def test_dump_log_reads_the_states_of_transactions(
+    java: JavaDriver, shared_broker: BrokerUnderTest, open_transaction: Producer, topic: str
+) -> None:
+    segments = [path for path in shared_broker.data.glob("__transaction_state-*/*.log") if path.stat().st_size]
+    dumped = run_tool(DUMP_LOG, "--transaction-log-decoder", "--files", ",".join(map(str, segments)))
+    own = [line for line in dumped.splitlines() if f'"transactionalId":"{topic}"' in line]
+    states = [int(state) for line in own for state in re.findall(r'"transactionStatus":(\d)', line)]
+    assert states == [EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING]
+
+    directory = shared_broker.data / f"{topic}-0"
+    log = run_tool(DUMP_LOG, "--deep-iteration", "--files", str(directory / "00000000000000000000.log"))
+    assert log.count("isTransactional: true") == 3
+    assert re.findall(r"endTxnMarker: (\w+) coordinatorEpoch: (\d+)", log) == [("COMMIT", "0")]

@@ -24,6 +24,7 @@ BROKER_SETTINGS: Final[Mapping[str, object]] = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 3,
     "transaction.state.log.num.partitions": 3,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
 }
 _RUNS: Final = 12
 """How often one copier may be started. It ends with an error where the broker stays away for too long."""
@@ -117,6 +118,8 @@ def _command(bootstrap: str, mode: Mode, source: str, target: str, number: int) 
         *("--broker-list", bootstrap, "--input-topic", source, "--output-topic", target),
         *("--input-partition", str(number), "--transactional-id", f"{target}-{number}"),
         *("--consumer-group", f"{target}-group", "--transaction-size", "50", "--enable-random-aborts"),
+        # The copier asks for its offsets before it aborts what its predecessor left, and waits until that times out.
+        *("--transaction-timeout", "5000"),
     )
     return [*command, "--group-mode", "--use-group-metadata"] if mode == "group" else command
 

@@ -17,6 +17,7 @@ CLIENT_ID: Final = "tests-hostile"
 PATIENCE_S: Final = 15.0
 
 PRODUCE, FETCH, METADATA, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, CREATE_TOPICS = 0, 1, 3, 9, 10, 18, 19
+LIST_OFFSETS = 2
 
 _correlation_ids = itertools.count(1)
 

@@ -3,6 +3,7 @@
 import resource
 import struct
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.hostile.raw import (
     API_VERSIONS,
     FETCH,
     FIND_COORDINATOR,
+    LIST_OFFSETS,
     METADATA,
     OFFSET_FETCH,
     PRODUCE,
@@ -200,3 +202,29 @@ def test_descriptions_of_all_log_directories_in_flight(tmp_path: Path) -> None:
             if line.startswith("VmHWM")
         )
     assert peak - before < 30 * MB
+
+
+def test_a_crowd_of_new_clients_whose_first_requests_are_costly(
+    address: tuple[str, int], topic: str, log: BrokerLog
+) -> None:
+    """Each of them takes some milliseconds; together they take seconds, during which others are served."""
+    asked = array(*[struct.pack(">iq", 0, -1)] * 1_900)
+    wanted = framed(request(LIST_OFFSETS, 1, struct.pack(">i", -1) + array(string(topic) + asked)))
+    with ExitStack() as crowd:
+        quick = crowd.enter_context(RawConnection(*address))
+        assert quick.produce(topic, Batch().encode())[0] == 0
+        clients = [crowd.enter_context(RawConnection(*address)) for _ in range(400)]
+        for client in clients:
+            client.send(wanted)
+        began = time.monotonic()
+        longest = 0.0
+        while time.monotonic() - began < 1:
+            before = time.monotonic()
+            assert quick.produce(topic, Batch().encode())[0] == 0
+            longest = max(longest, time.monotonic() - before)
+        for client in clients:
+            client.socket.settimeout(60)
+            client.receive()
+        all_took = time.monotonic() - began
+    assert longest < max(0.5, all_took / 4), f"a record took {longest:.2f} s, all requests {all_took:.2f} s"
+    log.has_no_traceback()

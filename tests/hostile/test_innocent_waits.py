@@ -19,6 +19,7 @@ from crc32c import crc32c
 from tests.hostile.conftest import Memory, make_topic
 from tests.hostile.raw import (
     CREATE_TOPICS,
+    LIST_OFFSETS,
     PRODUCE,
     Batch,
     RawConnection,
@@ -31,7 +32,6 @@ from tests.hostile.raw import (
 )
 from tests.support.waiting import wait_for
 
-LIST_OFFSETS = 2
 INVALID_RECORD, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP = 87, 10, 32
 UNKNOWN_SERVER_ERROR = -1
 MB: Final = 1 << 20

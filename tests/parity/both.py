@@ -118,10 +118,11 @@ class Both:
                 self.found.append(f"{what}: {path or 'answer'} is {left!r} from Kafka, {right!r} from Headrace")
 
     def warm_up(self) -> None:
-        """Return once both have the topic of offsets, and producer ids: Kafka makes them when they are first wanted."""
+        """Wait until both have their internal topics and producer ids, which Kafka creates at first use."""
         first = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
         questions = (
             (ApiKey.FIND_COORDINATOR, 3, {"key": "warm-up", "key_type": 0}),
+            (ApiKey.FIND_COORDINATOR, 3, {"key": "warm-up", "key_type": 1}),
             (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["warm-up"], "include_authorized_operations": False}),
             (ApiKey.INIT_PRODUCER_ID, 4, first),
         )

@@ -1,51 +1,70 @@
-"""`python -m tests.simulation`: many seeds, on all cores, or one again."""
+"""`python -m tests.simulation`: many seeds of groups and of transactions, on all cores, or one again."""
 
 import argparse
 import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
-from tests.simulation.history import history_of
-from tests.simulation.report import explain
-from tests.simulation.world import play
+from tests.simulation import history as group_history
+from tests.simulation import report as group_report
+from tests.simulation import world as group_world
+from tests.simulation.transactions import history as transaction_history
+from tests.simulation.transactions import world as transaction_world
 
 _AT_ONCE = 200
+WORLDS: dict[str, tuple[Callable[[int], Any], Callable[..., Any], Callable[..., str]]] = {
+    "groups": (group_history.history_of, group_world.play, group_report.explain),
+    "transactions": (transaction_history.history_of, transaction_world.play, transaction_world.explain),
+}
 
 
-def failing(first: int, count: int) -> list[int]:
+def failing(world: str, first: int, count: int) -> list[int]:
     """The seeds that break a promise."""
     logging.disable(logging.CRITICAL)
+    history_of, play, _ = WORLDS[world]
     return [seed for seed in range(first, first + count) if play(history_of(seed)) is not None]
 
 
 def main() -> int:
     """0 where all promises were kept."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2000, help="how many (2000)")
+    parser.add_argument("--seeds", type=int, default=2000, help="how many of each (2000)")
     parser.add_argument("--first", type=int, default=0, help="where to begin (0)")
+    parser.add_argument("--only", choices=WORLDS, help="groups or transactions (both)")
     parser.add_argument("--replay", type=int, metavar="SEED", help="play one seed and tell all that happened")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
+    worlds = [arguments.only] if arguments.only else list(WORLDS)
     if arguments.replay is not None:
-        history, trace = history_of(arguments.replay), list[str]()
-        violation = play(history, trace)
-        print(history, *trace, sep="\n")
-        print("all promises were kept" if violation is None else explain(history, violation))
-        return violation is not None
+        return max(_replay(world, arguments.replay) for world in worlds)
+    return max(_play_many(world, arguments.first, arguments.seeds) for world in worlds)
+
+
+def _replay(world: str, seed: int) -> int:
+    history_of, play, explain = WORLDS[world]
+    history, trace = history_of(seed), list[str]()
+    violation = play(history, trace)
+    print(history, *trace, sep="\n")
+    print("all promises were kept" if violation is None else explain(history, violation))
+    return int(violation is not None)
+
+
+def _play_many(world: str, first: int, seeds: int) -> int:
+    history_of, play, explain = WORLDS[world]
     began = time.monotonic()
-    starts = range(arguments.first, arguments.first + arguments.seeds, _AT_ONCE)
-    counts = [min(_AT_ONCE, arguments.first + arguments.seeds - start) for start in starts]
+    starts = range(first, first + seeds, _AT_ONCE)
+    counts = [min(_AT_ONCE, first + seeds - start) for start in starts]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        found = [seed for seeds in pool.map(failing, starts, counts) for seed in seeds]
-    print(f"{arguments.seeds} seeds in {time.monotonic() - began:.1f} s, {len(found)} failed: {found[:50]}")
+        found = [seed for bad in pool.map(failing, [world] * len(counts), starts, counts) for seed in bad]
+    print(f"{world}: {seeds} seeds in {time.monotonic() - began:.1f} s, {len(found)} failed: {found[:50]}")
     if found:
         history = history_of(found[0])
-        violation = play(history)
-        assert violation is not None
-        print(explain(history, violation))
-    return bool(found)
+        print(explain(history, play(history)))
+    return int(bool(found))
 
 
 if __name__ == "__main__":

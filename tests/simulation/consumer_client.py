@@ -123,7 +123,7 @@ class ConsumerClient(Client):
             regex=None,
             assignor=None,
             owned=self.world.with_ids(owned) if says_owned else None,
-            brings_member_id=True,
+            provides_member_id=True,
         )
         sent_at = self.world.loop.now
         self._unanswered_since = min(self._unanswered_since, sent_at)
@@ -181,7 +181,7 @@ class ConsumerClient(Client):
                 regex=None,
                 assignor=None,
                 owned=None,
-                brings_member_id=True,
+                provides_member_id=True,
             )
             yield Call(lambda _: self.world.coordinator.consumer_heartbeat("g", replace(request)))
         self.epoch, self._assigned, self._is_full_due = 0, set(), True

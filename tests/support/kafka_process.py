@@ -26,6 +26,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     **TEST_SETTINGS,
     "num.partitions": "4",
     "offsets.topic.replication.factor": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "50",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
     "offsets.retention.check.interval.ms": "600000",
     # Few enough for a test to fill a group.
     "group.max.size": "3",

@@ -35,6 +35,7 @@ class KillableBroker(Protocol):
 
 def killable_broker(directory: Path, settings: Mapping[str, object]) -> KillableBroker:
     """One that is not started yet, with its data under `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
     if KIND == "kafka":
         return _Kafka(directory, {name: str(value) for name, value in settings.items()})
     return BrokerProcess(directory / "data", settings=settings)

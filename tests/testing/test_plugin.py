@@ -126,7 +126,7 @@ def test_settings_may_be_numbers_booleans_and_lists() -> None:
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [1, 2], object])
 def test_a_value_that_no_setting_can_have_is_named(value: object) -> None:
-    with pytest.raises(ConfigError, match=r"for num\.partitions: allowed is text, a number"):
+    with pytest.raises(ConfigError, match=r"for num\.partitions: must be text, a number"):
         Broker({"num.partitions": value})  # type: ignore[dict-item]  # as a test without types would
 
 

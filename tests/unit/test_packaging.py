@@ -134,7 +134,7 @@ def test_a_command_that_lacks_packages_says_in_one_line_how_to_get_them(args: st
         ("--help", 0, "Usage: headrace start "),
         ("start --help", 0, "Usage: headrace start "),
         ("", 2, "Usage: headrace start "),
-        ("start --bogus 3", 2, "Error: --bogus is no option of `headrace start`"),
+        ("start --bogus 3", 2, "Error: unknown option --bogus"),
         ("start --listen nonsense", 2, "Error: --listen: 'nonsense' is not HOST:PORT"),
         ("start --set nonsense", 2, "Error: --set: 'nonsense' is not KEY=VALUE"),
         ("start --data", 2, "Error: --data needs a value"),
@@ -167,7 +167,7 @@ def test_a_command_that_lacks_one_package_names_it(tmp_path: Path) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 1
     assert ran.stderr == (
-        "Error: this needs the package kazoo, which is not installed: pip install 'headrace[zookeeper]'\n"
+        "Error: this command needs the package kazoo, which is not installed: pip install 'headrace[zookeeper]'\n"
     )
 
 

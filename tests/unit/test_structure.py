@@ -1,5 +1,6 @@
 """The shape of the code: how large a module and a package may get, and which way imports point."""
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -56,3 +57,11 @@ def test_imports_between_packages_keep_to_their_contracts() -> None:
     )
 
     assert checked.returncode == 0, checked.stdout
+
+
+def test_the_modules_that_the_architecture_names_exist() -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
+    places = [SOURCE, *(ROOT / "tests" / each for each in ("broker", "contracts", "unit"))]
+    modules = [f"/{path.relative_to(ROOT)}" for place in places for path in place.rglob("*.py")]
+
+    assert not {name for name in named if not any(module.endswith(f"/{name}") for module in modules)}

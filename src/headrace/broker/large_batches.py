@@ -68,7 +68,7 @@ class LargeBatches:
                         if records[_FLAGS_SLICE] != _NO_FLAGS:
                             is_plain = False
         if is_plain and (size <= MAX_COMPRESSED_AT_ONCE or (size <= MAX_AT_ONCE and not self._any_codec(requests))):
-            return _NOTHING
+            return NOTHING_FOUND
         return self._sorted(requests)
 
     def _any_codec(self, requests: Requests) -> bool:
@@ -145,7 +145,8 @@ class LargeBatches:
         return {each.place: each.batch for each in large}
 
 
-_NOTHING: Final[tuple[list[Large], Prepared]] = ([], {})
+NOTHING_FOUND: Final[tuple[list[Large], Prepared]] = ([], {})
+"""Of requests whose batches are small, neither compressed nor transactional."""
 
 
 def _takes_another_codec(config: LogConfig, records: bytes) -> bool:

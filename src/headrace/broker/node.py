@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Final
 from headrace.adoption.found_directories import adoption_of, metadata_file
 from headrace.broker import addresses, founding
 from headrace.broker.apis.configs import ConfigApis
+from headrace.broker.apis.features import FeaturesApi
 from headrace.broker.apis.fetch import FetchApi
 from headrace.broker.apis.log_dirs import LogDirsApi
 from headrace.broker.apis.metadata import MetadataApis
 from headrace.broker.apis.partition_offsets import PartitionOffsetsApi
 from headrace.broker.apis.placement import PlacementApis
 from headrace.broker.apis.produce import ProduceApi
+from headrace.broker.apis.produce_transactions import TransactionVerification
 from headrace.broker.apis.producers import ProducersApi
 from headrace.broker.apis.topics import TopicApis
 from headrace.broker.commands import Commands
 from headrace.broker.coordinators import offsets_topic
 from headrace.broker.coordinators.groups import HISTORY_FILE, Groups
+from headrace.broker.coordinators.transactions import Transactions
 from headrace.broker.disks.compaction import Compaction
 from headrace.broker.disks.disk_watch import DiskWatch
 from headrace.broker.disks.failed_disks import FailedDisks
@@ -34,6 +37,7 @@ from headrace.broker.upkeep import FAILURE_CHECK_MS, Upkeep, look_after_logs
 from headrace.clock import now_ms
 from headrace.cluster.controller.office import ClusterIdMismatchError, Office
 from headrace.cluster.failures import StoreFailures
+from headrace.cluster.features import Features
 from headrace.cluster.image import ConfigResource, TopicImage
 from headrace.cluster.metadata_cache import MetadataCache
 from headrace.cluster.producer_id_blocks import ProducerIdBlocks
@@ -49,10 +53,10 @@ from headrace.server.dispatch import Dispatcher
 from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.meta_properties import stored_broker_id
+from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.adoption.plan import Adoption
-    from headrace.broker.coordinators.left_transactions import LeftTransactions
     from headrace.monitoring.http import HttpServer
 
 log = logging.getLogger(__name__)
@@ -89,7 +93,6 @@ class Node:
         self.http: HttpServer | None = None
         self.adoption: Adoption | None = None
         """What was made of directories that this broker found without metadata of its own."""
-        self._left_transactions: LeftTransactions | None = None
 
     @property
     def cluster_id(self) -> str:
@@ -184,12 +187,12 @@ class Node:
             store, self.cache, office, config, failures, check_directories=self.log_dirs.check
         )
         self._producer_id_blocks = ProducerIdBlocks(store, config.node_id, failures)
+        self.features = Features(store, failures)
+        await self.features.load()
         if not self.replicas.misses_logs:
             self.log_dirs.owned.trust_new()
         if self.adoption is not None:
             await self._finish_adoption()
-        # before groups are read, which then find the markers in the log
-        self._end_left_transactions(tell_groups=False)
 
     async def _finish_adoption(self) -> None:
         """Learn from the logs which producer ids are taken. From here on Kafka's metadata is of the past."""
@@ -208,7 +211,7 @@ class Node:
             self.http.bind()
 
     def _compose_http(self, http: "HttpServer") -> None:
-        from headrace.monitoring import gauges
+        from headrace.monitoring import gauges, transactions
         from headrace.monitoring.groups import exported
         from headrace.monitoring.groups.routes import GroupRoutes
 
@@ -220,6 +223,8 @@ class Node:
         http.add_metrics(gauges.open_files)
         http.add_metrics(lambda: gauges.loop(self._server.watch))
         http.add_metrics(lambda: gauges.expiring_offsets(self.groups.coordinator))
+        http.add_metrics(lambda: transactions.coordinator(self.transactions.present()))
+        http.add_metrics(lambda: transactions.partitions(self.replicas, self.config.transaction_max_timeout_ms))
         http.add_metrics(lambda: exported.families(self.groups.history))
         GroupRoutes(self.groups.history).add_to(http)
 
@@ -238,8 +243,23 @@ class Node:
             endpoint=partial(addresses.endpoint_for, config),
             history_path=metadata_file(self.log_dirs.directories).with_name(HISTORY_FILE),
             opened=_quiet_garbage_collection if self._owns_process else lambda: None,
+            create_state_topic=self._create_state_topic,
         )
-        self._failed_disks.on_resigned = self.groups.resigned
+        producer_ids = ProducerIds(self._producer_id_blocks.allocate)
+        self.transactions = Transactions(
+            config,
+            self.cache,
+            self.topic_admin,
+            self.replicas,
+            self._purgatory,
+            loop=self._loop,
+            groups=self.groups,
+            producer_ids=producer_ids,
+            version=lambda: self.features.transaction_version,
+        )
+        self._failed_disks.on_resigned = self._resigned
+        features = FeaturesApi(self.features)
+        self._dispatcher.features = features.announced
         self._mover = LogMover(
             self.replicas,
             self._loop,
@@ -256,7 +276,8 @@ class Node:
                 turns=self._server.turns,
             ),
             PartitionOffsetsApi(self.replicas, lambda name: name == offsets_topic.NAME),
-            ProducersApi(self.replicas, ProducerIds(self._producer_id_blocks.allocate).next),
+            ProducersApi(self.replicas, producer_ids.next, self.transactions.init_producer_id),
+            features,
             LogDirsApi(self.replicas, self._mover),
             PlacementApis(self.cache),
             TopicApis(self.cache, self.topic_admin, config),
@@ -264,36 +285,38 @@ class Node:
             ConfigApis(self.cache, self.topic_admin, config),
         ):
             self._dispatcher.add_routes(apis.routes())
-        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory)
+        transactions = TransactionVerification(self.replicas, self.cache.topic_name, self.transactions, config)
+        produce = ProduceApi(self.replicas, self.cache.topic_name, self._purgatory, transactions)
         self._dispatcher.add_produce(produce.produce, produce.produce_run, produce.produce_many)
         self._dispatcher.add_routes(self.groups.routes())
+        self._dispatcher.add_routes(self.transactions.routes())
         self.groups.start()
         opened.push_async_callback(self.groups.stop)
+        self.transactions.start()
+        opened.push_async_callback(self.transactions.stop)
         self.cache.attach(self)
 
     # What changes in the cluster
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
+        topics = tuple(topics)
         self.groups.on_topics_changed(topics)
+        self.transactions.on_topics_changed(topics)
 
     async def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
+        self.transactions.on_topics_deleted(topics)
         await finish(self.groups.on_topics_deleted(topics))
 
     async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
         await self._settings.apply(resources, self.replicas, self.groups)
 
-    def _end_left_transactions(self, *, tell_groups: bool) -> None:
-        """Complete what Kafka left open in a directory that was its own, where the time has come."""
-        if all(partition.transactions.first_offset is None for partition in self.replicas.partitions()):
-            return
-        if self._left_transactions is None:
-            from headrace.broker.coordinators.left_transactions import LeftTransactions
+    async def _create_state_topic(self) -> None:
+        await self.transactions.create_topic()
 
-            self._left_transactions = LeftTransactions(self.replicas)
-        try:
-            self._left_transactions.end_due(self.groups.coordinator.transaction_ended if tell_groups else None)
-        except (KafkaError, OSError) as error:
-            log.error("Transactions that Kafka left open stay open for now: %s", error)
+    def _resigned(self, topic_partition: TopicPartition) -> None:
+        """A partition has gone with its disk, and with it what a coordinator keeps there."""
+        self.groups.resigned(topic_partition)
+        self.transactions.resigned(topic_partition)
 
     # Upkeep
 
@@ -308,9 +331,14 @@ class Node:
         opened.push_async_callback(self._compaction.stop)
         self._compaction.start()
         upkeep.every(
-            "Ending of transactions",
+            "Abort of transactions that take too long",
             lambda: config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            lambda: self._end_left_transactions(tell_groups=True),
+            self.transactions.abort_timed_out,
+        )
+        upkeep.every(
+            "Expiry of transactional ids",
+            lambda: config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            self.transactions.forget_expired,
         )
         look_after_logs(upkeep, config, replicas)
         upkeep.every("Looking for failed disks", lambda: FAILURE_CHECK_MS, self._failed_disks.look)

@@ -1,1 +1,1 @@
-"""The `headrace` command. Talks to a cluster only as a client, over the wire."""
+"""The `headrace` command: a client of the cluster, over the wire."""

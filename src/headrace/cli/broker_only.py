@@ -1,4 +1,4 @@
-"""The command line of an installation without typer: `headrace start` works, everything else says how to get it."""
+"""The command line without typer: runs `headrace start`; for other commands, names the missing packages."""
 
 import sys
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ Usage: headrace start [--data DIR] [--listen HOST:PORT] [--config FILE] [--set K
 Starts a broker; Ctrl-C stops it.
 """
 _EXTRAS: Final = {"demo": "pipeline", "takeover": "zookeeper", "handover": "zookeeper"}
-"""Of commands that need more than `cli`, which these include."""
-_FOR_THE_REST: Final = f"The other commands and the help pages need packages that are not installed: {install('cli')}"
+"""Extras of commands that need more than `cli`; both include it."""
+_OTHER_COMMANDS: Final = f"The other commands and the help pages need packages that are not installed: {install('cli')}"
 
 
 def run(args: Sequence[str], package: str) -> int:
-    """Answer what `headrace start` does not take as it is; `package` is missing. Returns the exit code."""
+    """Report the missing `package`, or what is wrong with the arguments of `headrace start`. Returns the exit code."""
     if list(args) == ["--version"]:
         print(f"headrace {__version__}")
         return 0
     if not args or {"--help", "-h"} & set(args):
-        print(f"{_USAGE}\n{_FOR_THE_REST}")
+        print(f"{_USAGE}\n{_OTHER_COMMANDS}")
         return 0 if args else USAGE
     if args[0] == "start":
         print(f"Error: {_mistake(args[1:])}\n{_USAGE.splitlines()[0]}", file=sys.stderr)
@@ -46,7 +46,7 @@ def _mistake(args: Sequence[str]) -> str:
         if name == "--until-eof":
             continue
         if name not in values:
-            return f"{word} is no option of `headrace start`"
+            return f"unknown option {word}"
         if not has_value:
             value = next(words, "")
         if not value:
@@ -56,4 +56,4 @@ def _mistake(args: Sequence[str]) -> str:
         start_options(None, values["--listen"][-1] if values["--listen"] else None, None, values["--set"])
     except UsageError as error:
         return str(error)
-    return f"cannot make sense of: {' '.join(args)}"
+    return f"unexpected arguments: {' '.join(args)}"

@@ -1,6 +1,6 @@
-"""A cluster as the commands see it: reached through confluent-kafka, with failures as CommandError.
+"""Access to a cluster through confluent-kafka. Failures are CommandErrors.
 
-librdkafka's own log goes nowhere: what it has to say reaches the person as the failure of what they asked for.
+librdkafka's own log is dropped: it repeats what the errors say.
 """
 
 import logging
@@ -22,7 +22,7 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 3.0
 _ALIVE_S = 3.0
-"""How long a broker may take to answer before it counts as lost."""
+"""A broker that takes longer to answer counts as lost."""
 _KAFKA_PORT = 9092
 
 _silent = logging.getLogger("headrace.cli.librdkafka")
@@ -33,20 +33,20 @@ _silent.propagate = False
 def client_config(
     bootstrap: str, on_error: Callable[[KafkaError], None] | None = None, **more: object
 ) -> dict[str, Any]:
-    """The configuration of any librdkafka client; `more` with '_' for '.'."""
+    """Return the configuration of a librdkafka client; in the names of `more`, '_' stands for '.'."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "headrace-cli",
         "logger": _silent,
         **({"error_cb": on_error} if on_error else {}),
-        # Retrying the first connection sooner than every 100 ms to 10 s shows a broker that comes back.
+        # librdkafka's default of up to 10 s delays the reconnection to a restarted broker.
         "reconnect.backoff.max.ms": 1000,
         **{name.replace("_", "."): value for name, value in more.items()},
     }
 
 
 def topic_exists(client: Consumer | Producer, topic: str) -> bool | None:
-    """Whether brokers still know the topic; None where none answers within seconds."""
+    """Return True if the brokers know the topic, and None if none answers within seconds."""
     try:
         found = client.list_topics(topic, timeout=_ALIVE_S).topics.get(topic)
     except KafkaException:
@@ -56,14 +56,14 @@ def topic_exists(client: Consumer | Producer, topic: str) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """A partition holds `earliest` up to but not with `latest`."""
+    """The partition contains the offsets from `earliest` up to, but not including, `latest`."""
 
     earliest: int
     latest: int
 
 
 class Cluster:
-    """The cluster behind `bootstrap`; every method raises CommandError."""
+    """The cluster at `bootstrap`. Every method raises CommandError."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -71,19 +71,19 @@ class Cluster:
 
     @classmethod
     def connect(cls, bootstrap: str) -> Self:
-        """The cluster, once a broker answers at one of its addresses."""
+        """Return the cluster once a broker answers at one of the addresses."""
         _check_that_a_broker_answers(bootstrap)
         return cls(bootstrap)
 
     def topic_names(self) -> list[str]:
-        """All topics, internal ones too, sorted."""
+        """Return the names of all topics, including internal ones, sorted."""
         try:
             return sorted(self.admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
         except KafkaException as error:
-            raise refused(error.args[0], self.bootstrap, "asking for the topics") from None
+            raise refused(error.args[0], self.bootstrap, "listing topics") from None
 
     def describe(self, names: Sequence[str]) -> list[TopicDescription]:
-        """Topics that have to exist, in the order of `names`."""
+        """Describe topics, in the order of `names`. Raises CommandError if one does not exist."""
         if not names:
             return []
         futures = self.admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S)
@@ -96,10 +96,10 @@ class Cluster:
         return descriptions
 
     def exists(self, topic: str) -> bool:
-        """Whether there is such a topic; asking does not create it."""
+        """Return True if the topic exists. Does not create it."""
         futures = self.admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT_S)
         try:
-            self.answer(futures[topic], f"looking for topic '{topic}'")
+            self.answer(futures[topic], f"looking up topic '{topic}'")
         except UnknownTopicError:
             return False
         return True
@@ -116,7 +116,7 @@ class Cluster:
             time.sleep(0.02)
 
     def partitions(self, topic: str, wanted: int | None = None) -> list[int]:
-        """The numbers of the topic's partitions, or only the `wanted` one, which has to exist."""
+        """Return the numbers of the topic's partitions, or only `wanted`. Raises CommandError if it does not exist."""
         numbers = sorted(partition.id for partition in self.describe([topic])[0].partitions)
         if wanted is None:
             return numbers
@@ -127,24 +127,24 @@ class Cluster:
         return [wanted]
 
     def offsets(self, topic: str, partitions: Collection[int]) -> dict[int, Offsets]:
-        """What each partition holds now."""
+        """Return the earliest and latest offsets of partitions."""
         earliest = self._list_offsets(topic, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         latest = self._list_offsets(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return {partition: Offsets(earliest[partition], latest[partition]) for partition in partitions}
 
     def offsets_at(self, topic: str, partitions: Collection[int], timestamp_ms: int) -> dict[int, int]:
-        """The first offset of each partition with that timestamp or a later one; -1 where there is none."""
+        """Return the first offset of each partition with this timestamp or a later one, or -1."""
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         return self._list_offsets(topic, partitions, spec)
 
     def answer(self, future: "Future[T]", doing: str) -> T:
-        """What the brokers answered; raises UnknownTopicError or another CommandError."""
+        """Return the brokers' answer. Raises UnknownTopicError or another CommandError."""
         try:
             return future.result()
         except KafkaException as error:
             cause = error.args[0]
             if cause.name() == "UNKNOWN_TOPIC_OR_PART":
-                raise UnknownTopicError(f"{doing}: there is no such topic") from None
+                raise UnknownTopicError(f"{doing}: the topic does not exist") from None
             raise refused(cause, self.bootstrap, doing) from None
 
     def _list_offsets(self, topic: str, partitions: Collection[int], spec: OffsetSpec) -> dict[int, int]:
@@ -152,16 +152,16 @@ class Cluster:
             return {}
         asked = {TopicPartition(topic, partition): spec for partition in partitions}
         futures = self.admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
-        doing = f"asking for the offsets of topic '{topic}'"
+        doing = f"listing the offsets of topic '{topic}'"
         return {partition.partition: self.answer(future, doing).offset for partition, future in futures.items()}
 
 
 class UnknownTopicError(CommandError):
-    """A broker does not know the topic; the caller knows whether that is bad."""
+    """The topic does not exist, which the caller may expect."""
 
 
 def _check_that_a_broker_answers(bootstrap: str) -> None:
-    """Fail soon and with the reason, where librdkafka would go on trying without one."""
+    """Fail early and with the reason; librdkafka would retry silently."""
     reasons = []
     hint = "Start a broker with `headrace start`, or name another one with --bootstrap or HEADRACE_BOOTSTRAP."
     for address in bootstrap.split(","):
@@ -173,11 +173,11 @@ def _check_that_a_broker_answers(bootstrap: str) -> None:
             reasons.append(f"{address} {wrong}")
             hint = "Name a broker's address with --bootstrap or HEADRACE_BOOTSTRAP."
         except ConnectionRefusedError:
-            reasons.append(f"nobody listens at {address}")
+            reasons.append(f"nothing listens at {address}")
         except TimeoutError:
             reasons.append(f"{address} does not answer")
         except socket.gaierror:
-            reasons.append(f"there is no host '{host}'")
+            reasons.append(f"unknown host '{host}'")
         except OSError as error:
             reasons.append(f"cannot reach {address}: {error.strerror or error}")
     raise CommandError("; ".join(reasons), hint)

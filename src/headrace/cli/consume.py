@@ -1,4 +1,4 @@
-"""`headrace consume`: records of a topic to standard output."""
+"""`headrace consume`: write a topic's records to standard output."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from headrace.cli.reading import Outcome
 
 EPILOG = examples(
-    "everything, then what comes; Ctrl-C ends",
+    "all records, then new ones as they arrive; Ctrl-C stops",
     "headrace consume access-log",
-    "the last ten records of every partition",
+    "the last ten records of each partition",
     "headrace consume access-log --from=-10 --until-end",
-    "the last quarter of an hour as JSON",
+    "the last 15 minutes as JSON",
     "headrace consume orders --from 15m --until-end --jsonl | jq .key",
-    "in a group: shared with other members, goes on where it stopped",
+    "as a member of a group: continues from the committed offsets",
     "headrace consume orders --group billing",
-    "columns of your own",
+    "a format of your own",
     "headrace consume orders --format '{time} {key}: {value}'",
 )
 
@@ -40,12 +40,13 @@ def consume(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="beginning, end, an offset (42), records before the end (-10), a time (2026-11-21T09:30, "
-            "@MILLISECONDS) or how long ago (15m, 2h, 1d). With --group: where it has no offset yet.",
+            help="Start: beginning, end, an offset (42), a number of records before the end (-10), a time "
+            "(2026-11-21T09:30, @MILLISECONDS) or a duration ago (15m, 2h). With --group: if no offset is committed.",
         ),
     ] = "beginning",
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, show_default="all", metavar="N", help="Only this one.")
+        int | None,
+        typer.Option("--partition", "-p", min=0, show_default="all", metavar="N", help="Only this partition."),
     ] = None,
     group: Annotated[
         str | None,
@@ -55,23 +56,21 @@ def consume(
     ] = None,
     max_messages: Annotated[
         int | None,
-        typer.Option(
-            "--max-messages", "-n", min=1, show_default=False, metavar="N", help="Stop after so many records."
-        ),
+        typer.Option("--max-messages", "-n", min=1, show_default=False, metavar="N", help="Stop after N records."),
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", "-e", help="Stop at the end as it is now instead of waiting for more.")
+        bool, typer.Option("--until-end", "-e", help="Stop at the current end instead of waiting for more records.")
     ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout", metavar="SECONDS", min=0.1, show_default=False, help="Stop when none came for so long."
+            "--timeout", metavar="SECONDS", min=0.1, show_default=False, help="Stop after this long without a record."
         ),
     ] = None,
     jsonl: Annotated[
         bool,
         typer.Option(
-            "--jsonl", "--json", rich_help_panel=_OUTPUT, help="A JSON object a line; `produce --jsonl` reads it."
+            "--jsonl", "--json", rich_help_panel=_OUTPUT, help="One JSON object per line, as `produce --jsonl` reads."
         ),
     ] = False,
     template: Annotated[
@@ -82,7 +81,7 @@ def consume(
             metavar="TEMPLATE",
             show_default=False,
             rich_help_panel=_OUTPUT,
-            help="A line a record from {topic} {partition} {offset} {timestamp} {time} {headers} {key} {value}; "
+            help="One line per record, from {topic} {partition} {offset} {timestamp} {time} {headers} {key} {value}; "
             "\\t is a tab.",
         ),
     ] = None,
@@ -104,29 +103,29 @@ def consume(
     separator: Annotated[
         str,
         typer.Option(
-            "--separator", metavar="TEXT", rich_help_panel=_OUTPUT, help="Between what is printed of a record."
+            "--separator", metavar="TEXT", rich_help_panel=_OUTPUT, help="Text between the columns of a record."
         ),
     ] = "\\t",
     null: Annotated[
         str,
-        typer.Option("--null", metavar="TEXT", rich_help_panel=_OUTPUT, help="What stands for a null key or value."),
+        typer.Option("--null", metavar="TEXT", rich_help_panel=_OUTPUT, help="Text for a null key or value."),
     ] = "null",
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic, one a line.
+    """Print the records of a topic, one per line.
 
-    Fewer records than --max-messages within --timeout or --until-end is a failure (exit code 1).
+    Exits with 1 if --timeout or --until-end ends it before --max-messages records.
     """
     printed = (print_timestamp, print_partition, print_offset, print_headers, print_key)
     columns = [name for name, wanted in zip(_COLUMNS, printed, strict=True) if wanted]
     if jsonl + (template is not None) + bool(columns) > 1:
-        raise usage_error("--jsonl, --format and --print-... each say what a line is", "Give one of them.")
+        raise usage_error("--jsonl, --format and --print-... exclude each other", "Give only one of them.")
     if group is not None and partition is not None:
-        raise usage_error("a group shares out the partitions itself", "Give --group or --partition, not both.")
+        raise usage_error("a group assigns the partitions itself", "Give --group or --partition, not both.")
     formatter = _formatter(jsonl, template, columns, separator, null)
 
-    # The client library takes longer to load than a help page may.
+    # Importing the client library takes longer than a help page may.
     from headrace.cli.cluster import Cluster
     from headrace.cli.reading import Reading, read
 

@@ -1,4 +1,4 @@
-"""`headrace demo`: the main job on a terminal, or as one JSON object."""
+"""`headrace demo`: the main pipeline on a terminal, or its totals as one JSON object."""
 
 import json
 import shutil
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from headrace.pipeline.demo.state import DemoState
 
 EPILOG = examples(
-    "requests to a small web server that the demo starts itself",
+    "the log of a small web server that the demo starts",
     "headrace demo",
-    "a log of your own, and its results kept",
+    "your own log; keep the results",
     "headrace demo --input access.log --data ./demo",
     "the totals for a program",
     "headrace demo --input access.log --json | jq .status",
@@ -35,18 +35,19 @@ def demo(
     log_file: Annotated[
         Path | None,
         typer.Option(
-            "--input", metavar="FILE", show_default=False, help="Access log, Common or Combined Log Format, to ship."
+            "--input", metavar="FILE", show_default=False, help="Access log to ship, in Common or Combined Log Format."
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DIR", show_default="a new temporary directory", help="New directory for log and tables."
+            "--data",
+            metavar="DIR",
+            show_default="a new temporary directory",
+            help="New directory for topics and tables.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the totals as one JSON object and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the totals, as one JSON object.")] = False,
     bootstrap: Annotated[
         str | None,
         typer.Option(
@@ -54,12 +55,12 @@ def demo(
         ),
     ] = None,
     prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", show_default=False, help="Comes before the names of all topics.")
+        str, typer.Option("--prefix", metavar="TEXT", show_default=False, help="Prefix for the names of all topics.")
     ] = "",
 ) -> None:
-    """Ship a web access log through a broker into Spark, and watch the results come.
+    """Ship a web access log through a broker into Spark, and watch the results arrive.
 
-    Without --input it ships the log of a small web server that the demo starts and visits itself.
+    Without --input, the demo starts a small web server, sends it requests and ships its log.
     """
     from confluent_kafka import KafkaException
     from rich.console import Console
@@ -85,7 +86,7 @@ def demo(
     except KafkaException as error:
         raise CommandError(f"the broker answered: {error.args[0].str()}", f"Logs are in {directory}/logs.") from None
     except KeyboardInterrupt:
-        tell(f"Stopped. What was done until then is in {directory}.")
+        tell(f"Stopped. Logs and results so far are in {directory}.")
         raise
     if as_json:
         write_lines(json.dumps({key: report[key] for key in _JSON_KEYS}))
@@ -94,42 +95,39 @@ def demo(
         return
     with writing():
         print_report(console, state, report, time.monotonic() - started)
-        _print_way_on(console, state, own_broker=bootstrap is None, prefix=prefix)
+        _print_next_steps(console, state, own_broker=bootstrap is None, prefix=prefix)
 
 
 def _directory(named: Path | None) -> Path:
-    """The run's own directory: two runs in one would count each other's lines."""
+    """Return an empty directory: two runs in one would count each other's lines."""
     if named is None:
         return Path(tempfile.mkdtemp(prefix="headrace-demo-"))
     try:
         named.mkdir(parents=True, exist_ok=True)
         if any(named.iterdir()):
-            raise CommandError(
-                f"{named} is not empty", "Every run needs a directory of its own: name a new one, or leave out --data."
-            )
+            raise CommandError(f"{named} is not empty", "Name a new directory, or leave out --data.")
     except OSError as error:
         raise CommandError(f"cannot use {named} for the demo's data: {error.strerror}") from None
     return named.resolve()
 
 
-def _print_way_on(console: "Console", state: "DemoState", own_broker: bool, prefix: str) -> None:
-    """Where everything is, and commands that show it."""
+def _print_next_steps(console: "Console", state: "DemoState", own_broker: bool, prefix: str) -> None:
     from headrace.pipeline.topics import TOP_PAGES
 
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-    # As this process was called: a virtual environment need not be on the path.
+    # The way this process was started: a virtual environment need not be on the path.
     headrace = sys.argv[0] if Path(sys.argv[0]).name == "headrace" else f"{sys.executable} -m headrace"
     tables = state.data / "tables"
-    console.print("[bold]To look further[/]")
+    console.print("[bold]Next steps[/]")
     if own_broker:
-        say("The broker has ended. Start it again in another terminal, and read what was published:")
+        say("The broker has stopped. Start it again in another terminal, and read the published results:")
         say(f"  {headrace} start --data {state.data / 'broker'}")
     else:
-        say("Read what was published:")
+        say("Read the published results:")
     where = "" if own_broker else f" --bootstrap {state.bootstrap}"
     say(f"  {headrace} topics list{where}")
     say(f"  {headrace} consume {prefix}{TOP_PAGES} --until-end --print-key{where}")
-    say(f"Every result is a Delta table as well, in {tables}:")
+    say(f"All results are also Delta tables, in {tables}:")
     say(f"  {', '.join(sorted(table.name for table in tables.iterdir()))}")
     say(f"  {sys.executable} -m headrace.pipeline.look {tables / 'events'}")
     say(f"Logs: {state.data / 'logs'}")

@@ -1,6 +1,6 @@
-"""`headrace takeover` and `headrace handover`: a data directory goes from Kafka with ZooKeeper to Headrace, and back.
+"""`headrace takeover` and `headrace handover`: move a data directory from Kafka with ZooKeeper to Headrace, and back.
 
-Both work on the files of a broker that does not run; docs/moving.md tells when which is needed.
+Both work on the files of a stopped broker; see docs/moving.md.
 """
 
 from pathlib import Path
@@ -15,19 +15,19 @@ from headrace.cli.help_pages import examples
 TAKEOVER_EPILOG = examples(
     "from a stopped Kafka 3.x with ZooKeeper",
     "headrace takeover --data /var/lib/kafka --zookeeper localhost:2181",
-    "from then on",
+    "then",
     "headrace start --data /var/lib/kafka",
 )
 HANDOVER_EPILOG = examples(
     "to Kafka 3.9 with ZooKeeper, after `headrace start` has been stopped",
     "headrace handover --data /var/lib/kafka --zookeeper localhost:2181",
-    "from then on, with zookeeper.connect in the file",
+    "then, with zookeeper.connect in the file",
     "kafka-server-start.sh server.properties",
 )
 
 Data = Annotated[
     list[Path],
-    typer.Option("--data", metavar="DIR", show_default=False, help="The log directory; repeatable for several."),
+    typer.Option("--data", metavar="DIR", show_default=False, help="The log directory; repeatable."),
 ]
 ZooKeeper = Annotated[
     str,
@@ -36,9 +36,9 @@ ZooKeeper = Annotated[
 
 
 def takeover(data: Data, zookeeper: ZooKeeper) -> None:
-    """Take a data directory from Kafka with ZooKeeper, settings of topics included.
+    """Take over a data directory from Kafka with ZooKeeper, including topic settings.
 
-    Kafka must be stopped. A directory of Kafka with KRaft needs no takeover: `headrace start` finds all in it.
+    Kafka must be stopped. A directory of Kafka with KRaft needs no takeover: use `headrace start`.
     """
     from headrace.adoption.handover import take_over
     from headrace.config import load
@@ -55,9 +55,9 @@ def takeover(data: Data, zookeeper: ZooKeeper) -> None:
 
 
 def handover(data: Data, zookeeper: ZooKeeper) -> None:
-    """Hand a data directory to Kafka 3.9 with ZooKeeper, settings of topics included.
+    """Hand a data directory over to Kafka 3.9 with ZooKeeper, including topic settings.
 
-    Headrace must be stopped. ZooKeeper must be new, or have what a takeover or an earlier handover left there.
+    Headrace must be stopped. ZooKeeper must be new, or contain what a takeover or an earlier handover left there.
     """
     from headrace.adoption.handover import hand_over
     from headrace.errors import KafkaError

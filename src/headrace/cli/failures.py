@@ -1,6 +1,6 @@
-"""How a command fails: one exception that says what happened and what to do, and the words for what Kafka answers.
+"""How a command fails: an exception with the reason and a hint, and texts for Kafka's errors.
 
-Exit codes: 0 done, 1 failed, 2 the command line makes no sense, 130 stopped with Ctrl-C.
+Exit codes: 0 done, 1 failed, 2 usage error, 130 stopped with Ctrl-C.
 """
 
 import difflib
@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 
 class CommandError(Exception):
-    """Ends the command: `what` happened and to whom, and, as `hint`, what to do about it."""
+    """Ends the command: `what` went wrong, and optionally a `hint` about what to do."""
 
     def __init__(self, what: str, hint: str | None = None, exit_code: int = FAILED) -> None:
         super().__init__(what)
@@ -26,23 +26,23 @@ class CommandError(Exception):
 
 
 def usage_error(what: str, hint: str | None = None) -> CommandError:
-    """For options that are fine one by one but not together."""
+    """Return the error for options that are valid but exclude each other."""
     return CommandError(what, hint, USAGE)
 
 
 def missing_topic(topic: str, bootstrap: str, known: Iterable[str], create: str | None = None) -> CommandError:
-    """A topic that is not there, with the names it may have been meant to be and how to `create` it."""
+    """Return the error for a topic that does not exist, with similar names or how to `create` it."""
     create = create or f"create it with `headrace topics create {topic}`."
     matches = difflib.get_close_matches(topic, list(known), n=3, cutoff=0.6)
     if matches:
-        hint = f"Did you mean {_either(matches)}? `headrace topics list` shows all."
+        hint = f"Did you mean {_either(matches)}? `headrace topics list` shows all topics."
     else:
-        hint = f"`headrace topics list` shows what is there; {create}"
-    return CommandError(f"there is no topic '{topic}' at {bootstrap}", hint)
+        hint = f"`headrace topics list` shows all topics; {create}"
+    return CommandError(f"topic '{topic}' does not exist at {bootstrap}", hint)
 
 
 def refused(error: "KafkaError", bootstrap: str, doing: str) -> CommandError:
-    """What a broker or the client library answered while `doing` something ('creating topic x')."""
+    """Return the error of a broker or the client library while `doing` something ('creating topic x')."""
     name = error.name().lstrip("_")
     hint = _HINTS.get(name)
     if name in ("TIMED_OUT", "TRANSPORT", "ALL_BROKERS_DOWN", "MSG_TIMED_OUT", "TIMED_OUT_QUEUE"):
@@ -55,12 +55,12 @@ def refused(error: "KafkaError", bootstrap: str, doing: str) -> CommandError:
 
 _HINTS = {
     "MSG_SIZE_TOO_LARGE": "The topic's max.message.bytes is the limit; `headrace topics alter` raises it.",
-    "INVALID_REPLICATION_FACTOR": "There cannot be more replicas than brokers.",
+    "INVALID_REPLICATION_FACTOR": "The replication factor cannot exceed the number of brokers.",
     "UNKNOWN_PARTITION": "`headrace topics describe TOPIC` shows its partitions.",
-    "TOPIC_AUTHORIZATION_FAILED": "The cluster's access rules do not let this client do that.",
-    "CLUSTER_AUTHORIZATION_FAILED": "The cluster's access rules do not let this client do that.",
-    "GROUP_AUTHORIZATION_FAILED": "The cluster's access rules do not let this client use that group.",
-    "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than the topic's min.insync.replicas asks for.",
+    "TOPIC_AUTHORIZATION_FAILED": "The cluster's ACLs do not allow this client to do that.",
+    "CLUSTER_AUTHORIZATION_FAILED": "The cluster's ACLs do not allow this client to do that.",
+    "GROUP_AUTHORIZATION_FAILED": "The cluster's ACLs do not allow this client to use that group.",
+    "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than the topic's min.insync.replicas requires.",
 }
 
 

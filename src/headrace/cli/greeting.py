@@ -1,7 +1,7 @@
-"""Finds out within seconds whether a port speaks Kafka's protocol, and if not, what it does speak.
+"""Find out within seconds if a port speaks Kafka's protocol, and if not, which protocol it speaks.
 
-librdkafka keeps trying a wrong port until a request times out, and cannot say why. An ApiVersions request settles it:
-any Kafka broker answers that without authentication. Knows nothing of the command line.
+librdkafka retries a wrong port until a request times out, and cannot say why. Any Kafka broker answers an ApiVersions
+request without authentication.
 """
 
 import contextlib
@@ -11,9 +11,9 @@ import struct
 import time
 
 _PATIENCE_S = 1.0
-"""After this long without an answer the port is asked whether it is a web server, which may wait for a line end."""
+"""After this long without an answer, try HTTP: a web server may be waiting for the end of a line."""
 _TIMEOUT_S = 5.0
-"""A broker that is busy is no other kind of server: it may take this long."""
+"""How long a busy broker may take."""
 _CORRELATION_ID = 0x48445243
 
 _CLIENT_ID = b"headrace-cli"
@@ -24,9 +24,9 @@ _MYSQL_HANDSHAKE = 10
 
 
 def why_not_kafka(host: str, port: int, connect_timeout_s: float) -> str | None:
-    """What is wrong with a port ('speaks HTTP, not Kafka'), or None where a broker answers.
+    """Return what is wrong with a port ('speaks HTTP, not Kafka'), or None if a broker answers.
 
-    Raises OSError where no connection can be made.
+    Raises OSError if the connection fails.
     """
     with socket.create_connection((host, port), timeout=connect_timeout_s) as connection:
         try:
@@ -42,11 +42,11 @@ def why_not_kafka(host: str, port: int, connect_timeout_s: float) -> str | None:
         return "closes the connection instead of answering: does it expect TLS?"
     if not answer:
         return f"accepts connections, but has not answered for {_TIMEOUT_S:.0f} s"
-    return _why_no_answer_of_kafka(answer)
+    return _why_not_kafkas_answer(answer)
 
 
 def _read(connection: socket.socket, timeout_s: float) -> bytes | None:
-    """The first 8 bytes, or fewer after a pause; empty where none came in time, None where the server hung up."""
+    """Return the first 8 bytes, or fewer after a timeout; None if the server closed the connection without any."""
     data = b""
     deadline = time.monotonic() + timeout_s
     while len(data) < 8:
@@ -67,7 +67,7 @@ def _is_web_server(host: str, port: int) -> bool:
     return False
 
 
-def _why_no_answer_of_kafka(answer: bytes) -> str | None:
+def _why_not_kafkas_answer(answer: bytes) -> str | None:
     if answer[4:8] == struct.pack(">i", _CORRELATION_ID):
         return None
     if answer.startswith((b"HTTP/", b"<!DOCTYP", b"<html")):
@@ -75,7 +75,7 @@ def _why_no_answer_of_kafka(answer: bytes) -> str | None:
     if answer.startswith(b"SSH-"):
         return "speaks SSH, not Kafka"
     if answer[:2] == b"\x15\x03":
-        return "expects TLS, which these commands do not offer"
+        return "expects TLS, which these commands do not support"
     if answer[4:5] == bytes([_MYSQL_HANDSHAKE]) and answer[3:4] == b"\0":
         return "speaks MySQL's protocol, not Kafka's"
     if answer.startswith((b"-ERR", b"-DENIED")):

@@ -1,36 +1,33 @@
-"""What the commands about groups ask a cluster, over the wire: Apache Kafka answers all of it as well.
+"""Requests about groups, over the wire; Apache Kafka answers them too. Failures are CommandErrors.
 
-confluent-kafka where it has the call, kafka-python where it has not. Failures are CommandErrors.
+confluent-kafka if it has the call, kafka-python otherwise.
 """
 
-import contextlib
 import difflib
-import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets, client_config
 from headrace.cli.failures import CommandError, refused
+from headrace.cli.python_admin import python_admin
 
 Place = tuple[str, int]
 """Topic and partition."""
 
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
 TYPES = ("classic", "consumer", "share", "streams")
-_TIMEOUT_MS = round(REQUEST_TIMEOUT_S * 1000)
 _AGE_TIMEOUT_S = 5.0
 _GROUPS_A_REQUEST = 500
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A group as ListGroups has it; a broker before Kafka 4.0 tells no type."""
+    """A group in ListGroups; brokers before Kafka 4.0 send no type."""
 
     name: str
     type: str
@@ -39,10 +36,10 @@ class GroupEntry:
 
 
 def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupEntry]:
-    """Groups in one of the states and of one of the types, where any are named, by name."""
+    """List groups by name; `states` and `types` filter if not empty."""
     wanted_states = {_known(state, STATES, "state") for state in states}
     wanted_types = {_known(each, TYPES, "type") for each in types}
-    with _kafka_python(cluster, "asking for the groups") as admin:
+    with python_admin(cluster, "listing groups") as admin:
         # confluent-kafka has no name for the states of the consumer protocol.
         found = admin.list_groups()
     entries = (
@@ -61,29 +58,8 @@ def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[st
     )
 
 
-@contextlib.contextmanager
-def _kafka_python(cluster: Cluster, doing: str) -> Iterator[Any]:
-    logging.getLogger("kafka").addHandler(logging.NullHandler())
-    from kafka.admin import KafkaAdminClient
-    from kafka.errors import KafkaError
-
-    try:
-        admin = KafkaAdminClient(
-            bootstrap_servers=cluster.bootstrap.split(","),
-            client_id="headrace-cli",
-            bootstrap_timeout_ms=_TIMEOUT_MS,
-            request_timeout_ms=_TIMEOUT_MS,
-        )
-        try:
-            yield admin
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise CommandError(f"{doing}: {getattr(error, 'message', '') or error} ({type(error).__name__})") from None
-
-
 def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
-    """The groups among `names` that there are."""
+    """Describe the groups among `names` that exist."""
     found = {}
     for start in range(0, len(names), _GROUPS_A_REQUEST):
         asked = list(names[start : start + _GROUPS_A_REQUEST])
@@ -101,19 +77,19 @@ def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, Consume
 
 
 def missing_group(cluster: Cluster, name: str) -> CommandError:
-    """A group that is not there, with the names it may have been meant to be."""
+    """Return the error for a group that does not exist, with a similar name if one is known."""
     near = difflib.get_close_matches(name, [group.name for group in list_groups(cluster)], n=1, cutoff=0.6)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return CommandError(
-        f"there is no group '{name}' at {cluster.bootstrap}", f"{hint}`headrace groups list` shows all."
+        f"group '{name}' does not exist at {cluster.bootstrap}", f"{hint}`headrace groups list` shows all groups."
     )
 
 
 def committed(cluster: Cluster, group: str) -> dict[Place, int]:
-    """What the group has committed."""
+    """Return the group's committed offsets."""
     futures = cluster.admin.list_consumer_group_offsets([GroupPartitions(group)], request_timeout=REQUEST_TIMEOUT_S)
     try:
-        found = cluster.answer(futures[group], f"asking for the offsets of group '{group}'")
+        found = cluster.answer(futures[group], f"listing the offsets of group '{group}'")
     except CommandError as error:
         if "GROUP_ID_NOT_FOUND" in error.what:
             return {}
@@ -121,30 +97,39 @@ def committed(cluster: Cluster, group: str) -> dict[Place, int]:
     return {(each.topic, each.partition): each.offset for each in found.topic_partitions if each.offset >= 0}
 
 
-def bounds(cluster: Cluster, places: Collection[Place]) -> dict[Place, Offsets]:
-    """What each partition holds now; those that are gone, or have no leader, are left out."""
+def bounds(cluster: Cluster, places: Collection[Place], *, committed_only: bool = False) -> dict[Place, Offsets]:
+    """Return the offsets of partitions, except those that do not exist or have no leader.
+
+    With `committed_only`, they end at the last stable offset (KIP-98).
+    """
     earliest = _offsets(cluster, places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-    latest = _offsets(cluster, earliest, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
+    latest = _offsets(cluster, earliest, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]
     return {place: Offsets(earliest[place], latest[place]) for place in places if place in latest}
 
 
 def at_time(cluster: Cluster, places: Collection[Place], timestamp_ms: int) -> dict[Place, int]:
-    """The first offset of each partition with that timestamp or a later one; -1 where there is none."""
+    """Return the first offset of each partition with this timestamp or a later one, or -1."""
     return _offsets(cluster, places, OffsetSpec.for_timestamp(timestamp_ms))
 
 
-def _offsets(cluster: Cluster, places: Collection[Place], spec: OffsetSpec) -> dict[Place, int]:
+def _offsets(
+    cluster: Cluster,
+    places: Collection[Place],
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[Place, int]:
     if not places:
         return {}
     asked = {TopicPartition(topic, partition): spec for topic, partition in places}
-    futures = cluster.admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+    futures = cluster.admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
     found = {}
     for place, future in futures.items():
         try:
             found[place.topic, place.partition] = future.result().offset
         except KafkaException as error:
             if error.args[0].name() not in _NO_SUCH_PARTITION:
-                raise refused(error.args[0], cluster.bootstrap, f"asking where '{place.topic}' ends") from None
+                raise refused(error.args[0], cluster.bootstrap, f"listing the offsets of '{place.topic}'") from None
     return found
 
 
@@ -153,45 +138,60 @@ _NO_SUCH_PARTITION = {
     "LEADER_NOT_AVAILABLE",
     "_UNKNOWN_PARTITION",
     "_UNKNOWN_TOPIC",
-    "_NOENT",  # of none of the partitions
+    "_NOENT",  # none of the partitions exists
 }
 
 
-def record_times(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place, int]:
-    """The timestamp, in ms, of the first record from each position on, by reading it; those that come in time."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What reading on from some positions finds in time."""
+
+    times: Mapping[Place, int]
+    """Timestamp of the first record, in ms."""
+    empty: Collection[Place]
+    """Partitions without a record there: only markers of transactions, or records that were aborted."""
+
+
+def read_on(cluster: Cluster, positions: Mapping[Place, int]) -> Unread:
+    """Read the first committed record from each position on."""
     if not positions:
-        return {}
+        return Unread({}, ())
     config = client_config(
         cluster.bootstrap,
         group_id="headrace-cli",
         enable_auto_commit=False,
         enable_auto_offset_store=False,
         auto_offset_reset="earliest",
-        # One record of each partition is all that is wanted.
+        enable_partition_eof=True,
+        # Only one record of each partition is needed.
         fetch_message_max_bytes=1024,
         queued_min_messages=1,
         fetch_wait_max_ms=50,
     )
     found: dict[Place, int] = {}
+    empty: set[Place] = set()
     consumer = Consumer(config)
     try:
         consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
         deadline = time.monotonic() + _AGE_TIMEOUT_S
-        while len(found) < len(positions) and (left := deadline - time.monotonic()) > 0:
+        while len(found) + len(empty - found.keys()) < len(positions) and (left := deadline - time.monotonic()) > 0:
             for message in consumer.consume(1000, timeout=min(left, 0.1)):
                 place = (message.topic() or "", message.partition() or 0)
-                if message.error() is None and place not in found:
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    empty.add(place)
+                elif error is None and place not in found:
                     found[place] = message.timestamp()[1]
                     consumer.pause([TopicPartition(*place)])
     except KafkaException as error:
         raise refused(error.args[0], cluster.bootstrap, "reading the oldest unread records") from None
     finally:
         consumer.close()
-    return {place: timestamp for place, timestamp in found.items() if timestamp >= 0}
+    return Unread({place: timestamp for place, timestamp in found.items() if timestamp >= 0}, empty - found.keys())
 
 
 def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
-    """Commit these offsets in the group's name."""
+    """Commit these offsets for the group."""
     request = GroupPartitions(group, [TopicPartition(*place, offset) for place, offset in offsets.items()])
     futures = cluster.admin.alter_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
     try:
@@ -205,7 +205,7 @@ def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
 
 
 def delete(cluster: Cluster, groups: Sequence[str]) -> dict[str, CommandError | None]:
-    """Delete groups; what went wrong with each."""
+    """Delete groups. Returns the error of each, or None."""
     futures = cluster.admin.delete_consumer_groups(list(groups), request_timeout=REQUEST_TIMEOUT_S)
     results: dict[str, CommandError | None] = {}
     for group in groups:
@@ -221,12 +221,12 @@ def delete(cluster: Cluster, groups: Sequence[str]) -> dict[str, CommandError | 
 
 
 def delete_offsets(cluster: Cluster, group: str, places: Collection[Place]) -> dict[Place, str | None]:
-    """Delete committed offsets (KIP-496); Kafka's name of what went wrong with each."""
+    """Delete committed offsets (KIP-496). Returns the name of Kafka's error for each, or None."""
     from kafka import TopicPartition as KafkaPythonPartition
     from kafka.errors import GroupIdNotFoundError, NoError, NonEmptyGroupError
 
     asked = [KafkaPythonPartition(*place) for place in places]
-    with _kafka_python(cluster, f"deleting offsets of group '{group}'") as admin:
+    with python_admin(cluster, f"deleting offsets of group '{group}'") as admin:
         try:
             answers = admin.delete_group_offsets(group, asked)
         except GroupIdNotFoundError:
@@ -247,7 +247,7 @@ def _in_use(error: CommandError, group: str) -> CommandError:
     if any(name in error.what for name in ("UNKNOWN_MEMBER_ID", "NON_EMPTY_GROUP", "REBALANCE_IN_PROGRESS")):
         return CommandError(
             f"group '{group}' has members",
-            f"Stop them first; `headrace groups describe {group}` shows who and where they are.",
+            f"Stop them first; `headrace groups describe {group}` shows them.",
         )
     return error
 
@@ -257,4 +257,4 @@ def _known(text: str, names: Sequence[str], what: str) -> str:
     for name in names:
         if name.lower() == wanted:
             return name
-    raise CommandError(f"'{text}' is no {what} of a group", f"There are {', '.join(names)}.", 2)
+    raise CommandError(f"'{text}' is not a valid group {what}", f"Valid: {', '.join(names)}.", 2)

@@ -1,11 +1,12 @@
-"""Fit tables of groups to a terminal: long names are shortened in the middle, sentences wrap between words.
+"""Fit tables to the terminal: shorten long names in the middle, wrap sentences between words.
 
-Names in pipes and in JSON stay whole.
+Names stay whole in pipes and in JSON.
 """
 
 import shutil
 import textwrap
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from headrace.cli import output
 from headrace.cli.output import Cell, Column
@@ -13,7 +14,7 @@ from headrace.cli.output import Cell, Column
 _GAP = 3
 """Spaces between two columns."""
 _NARROWEST = 8
-"""Neither names nor sentences get fewer characters, however narrow the terminal."""
+"""Minimum width of a name or sentence, on any terminal."""
 
 
 class Name(Column):
@@ -29,7 +30,7 @@ class Prose(Column):
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """As `output.print_table`, fitted to the terminal if there is one."""
+    """Print a table as `output.print_table`, fitted to the terminal if stdout is one."""
     if output.stdout_is_terminal():
         rows = fitted(columns, rows, terminal_width())
     output.print_table(columns, rows)
@@ -40,7 +41,7 @@ def terminal_width() -> int:
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> list[list[Cell]]:
-    """The rows, with names and sentences as short as the width asks for."""
+    """Return the rows with names and sentences shortened to fit the width."""
     natural = [max([len(column.title), *(_length(row[place]) for row in rows)]) for place, column in enumerate(columns)]
     flexible = [place for place, column in enumerate(columns) if isinstance(column, Name | Prose)]
     room = width - _GAP * (len(columns) - 1) - sum(natural) + sum(natural[place] for place in flexible)
@@ -53,7 +54,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
 
 
 def shortened(text: str, width: int) -> str:
-    """Without its middle where it is longer than the width: ids differ at their ends."""
+    """Cut out the middle if the text is longer than the width: ids differ at their ends."""
     if len(text) <= width:
         return text
     tail = (width - 1) // 2
@@ -61,7 +62,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def _shares(room: int, wishes: Sequence[int], least: Sequence[int]) -> list[int]:
-    """Give everyone their wish, or an equal part of what the modest leave."""
+    """Divide the room equally, except that no share exceeds its wish; the rest goes to the others."""
     shares = [0] * len(wishes)
     for place, each in enumerate(sorted(range(len(wishes)), key=wishes.__getitem__)):
         fair = max(room // (len(wishes) - place), least[each], _NARROWEST)
@@ -83,7 +84,7 @@ def _shortened_word(word: str, width: int) -> str:
     if len(word) <= width:
         return word
     bare = word.rstrip(",;:")
-    # With room for one mark in any case, so that a name looks the same wherever it is.
+    # Always keep room for one mark, so that a name looks the same wherever it appears.
     return shortened(bare, width - 1) + word[len(bare) : len(bare) + 1]
 
 
@@ -92,7 +93,7 @@ def _length(cell: Cell) -> int:
 
 
 def seconds(duration: float | None, on_terminal: bool) -> Cell:
-    """'3 min 20 s' for people, '200.000' for programs."""
+    """Format a duration: '3 min 20 s' for people, '200.000' for programs."""
     if duration is None:
         return None
     if not on_terminal:
@@ -100,3 +101,11 @@ def seconds(duration: float | None, on_terminal: bool) -> Cell:
     if duration < 1:
         return f"{duration * 1000:.0f} ms" if duration else "0 s"
     return output.seconds(duration)
+
+
+def moment(time_ms: int, on_terminal: bool) -> str:
+    """Local time for people, UTC for programs."""
+    if on_terminal:
+        # A non-breaking space.
+        return datetime.fromtimestamp(time_ms // 1000).astimezone().strftime("%m-%d\u00a0%H:%M:%S")
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

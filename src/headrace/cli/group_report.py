@@ -1,4 +1,4 @@
-"""Gather what `headrace groups` shows, over the wire and from the broker's HTTP side."""
+"""Gather what `headrace groups` shows, over the wire and over HTTP."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ class MemberReport:
     instance_id: str | None
     partitions: Mapping[str, Sequence[int]]
     is_waited_for: bool | None = None
-    """Whether a rebalance waits for it now; None where no broker says."""
+    """True if a rebalance is waiting for it; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +31,23 @@ class PartitionReport:
     topic: str
     partition: int
     committed: int | None
-    """None where nothing is committed."""
+    """None if nothing is committed."""
     end: int | None
-    """None for a partition that is gone or has no leader."""
+    """None if the partition does not exist or has no leader."""
     lag: int | None
     lag_seconds: float | None
-    """Age of the oldest record not read yet; None where it is not known."""
+    """Age of the oldest unread record; None if unknown."""
     member_id: str | None
     pace: float | None = None
     trend: str | None = None
     catches_up_in_seconds: float | None = None
     counted_from: int | None = None
-    """The offset that lag counts from: the committed one, or where the group would start."""
+    """The offset where lag starts: the committed one, or where the group would start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """One group; what only the HTTP side of a Headrace broker knows is None without one."""
+    """One group. Fields that only a Headrace broker's HTTP listener provides may be None."""
 
     name: str
     type: str
@@ -88,9 +88,9 @@ class GroupReport:
 def report(
     cluster: Cluster, names: Sequence[str], http: str | None, *, reset: str | None, rebalances: int
 ) -> list[GroupReport]:
-    """Everything about groups that have to exist, with their latest `rebalances`; raises CommandError.
+    """Report on groups, with their latest `rebalances`. Raises CommandError if a group does not exist.
 
-    `reset` is the auto.offset.reset to assume, None for what the broker assumes.
+    `reset` is the auto.offset.reset to assume; None for the broker's assumption.
     """
     described = group_calls.describe_groups(cluster, names)
     for name in names:
@@ -131,7 +131,7 @@ def report(
 
 
 def assumed_reset(cluster: Cluster, broker_id: int | None, reset: str | None) -> str:
-    """`reset`, or else what the broker assumes, any broker without an id; Apache Kafka assumes nothing."""
+    """Return `reset`, or the assumption of that broker or any broker. Apache Kafka has none: return EARLIEST."""
     if reset is not None:
         return str(reset)
     if broker_id is None:
@@ -169,19 +169,20 @@ def _owners(members: Sequence[MemberReport]) -> dict[Place, str]:
 
 
 def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport], reset: str) -> list[PartitionReport]:
-    """Where the group stands, over the wire: the age of a record is found by reading it."""
+    """Measure lag over the wire; reads records to find their age."""
     owners = _owners(members)
     committed = group_calls.committed(cluster, group)
     places = committed.keys() | owners.keys()
-    bounds = group_calls.bounds(cluster, places)
+    bounds = group_calls.bounds(cluster, places, committed_only=True)
     positions = _positions(committed, owners.keys(), bounds, reset)
-    times = group_calls.record_times(cluster, _unread(positions, bounds))
+    unread = group_calls.read_on(cluster, _unread(positions, bounds))
+    times = unread.times
     now_ms = clock.now_ms()
     reports = []
     for place in sorted(places):
         position = positions.get(place)
         end = bounds[place].latest if place in bounds else None
-        lag = None if position is None or end is None else max(end - position, 0)
+        lag = None if position is None or end is None else 0 if place in unread.empty else max(end - position, 0)
         age = max(now_ms - times[place], 0) / 1000 if place in times else 0.0 if lag == 0 else None
         reports.append(
             PartitionReport(*place, committed.get(place), end, lag, age, owners.get(place), counted_from=position)
@@ -192,7 +193,7 @@ def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport], r
 def _positions(
     committed: Mapping[Place, int], assigned: Iterable[Place], bounds: Mapping[Place, Offsets], reset: str
 ) -> dict[Place, int]:
-    """The first unread offset of each partition: the committed one, or where the group would start."""
+    """Return the first unread offset of each partition: the committed one, or where the group would start."""
     starts = {
         place: bounds[place].earliest if reset == EARLIEST else bounds[place].latest
         for place in assigned
@@ -202,7 +203,6 @@ def _positions(
 
 
 def _unread(positions: Mapping[Place, int], bounds: Mapping[Place, Offsets]) -> dict[Place, int]:
-    """The first unread record of each partition that has one."""
     return {
         place: max(offset, bounds[place].earliest)
         for place, offset in positions.items()
@@ -243,8 +243,8 @@ def _rebalances(side: HttpSide, group: str, count: int) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fare:
-    """How a group of a list fares."""
+class GroupSummary:
+    """How a group of a list summaries."""
 
     members: int | None
     lag: int | None
@@ -252,23 +252,28 @@ class Fare:
     partitions_not_committed: int
 
 
-def fares(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, Fare]:
+def summaries(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, GroupSummary]:
     """Members and lag in records of each group, over the wire."""
     described = group_calls.describe_groups(cluster, [entry.name for entry in entries])
     committed = {entry.name: group_calls.committed(cluster, entry.name) for entry in entries}
     assigned = {name: _owners(_members(description, None)).keys() for name, description in described.items()}
     places = {place for found in (*committed.values(), *assigned.values()) for place in found}
-    bounds = group_calls.bounds(cluster, places)
+    bounds = group_calls.bounds(cluster, places, committed_only=True)
     found = {}
     for entry in entries:
         positions = _positions(committed[entry.name], assigned.get(entry.name, ()), bounds, reset)
-        lags = [max(bounds[place].latest - offset, 0) for place, offset in positions.items() if place in bounds]
-        times = group_calls.record_times(cluster, _unread(positions, bounds))
+        unread = group_calls.read_on(cluster, _unread(positions, bounds))
+        lags = [
+            0 if place in unread.empty else max(bounds[place].latest - offset, 0)
+            for place, offset in positions.items()
+            if place in bounds
+        ]
+        times = unread.times
         now_ms = clock.now_ms()
         oldest = min(times.values(), default=None)
         age = 0.0 if lags and not any(lags) else None if oldest is None else max(now_ms - oldest, 0) / 1000
         members = described.get(entry.name)
-        found[entry.name] = Fare(
+        found[entry.name] = GroupSummary(
             len(members.members) if members else None,
             sum(lags) if lags else None,
             age,

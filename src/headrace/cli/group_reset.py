@@ -13,7 +13,7 @@ from headrace.clock import now_ms
 
 
 def parse_target(text: str) -> Position:
-    """The position that `--to` names; raises typer.BadParameter that lists the valid ones."""
+    """Parse `--to`. Raises typer.BadParameter that lists the valid positions."""
     try:
         return parse_position(text, now_ms(), of_group=True)
     except ValueError as error:
@@ -28,7 +28,7 @@ def steps(
     from_file: str | None,
     selection: Selection,
 ) -> list[Step]:
-    """The steps of a reset to `target`, by `shift_by`, or to the offsets in `from_file`; raises CommandError."""
+    """Return the steps of a reset to `target`, by `shift_by`, or to the offsets in `from_file`. Raises CommandError."""
     to_current = target is not None and target.start is Start.CURRENT
     current = group_calls.committed(cluster, group)
     if from_file is not None:
@@ -41,14 +41,14 @@ def steps(
         there = {(name, number) for name in selection.topics for number in cluster.partitions(name)}
         missing = missing_places(selection, there)
         if missing:
-            raise CommandError(f"there is no {missing[0]}", "`headrace topics describe TOPIC` shows its partitions.")
+            raise CommandError(f"{missing[0]} does not exist", "`headrace topics describe TOPIC` shows its partitions.")
         places = {place for place in there if selection.takes(place)}
     else:
         places = set(current)
     if to_current or shift_by is not None:
         places &= current.keys()
     if not places:
-        raise CommandError(f"group '{group}' has committed nothing there", "Say with --topic which topics are meant.")
+        raise CommandError(f"group '{group}' has no committed offsets to reset", "Name the topics with --topic.")
     bounds = group_calls.bounds(cluster, places)
     gone = sorted(places - bounds.keys())
     if gone:
@@ -73,12 +73,12 @@ def _positions(
     if position.start is not Start.TIME:
         return {place: position.offset(bounds[place].earliest, bounds[place].latest) or 0 for place in places}
     found = group_calls.at_time(cluster, places, position.number)
-    # -1: nothing is that young yet.
+    # -1: all records are older.
     return {place: found[place] if found.get(place, -1) >= 0 else bounds[place].latest for place in places}
 
 
 def print_steps(group: str, steps: list[Step], *, execute: bool, json: bool) -> None:
-    """Print them for people, programs or `--from-file`."""
+    """Print the steps for people, programs or `--from-file`."""
     if json:
         output.print_json(
             {

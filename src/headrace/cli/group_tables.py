@@ -1,4 +1,4 @@
-"""Draw what was gathered about groups."""
+"""Print reports on groups."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -23,7 +23,7 @@ _TITLE_WIDTH: Final = len("Not committed   ")
 
 
 def print_reports(reports: Sequence[GroupReport]) -> None:
-    """Print for people on a terminal, or as tab-separated blocks with an empty line between them in a pipe."""
+    """Print for people on a terminal; in a pipe, as tab-separated blocks with an empty line in between."""
     on_terminal = output.stdout_is_terminal()
     for index, group in enumerate(reports):
         if index:
@@ -66,19 +66,18 @@ def _summary(group: GroupReport, on_terminal: bool) -> list[tuple[str, Cell]]:
 
 
 def _fitted(value: str, on_terminal: bool) -> str:
-    """Short enough to stand behind its title."""
     return shortened(value, terminal_width() - _TITLE_WIDTH) if on_terminal else value
 
 
 def counted_from(reset: str) -> str:
-    """Where the lag of partitions without a committed offset begins, and why."""
+    """Say where the lag of partitions without a committed offset starts, and why."""
     return f"counted from the {'start' if reset == EARLIEST else 'end'} ({reset} assumed)"
 
 
 def _trend(group: GroupReport, on_terminal: bool) -> str:
     if not on_terminal or not group.catches_up_in_seconds:
         return str(group.trend)
-    return f"{group.trend}, in {output.seconds(group.catches_up_in_seconds)} at the present pace"
+    return f"{group.trend}, in {output.seconds(group.catches_up_in_seconds)} at the current rate"
 
 
 def _member_row(member: MemberReport, on_terminal: bool) -> list[Cell]:
@@ -108,14 +107,13 @@ def _partition_row(each: PartitionReport, names: Mapping[str, str], on_terminal:
 
 
 def _short(member: MemberReport) -> str:
-    """A member's id as people tell members apart: without most of the random part behind the name they know."""
+    """Shorten a member's id: drop the client's name, and most of the random part."""
     name = member.instance_id or member.client_id
     rest = member.member_id.removeprefix(f"{name}-")
     return f"{rest[:8]}…" if len(rest) > 9 else rest
 
 
 def _ranges(partitions: Sequence[int]) -> str:
-    """'0-3,7' for 0, 1, 2, 3, 7."""
     parts: list[list[int]] = []
     for partition in partitions:
         if parts and partition == parts[-1][1] + 1:
@@ -126,7 +124,6 @@ def _ranges(partitions: Sequence[int]) -> str:
 
 
 def _without_empty(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> tuple[list[Column], list[list[Cell]]]:
-    """Leave out columns that say nothing, where width is short."""
     if not output.stdout_is_terminal():
         return list(columns), [list(row) for row in rows]
     kept = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]

@@ -1,18 +1,17 @@
-"""Fetch what happened to a group from a broker's HTTP side, and draw it."""
+"""Fetch and print the history of a group."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from headrace.cli import group_calls, output
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
-from headrace.cli.group_layout import Name, Prose, print_table, seconds
+from headrace.cli.group_layout import Name, Prose, moment, print_table, seconds
 from headrace.cli.http_side import http_side
 from headrace.cli.output import Cell, Column
 
 _NO_REASON: Final = "not provided"
-"""What a broker writes where a client gives no reason (KIP-800)."""
+"""The broker's text if a client gives no reason (KIP-800)."""
 _VERBS: Final = {
     "joined": "joined:",
     "left": "left:",
@@ -31,19 +30,19 @@ _REBALANCES: Final = [
 
 
 def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: int, http: str | None) -> dict[str, Any]:
-    """What the broker noted of a group between two times, as its HTTP side gives it; raises CommandError."""
+    """Fetch the history of a group between two times from a broker's HTTP listener. Raises CommandError."""
     described = group_calls.describe_groups(cluster, [group]).get(group)
     if described is not None:
         side = http_side(cluster, described.coordinator.id, described.coordinator.host, http)
     else:
-        # A group that was deleted has a past: any broker may have been its coordinator.
+        # Any broker may have been the coordinator of a deleted group.
         brokers = cluster.admin.list_topics(timeout=10.0).brokers
         sides = (http_side(cluster, each.id, str(each.host), http) for each in brokers.values())
         side = next((each for each in sides if each is not None), None)
     if side is None:
         raise CommandError(
-            f"no broker at {cluster.bootstrap} shows what happened to its groups",
-            "A Headrace broker does where headrace.http.listener is set; --http says where, if it is not found.",
+            f"no broker at {cluster.bootstrap} serves the history of groups",
+            "A Headrace broker with headrace.http.listener does; --http gives its address.",
         )
     found: dict[str, Any] = side.get("/groups/timeline", group=group, **{"from": since_ms}, to=now_ms, limit=limit)
     if described is None and not found["events"]:
@@ -52,7 +51,7 @@ def timeline(cluster: Cluster, group: str, since_ms: int, now_ms: int, limit: in
 
 
 def print_events(events: list[dict[str, Any]]) -> None:
-    """Print a line for each event."""
+    """Print one line per event."""
     on_terminal = output.stdout_is_terminal()
     name = _namer(event["member"] for event in events if event["member"])
     columns = [Column("Time"), Column("Gen", number=True), Name("Member"), Prose("Event"), Prose("Reason")]
@@ -61,7 +60,7 @@ def print_events(events: list[dict[str, Any]]) -> None:
     rows: list[list[Cell]] = []
     for event in events:
         member = event["member"]
-        row: list[Cell] = [_moment(event["time_ms"], on_terminal), event["generation"]]
+        row: list[Cell] = [moment(event["time_ms"], on_terminal), event["generation"]]
         if on_terminal:
             row.append(None if member is None else name(member))
         elif member is None:
@@ -74,7 +73,7 @@ def print_events(events: list[dict[str, Any]]) -> None:
 
 
 def print_rebalances(rebalances: Sequence[Mapping[str, Any]]) -> None:
-    """A line each: when, how long, how it ended, who came and went, who was waited for."""
+    """Print one line per rebalance: start, duration, outcome, changes of members, members waited for."""
     on_terminal = output.stdout_is_terminal()
     name = _namer(
         member
@@ -87,7 +86,7 @@ def print_rebalances(rebalances: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _namer(members: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], str]:
-    """What to call members: a person needs the host only where a name is found on several."""
+    """Return a function that names members: with the host only if a name appears on several hosts, or in pipes."""
     hosts: dict[str, set[str]] = {}
     for member in members:
         hosts.setdefault(_name(member), set()).add(member["host"])
@@ -100,14 +99,6 @@ def _namer(members: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]]
     return name
 
 
-def _moment(time_ms: int, on_terminal: bool) -> str:
-    """Local time for people, UTC for programs."""
-    if on_terminal:
-        # A space that no line is broken at.
-        return datetime.fromtimestamp(time_ms // 1000).astimezone().strftime("%m-%d\u00a0%H:%M:%S")
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _rebalance_row(each: Mapping[str, Any], name: Callable[[Mapping[str, Any]], str], on_terminal: bool) -> list[Cell]:
     who = "; ".join(f"{verb} {_listed([*map(name, each[field])])}" for field, verb in _VERBS.items() if each[field])
     waited = "; ".join(
@@ -118,7 +109,7 @@ def _rebalance_row(each: Mapping[str, Any], name: Callable[[Mapping[str, Any]], 
     )
     took = each["ms"]
     return [
-        _moment(each["started_ms"], on_terminal),
+        moment(each["started_ms"], on_terminal),
         seconds(None if took is None else took / 1000, on_terminal),
         each["generation"],
         each["outcome"],

@@ -1,4 +1,4 @@
-"""`headrace groups`: list, describe, reset and delete consumer groups, and see what happened to them."""
+"""`headrace groups`: list, describe, reset and delete consumer groups, and show their history."""
 
 import sys
 from dataclasses import asdict
@@ -32,8 +32,8 @@ AssumedReset = Annotated[
     Reset | None,
     typer.Option(
         "--assume-reset",
-        show_default="what the broker assumes, or earliest",
-        help="Where partitions without a committed offset count from, as consumers' auto.offset.reset says it.",
+        show_default="the broker's assumption, or earliest",
+        help="auto.offset.reset to assume for the lag of partitions without a committed offset.",
     ),
 ]
 Name = Annotated[str, typer.Argument(metavar="GROUP", show_default=False, help="Name of the group.")]
@@ -44,8 +44,8 @@ Http = Annotated[
         "--http",
         envvar="HEADRACE_HTTP",
         metavar="HOST:PORT",
-        show_default="what the broker's settings say",
-        help="The broker's HTTP side (headrace.http.listener).",
+        show_default="from the broker's settings",
+        help="The broker's HTTP listener (headrace.http.listener).",
     ),
 ]
 
@@ -54,9 +54,9 @@ Http = Annotated[
     "list",
     cls=Command,
     epilog=examples(
-        "who is rebalancing now",
+        "groups that are rebalancing",
         "headrace groups list --state PreparingRebalance --state CompletingRebalance",
-        "who is behind, the worst last",
+        "groups by lag, the largest last",
         "headrace groups list --lag | sort -t'\t' -nk5",
     ),
 )
@@ -64,7 +64,7 @@ def list_groups(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            "--state", "-s", metavar="STATE", show_default=False, help="Only groups in that state; repeatable."
+            "--state", "-s", metavar="STATE", show_default=False, help="Only groups in this state; repeatable."
         ),
     ] = None,
     type: Annotated[
@@ -73,9 +73,7 @@ def list_groups(
             "--type", "-t", metavar="TYPE", show_default=False, help="Only classic or consumer groups; repeatable."
         ),
     ] = None,
-    lag: Annotated[
-        bool, typer.Option("--lag", "-l", help="Members and lag of each group too, which takes longer.")
-    ] = False,
+    lag: Annotated[bool, typer.Option("--lag", "-l", help="Also show members and lag, which takes longer.")] = False,
     assume_reset: AssumedReset = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -88,7 +86,7 @@ def list_groups(
 
     entries = group_calls.list_groups(cluster, state or (), type or ())
     reset = group_report.assumed_reset(cluster, None, assume_reset) if lag else ""
-    fares = group_report.fares(cluster, entries, reset) if lag else {}
+    summaries = group_report.summaries(cluster, entries, reset) if lag else {}
     if json:
         shown = []
         for entry in entries:
@@ -99,13 +97,13 @@ def list_groups(
                 "protocol_type": entry.protocol_type,
             }
             if lag:
-                fare = fares[entry.name]
-                found |= {**asdict(fare), "assumed_reset": reset}
+                summary = summaries[entry.name]
+                found |= {**asdict(summary), "assumed_reset": reset}
             shown.append(found)
         output.print_json(shown)
         return
     if not entries and output.stdout_is_terminal():
-        filtered = " like that" if state or type else " yet"
+        filtered = " with this state or type" if state or type else " yet"
         output.tell(f"No groups at {bootstrap}{filtered}.")
         return
     on_terminal = output.stdout_is_terminal()
@@ -114,12 +112,12 @@ def list_groups(
     if lag:
         columns += [Column(title, number=True) for title in ("Members", "Lag", "Behind", "Not committed")]
         for row, entry in zip(rows, entries, strict=True):
-            fare = fares[entry.name]
-            row += [fare.members, fare.lag, seconds(fare.lag_seconds, on_terminal)]
-            row.append(fare.partitions_not_committed)
+            summary = summaries[entry.name]
+            row += [summary.members, summary.lag, seconds(summary.lag_seconds, on_terminal)]
+            row.append(summary.partitions_not_committed)
     print_table(columns, rows)
-    if any(fare.partitions_not_committed for fare in fares.values()):
-        output.tell(f"Partitions that are not committed are {counted_from(reset)}.")
+    if any(summary.partitions_not_committed for summary in summaries.values()):
+        output.tell(f"Lag without committed offsets is {counted_from(reset)}.")
 
 
 @app.command(
@@ -134,16 +132,16 @@ def list_groups(
 def describe(
     groups: Names,
     rebalances: Annotated[
-        int, typer.Option("--rebalances", "-r", min=0, metavar="N", help="How many of the latest rebalances.")
+        int, typer.Option("--rebalances", "-r", min=0, metavar="N", help="Show the latest N rebalances.")
     ] = 5,
     assume_reset: AssumedReset = None,
     http: Http = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show a group's members and what they read, its offsets, how far it is behind, and its latest rebalances.
+    """Show a group's members and their assignments, its offsets and lag, and its latest rebalances.
 
-    Rebalances and trends come from the HTTP side of a Headrace broker, all else from any Kafka.
+    Rebalances and trends need the HTTP listener of a Headrace broker; everything else works with any Kafka broker.
     """
     from headrace.cli.group_report import report
     from headrace.cli.group_tables import print_reports
@@ -161,28 +159,28 @@ def describe(
     epilog=examples(
         "the last hour",
         "headrace groups timeline billing",
-        "who was waited for in the last two days",
+        "rebalances of the last two days, with the members that delayed them",
         "headrace groups timeline billing --since 2d --rebalances",
     ),
 )
 def timeline(
     group: Name,
     since: Annotated[
-        str, typer.Option("--since", metavar="TIME", help="From when on: how long ago (15m, 2h, 7d) or a time.")
+        str, typer.Option("--since", metavar="TIME", help="Start time: a duration (15m, 2h, 7d) or a timestamp.")
     ] = "1h",
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=5000, metavar="N", help="At most so many events, the latest.")
+        int, typer.Option("--limit", "-n", min=1, max=5000, metavar="N", help="Show at most the latest N events.")
     ] = 500,
     rebalances: Annotated[
-        bool, typer.Option("--rebalances", "-r", help="A line for each rebalance instead of one for each event.")
+        bool, typer.Option("--rebalances", "-r", help="One line per rebalance instead of one per event.")
     ] = False,
     http: Http = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show what happened to a group: who joined, left, timed out or was fenced, and how it rebalanced.
+    """Show a group's history: members that joined, left, timed out or were fenced, and rebalances.
 
-    A Headrace broker keeps this for a week and shows it on its HTTP side; Apache Kafka has nothing like it.
+    A Headrace broker keeps this for a week and serves it over HTTP; Apache Kafka does not.
     """
     now_ms = clock.now_ms()
     try:
@@ -195,7 +193,7 @@ def timeline(
     if json:
         output.print_json(found)
     elif not found["events"] and output.stdout_is_terminal():
-        output.tell(f"Nothing has happened to group '{group}' since then. --since 7d looks further back.")
+        output.tell(f"No events of group '{group}' since then. Try --since 7d.")
     elif rebalances:
         group_timeline.print_rebalances(found["rebalances"])
     else:
@@ -205,13 +203,13 @@ def timeline(
 @app.command(
     cls=Command,
     epilog=examples(
-        "what would change: nothing does yet",
+        "show what would change, without doing it",
         "headrace groups reset billing --to earliest",
         "do it",
         "headrace groups reset billing --to 2026-11-21T09:00 --topic orders --execute",
-        "two hours back; ten records on, in one partition",
+        "two hours back; ten records forward, in one partition",
         "headrace groups reset billing --to 2h\nheadrace groups reset billing --shift-by 10 --topic orders:3",
-        "note where it is, and go back to there later",
+        "save the current offsets, and restore them later",
         "headrace groups reset billing --to current --json > before.json\n"
         "headrace groups reset billing --from-file before.json --execute",
     ),
@@ -224,14 +222,14 @@ def reset(
             "--to",
             metavar="WHERE",
             show_default=False,
-            help="earliest, latest, current, an offset (42), records before the end (-10), a time (2026-11-21T09:30, "
-            "@MILLISECONDS) or how long ago (15m, 2h, 1d).",
+            help="earliest, latest, current, an offset (42), a number of records before the end (-10), a time "
+            "(2026-11-21T09:30, @MILLISECONDS) or a duration ago (15m, 2h, 1d).",
         ),
     ] = None,
     shift_by: Annotated[
         int | None,
         typer.Option(
-            "--shift-by", metavar="N", show_default=False, help="So many records on, or back where N is negative."
+            "--shift-by", metavar="N", show_default=False, help="Move N records forward, or back if N is negative."
         ),
     ] = None,
     from_file: Annotated[
@@ -240,7 +238,7 @@ def reset(
             "--from-file",
             metavar="FILE",
             show_default=False,
-            help="Offsets as this command or Kafka's tool prints them.",
+            help="File of offsets, as printed by this command or by Kafka's tool.",
         ),
     ] = None,
     topic: Annotated[
@@ -249,20 +247,20 @@ def reset(
             "--topic",
             "-t",
             metavar="TOPIC[:PARTITIONS]",
-            show_default="all that the group has offsets of",
-            help="Only there: orders, orders:0,2 or orders:0-3; repeatable.",
+            show_default="all with committed offsets",
+            help="Only these partitions: orders, orders:0,2 or orders:0-3; repeatable.",
         ),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute", "-x", help="Do it; without, only what it would do is shown.")
+        bool, typer.Option("--execute", "-x", help="Reset the offsets; without this option, only show the changes.")
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Set the offsets from which a group goes on; its members have to be stopped.
+    """Reset a group's offsets. Its members must be stopped.
 
-    Offsets are kept within what a partition holds.
+    Offsets outside a partition are moved to its start or end.
     """
     if (to is not None) + (shift_by is not None) + (from_file is not None) != 1:
         raise usage_error("give exactly one of --to, --shift-by and --from-file")
@@ -280,7 +278,7 @@ def reset(
         clients = ", ".join(sorted({f"{each.client_id} at {each.host.removeprefix('/')}" for each in members})[:3])
         raise CommandError(
             f"group '{group}' has {output.count(len(members), 'member')}: {clients}",
-            "Stop its members first, so that they do not go on from where they are.",
+            "Stop its members first; otherwise they would commit their own offsets.",
         )
     steps = group_reset.steps(cluster, group, target, shift_by, from_file, selection)
     if execute:
@@ -291,20 +289,20 @@ def reset(
     for step in steps:
         if step.new != step.wanted:
             output.tell(
-                f"{step.topic} {step.partition}: there is no offset {step.wanted:,} now; {step.new:,} is the nearest"
+                f"{step.topic} {step.partition}: offset {step.wanted:,} does not exist; the nearest is {step.new:,}"
             )
     if execute:
         output.tell(f"Reset group {group}: {output.count(len(steps), 'partition')}")
     else:
         verb = "has" if len(members) == 1 else "have"
         busy = f" once its {output.count(len(members), 'member')} {verb} stopped" if members else ""
-        output.tell(f"Nothing was changed; --execute does it{busy}.")
+        output.tell(f"Nothing was changed. Add --execute to reset the offsets{busy}.")
 
 
 @app.command(
     cls=Command,
     epilog=examples(
-        "asks first",
+        "ask first",
         "headrace groups delete billing",
         "in a script",
         "headrace groups delete billing --yes --if-exists",
@@ -312,12 +310,12 @@ def reset(
 )
 def delete(
     groups: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed where there is no such group.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if the group does not exist.")] = False,
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete groups and their offsets; their members have to be stopped."""
+    """Delete groups and their offsets. Their members must be stopped."""
     groups = list(dict.fromkeys(groups))
     _check_consent(yes)
     cluster = _connect(bootstrap)
@@ -346,9 +344,9 @@ def delete(
     "delete-offsets",
     cls=Command,
     epilog=examples(
-        "of a topic that the group does not read any more",
+        "for a topic that the group no longer reads",
         "headrace groups delete-offsets billing old-orders",
-        "of two partitions, in a script",
+        "for two partitions, in a script",
         "headrace groups delete-offsets billing orders:0,2 --yes",
     ),
 )
@@ -358,11 +356,11 @@ def delete_offsets(
         list[str],
         typer.Argument(metavar="TOPIC[:PARTITIONS]", show_default=False, help="orders, orders:0,2 or orders:0-3."),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete what a group has committed in topics that none of its members reads."""
+    """Delete a group's committed offsets for topics that none of its members reads."""
     from headrace.cli.offset_plan import missing_places, parse_selection
 
     selection = parse_selection(topics, "TOPIC")
@@ -376,7 +374,7 @@ def delete_offsets(
     missing = missing_places(selection, committed)
     if missing:
         raise CommandError(
-            f"group '{group}' has committed nothing in {missing[0]}", f"`headrace groups describe {group}` shows all."
+            f"group '{group}' has no offset for {missing[0]}", f"`headrace groups describe {group}` shows its offsets."
         )
     places = [place for place in committed if selection.takes(place)]
     if not yes:
@@ -387,13 +385,13 @@ def delete_offsets(
         if error == "GROUP_SUBSCRIBED_TO_TOPIC":
             raise CommandError(f"a member of group '{group}' reads topic '{topic}'", "Stop it first.")
         if error is not None:
-            raise CommandError(f"deleting the offset of {topic} {partition}: {error}")
+            raise CommandError(f"deleting the offset for {topic} {partition}: {error}")
         if not quiet:
-            output.tell(f"Deleted the offset of group {group} in {topic} {partition}")
+            output.tell(f"Deleted the offset of group {group} for {topic} {partition}")
 
 
 def _connect(bootstrap: str) -> "Cluster":
-    # The client library takes longer to load than a help page may.
+    # Importing the client library takes longer than a help page may.
     from headrace.cli.cluster import Cluster
 
     return Cluster.connect(bootstrap)
@@ -401,4 +399,4 @@ def _connect(bootstrap: str) -> "Cluster":
 
 def _check_consent(yes: bool) -> None:
     if not yes and not output.is_terminal(sys.stdin):
-        raise usage_error("deleting needs a yes, and there is no terminal to ask at", "Say it with --yes.")
+        raise usage_error("deleting needs confirmation, and standard input is not a terminal", "Confirm with --yes.")

@@ -1,6 +1,6 @@
-"""What people type who know Kafka's own tools, and how `headrace` spells it.
+"""Spellings from Kafka's own tools and the `headrace` commands to use instead.
 
-Nothing here is accepted: an answer names the command to type, so that scripts use one spelling. Pure.
+They are not accepted, so that scripts use one spelling. Pure.
 """
 
 import shlex
@@ -10,8 +10,10 @@ from typing import Final
 _TOPIC: Final = "The topic is an argument: `{path} {value:TOPIC}`."
 _TOPIC_LAST: Final = "Name topics as arguments: `{path} {value:TOPIC}`."
 _GROUP: Final = "The group is an argument: `{path} {value:GROUP}`."
-_NO_CLIENT_SETTINGS: Final = "The commands have no client settings: `{path} --help` lists the options there are."
+_NO_CLIENT_SETTINGS: Final = "The commands have no client settings: `{path} --help` lists the options."
 _WHOLE: Final = "`headrace groups describe GROUP` prints members, offsets and state together."
+_ID: Final = "The transactional id is an argument: `{path} {value:TRANSACTIONAL_ID}`."
+_PLACE: Final = "The partition is an argument, as TOPIC:PARTITION: `{path} orders:3`."
 _SECONDS: Final = "`--timeout` takes seconds: `--timeout {seconds}`."
 _TO: Final = "Use `--to {value:WHERE}`."
 
@@ -30,7 +32,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--port": "Use `--listen 127.0.0.1:{value:9092}`.",
         "-p": "Use `--listen 127.0.0.1:{value:9092}`.",
         "--host": "Use `--listen {value:127.0.0.1}:9092`.",
-        "--bootstrap": "A broker listens: `--listen {value:127.0.0.1:9092}`.",
+        "--bootstrap": "A broker has listeners: `--listen {value:127.0.0.1:9092}`.",
         "--override": "Use `--set {value:KEY=VALUE}`.",
         "--properties": "Use `--config {value:server.properties}`.",
         "--config-file": "Use `--config {value:server.properties}`.",
@@ -41,14 +43,14 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--log-dirs": "Use `--data DIR`, or `--set log.dirs={value:DIR,DIR}` for several.",
         "--partitions": "Use `--set num.partitions={value:N}`.",
         "--replication-factor": "Use `--set default.replication.factor={value:N}`.",
-        "--daemon": "It stays in the foreground: run it under systemd, or in the background with `&`.",
-        "-daemon": "It stays in the foreground: run it under systemd, or in the background with `&`.",
+        "--daemon": "The broker stays in the foreground: run it under systemd, or in the background with `&`.",
+        "-daemon": "The broker stays in the foreground: run it under systemd, or in the background with `&`.",
         "-d": "Use `--data DIR`; for the background, put `&` at the end.",
     },
     "headrace consume": {
         "--topic": _TOPIC,
         "-t": _TOPIC,
-        "--from-beginning": "It begins there by itself; `--from end` waits for new records.",
+        "--from-beginning": "This is the default; `--from end` waits for new records.",
         "--offset": "Use `--from {value:OFFSET}`.",
         "-o": "Use `--from {value:OFFSET}`.",
         "--timeout-ms": _SECONDS,
@@ -57,9 +59,9 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--property": "`--print-key`, `--print-timestamp` and others print more than the value; see --help.",
         "--formatter-property": "`--print-key`, `--print-timestamp` and others print more than the value; see --help.",
         "--formatter": "Use `--format TEMPLATE`, or `--jsonl`.",
-        "--include": "One topic at a time: `headrace consume TOPIC`.",
-        "--whitelist": "One topic at a time: `headrace consume TOPIC`.",
-        "--isolation-level": "It always reads committed records only.",
+        "--include": "It reads one topic: `headrace consume TOPIC`.",
+        "--whitelist": "It reads one topic: `headrace consume TOPIC`.",
+        "--isolation-level": "It reads only committed records.",
         "--group-id": "Use `--group {value:GROUP}`.",
         "--consumer-property": _NO_CLIENT_SETTINGS,
         "--consumer-config": _NO_CLIENT_SETTINGS,
@@ -82,13 +84,13 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--producer-config": _NO_CLIENT_SETTINGS,
         "--producer.config": _NO_CLIENT_SETTINGS,
         "--command-property": _NO_CLIENT_SETTINGS,
-        "--sync": "It waits for every record's acknowledgement before it ends.",
+        "--sync": "This is the default: it waits until all records are acknowledged.",
         "--partitions": "`headrace topics create TOPIC --partitions {value:N}` first; `--partition` chooses one.",
         "--group": "Groups belong to consumers: `headrace consume TOPIC --group {value:GROUP}`.",
     },
     "headrace topics list": {
         "--topic": "Use `headrace topics describe {value:TOPIC}`.",
-        "--exclude-internal": "The cluster's own topics are left out unless you say `--internal`.",
+        "--exclude-internal": "This is the default; `--internal` shows internal topics too.",
         "--describe": "Use `headrace topics describe TOPIC`.",
     },
     "headrace topics create": {
@@ -100,18 +102,18 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--topic": _TOPIC_LAST,
         "--under-replicated-partitions": "Compare the columns Replicas and ISR of `headrace topics describe TOPIC`.",
         "--unavailable-partitions": "Look at the column Leader of `headrace topics describe TOPIC`.",
-        "--exclude-internal": "It describes the topics that you name.",
+        "--exclude-internal": "It describes the topics given as arguments.",
     },
     "headrace topics alter": {
         "--topic": _TOPIC,
         "--add-config": "Use `--config {value:KEY=VALUE}`.",
         "--entity-name": _TOPIC,
-        "--replication-factor": "The replication factor of a topic cannot be changed in this version.",
+        "--replication-factor": "The replication factor of a topic cannot be changed.",
     },
     "headrace topics delete": {"--topic": _TOPIC_LAST, "--force": "`--yes` deletes without asking."},
     "headrace groups list": {
-        "--all": "It lists all groups by itself.",
-        "--all-groups": "It lists all groups by itself.",
+        "--all": "This is the default.",
+        "--all-groups": "This is the default.",
         "--group": "Use `headrace groups describe {value:GROUP}`.",
         "--describe": "Use `headrace groups describe GROUP`.",
     },
@@ -132,9 +134,9 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--to-offset": _TO,
         "--to-datetime": _TO,
         "--by-duration": "Use `--to` with a duration: `--to 2h`.",
-        "--all-topics": "It covers all topics of the group unless you name some with `--topic`.",
-        "--dry-run": "It only prints the new offsets unless you say `--execute`.",
-        "--export": "`--json` prints the offsets; `--from-file` reads them again.",
+        "--all-topics": "This is the default; `--topic` selects topics.",
+        "--dry-run": "This is the default; `--execute` resets the offsets.",
+        "--export": "`--json` prints the offsets; `--from-file` reads them back.",
         "--partition": "Use `--topic TOPIC:{value:0}`.",
     },
     "headrace groups delete": {"--group": _GROUP, "--force": "`--yes` deletes without asking."},
@@ -143,6 +145,32 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--topic": "Name topics as arguments: `headrace groups delete-offsets GROUP {value:TOPIC}`.",
     },
     "headrace groups timeline": {"--group": _GROUP},
+    "headrace transactions": {
+        "--bootstrap": "Options come after the command: `headrace transactions list --bootstrap HOST:PORT`."
+    },
+    "headrace transactions list": {
+        "--duration-filter": "Use `--longer-than {value:MS}ms`.",
+        "--transactional-id-pattern": "Use `--pattern {value:REGEX}`.",
+        "--transactional-id": "Use `headrace transactions describe {value:TRANSACTIONAL_ID}`.",
+    },
+    "headrace transactions describe": {"--transactional-id": _ID},
+    "headrace transactions describe-producers": {
+        "--topic": _PLACE,
+        "--partition": _PLACE,
+        "--broker-id": "Use `--broker {value:ID}`.",
+    },
+    "headrace transactions find-hanging": {
+        "--topic": "The topic is an argument: `headrace transactions find-hanging {value:TOPIC}`.",
+        "--partition": _PLACE,
+        "--broker-id": "Use `--broker {value:ID}`.",
+        "--max-transaction-timeout": "Use `--longer-than {value:15}m`.",
+    },
+    "headrace transactions abort": {
+        "--topic": _PLACE,
+        "--partition": _PLACE,
+        "--force": "`--yes` aborts without asking.",
+        "--transactional-id": "A marker ends the transaction in one partition; the producer aborts the whole of it.",
+    },
     "headrace verify": {
         "--data": "Directories are arguments: `headrace verify {value:DIR}`.",
         "--files": "Directories are arguments: `headrace verify {value:DIR}`.",
@@ -175,7 +203,7 @@ _ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--delete-offsets": "delete-offsets",
     },
 }
-"""Kafka's tools have options where `headrace` has commands."""
+"""Options of Kafka's tools that are commands of `headrace`."""
 _OWN_NAMES: Final[Mapping[str, str]] = {"--bootstrap-server": "--bootstrap", "--add-config": "--config"}
 _PLACEHOLDERS: Final[Mapping[str, tuple[str, str]]] = {
     "headrace topics": ("--topic", "TOPIC"),
@@ -184,10 +212,11 @@ _PLACEHOLDERS: Final[Mapping[str, tuple[str, str]]] = {
 
 _STOP: Final = (
     "Press Ctrl-C in the broker's terminal, or send SIGTERM to its process: `pgrep -fa 'headrace start'` "
-    "shows its id, `kill ID` stops it."
+    "shows its id; `kill ID` stops it."
 )
 _TOPICS: Final = "Use `headrace topics`: list, create, describe, alter and delete."
 _GROUPS: Final = "Use `headrace groups`: list, describe, timeline, reset, delete and delete-offsets."
+_TRANSACTIONS: Final = "Use `headrace transactions`: list, describe, describe-producers, find-hanging and abort."
 _START: Final = "Use `headrace start`."
 _PRODUCE: Final = "Use `headrace produce TOPIC`."
 _CONSUME: Final = "Use `headrace consume TOPIC`."
@@ -200,6 +229,7 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("run", "serve", "server", "broker", "up", "server-start", "run-class"), _START),
         **dict.fromkeys(("topic", "topics"), _TOPICS),
         **dict.fromkeys(("group", "consumer-groups", "consumer-group", "lag", "offsets", "reset-offsets"), _GROUPS),
+        **dict.fromkeys(("transaction", "transactions", "txn", "hanging", "find-hanging"), _TRANSACTIONS),
         **dict.fromkeys(("producer", "console-producer", "send", "write", "publish"), _PRODUCE),
         **dict.fromkeys(("consumer", "console-consumer", "tail", "cat", "read", "subscribe"), _CONSUME),
         **dict.fromkeys(("list", "ls"), _LIST),
@@ -211,13 +241,13 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "log-dirs": "`headrace topics describe TOPIC` shows sizes on disk.",
         **dict.fromkeys(
             ("config", "configs", "settings"),
-            "A topic's: `headrace topics alter TOPIC --config KEY=VALUE`. "
-            "A broker's: `headrace start --set KEY=VALUE`, or Kafka's `kafka-configs.sh` while it runs.",
+            "Topics: `headrace topics alter TOPIC --config KEY=VALUE`. "
+            "Brokers: `headrace start --set KEY=VALUE`, or Kafka's `kafka-configs.sh` for a running one.",
         ),
         "dump-log": "Use `headrace verify DIR`; Kafka's `kafka-dump-log.sh` reads the files too.",
         **dict.fromkeys(("check", "fsck"), "Use `headrace verify DIR`."),
         **dict.fromkeys(("storage", "format", "init"), "A directory needs no formatting: use `headrace start`."),
-        **dict.fromkeys(("acls", "acl"), "This version has no access rules."),
+        **dict.fromkeys(("acls", "acl"), "Headrace has no ACLs."),
         **dict.fromkeys(
             ("migrate", "import", "adopt"),
             "`headrace start --data DIR` adopts a KRaft directory; `headrace takeover` one from ZooKeeper.",
@@ -244,13 +274,21 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("history", "events", "log"), "Use `headrace groups timeline GROUP`."),
         "help": "Use `headrace groups --help`.",
     },
+    "headrace transactions": {
+        "ls": "Use `headrace transactions list`.",
+        **dict.fromkeys(("show", "info", "get", "inspect"), "Use `headrace transactions describe TRANSACTIONAL_ID`."),
+        **dict.fromkeys(("hanging", "find", "check"), "Use `headrace transactions find-hanging`."),
+        **dict.fromkeys(("kill", "end", "rollback"), "Use `headrace transactions abort TOPIC:PARTITION`."),
+        "producers": "Use `headrace transactions describe-producers TOPIC`.",
+        "help": "Use `headrace transactions --help`.",
+    },
 }
 _VERBS: Final = ("create", "list", "describe", "alter", "delete")
 _TOOLS: Final[Mapping[str, str]] = {"topics": "headrace topics", "consumer-groups": "headrace groups"}
 
 
 def for_option(path: str, option: str, args: Sequence[str]) -> str | None:
-    """What to type instead of an `option` that the command `path` does not have; None where nothing is known."""
+    """Return advice on an `option` that the command `path` does not have, or None."""
     if path in _ACTIONS:
         return _for_action(path, args)
     advice = _OPTIONS.get(path, {}).get(option) or _EVERYWHERE.get(option)
@@ -258,7 +296,7 @@ def for_option(path: str, option: str, args: Sequence[str]) -> str | None:
 
 
 def for_command(path: str, args: Sequence[str]) -> str | None:
-    """What to type instead of a command that the group `path` does not have; None where nothing is known."""
+    """Return advice on a command that the group `path` does not have, or None."""
     name = args[0].removesuffix(".sh").removesuffix(".bat").removeprefix("kafka-")
     if path != "headrace":
         return _COMMANDS.get(path, {}).get(name)
@@ -270,7 +308,7 @@ def for_command(path: str, args: Sequence[str]) -> str | None:
 
 
 def _verb_and_noun(name: str) -> str | None:
-    """`create-topic`, `topic-create` and the like."""
+    """Recognise `create-topic`, `topic-create` and the like."""
     first, _, second = name.partition("-")
     for verb, noun in ((first, second), (second, first)):
         group = noun.removesuffix("s") + "s"
@@ -280,17 +318,17 @@ def _verb_and_noun(name: str) -> str | None:
 
 
 def for_argument(path: str, extra: str) -> str | None:
-    """What to do with an argument too many."""
+    """Return advice on an unexpected argument, or None."""
     return {
-        "headrace start": f"A settings file is named with `--config {extra}`, a directory with `--data {extra}`.",
-        "headrace consume": "One topic at a time.",
+        "headrace start": f"For a settings file, use `--config {extra}`; for a directory, `--data {extra}`.",
+        "headrace consume": "It reads one topic.",
         "headrace topics list": f"Use `headrace topics describe {extra}`.",
         "headrace groups list": f"Use `headrace groups describe {extra}`.",
     }.get(path)
 
 
 def _for_action(path: str, args: Sequence[str]) -> str | None:
-    """`headrace topics create orders` for the `--create --topic orders` of Kafka's tool."""
+    """Translate `--create --topic orders` of Kafka's tool into `headrace topics create orders`."""
     actions = _ACTIONS[path]
     words = [word for arg in args for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
     action = next((actions[word] for word in words if word in actions), None)
@@ -313,7 +351,6 @@ def _for_action(path: str, args: Sequence[str]) -> str | None:
 
 
 def _value(option: str, args: Sequence[str]) -> str | None:
-    """What was given as the value of `option`."""
     for position, arg in enumerate(args):
         name, equals, value = arg.partition("=")
         if name == option:
@@ -324,7 +361,7 @@ def _value(option: str, args: Sequence[str]) -> str | None:
 
 
 def _filled(advice: str, path: str, value: str | None) -> str:
-    """`advice` with the command, and with the value that was typed or the placeholder after `value:`."""
+    """Fill in the command, and for `{value:PLACEHOLDER}` the value that was typed or the placeholder."""
     text = advice.replace("{path}", path)
     before, found, rest = text.partition("{value:")
     if found:

@@ -1,4 +1,4 @@
-"""Commands as typer's, with our own help pages and usage errors: flags without a type, examples at the end."""
+"""Typer's commands with our own help pages and usage errors: flags without a type, examples at the end."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from headrace.cli import output, usage
 
 
 class Command(TyperCommand):
-    """A command whose flags are shown without the '<bool>' that reads as if they took a value."""
+    """A command whose flags are shown without '<bool>', which looks like a value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_plain_flags(super().get_params(ctx))
@@ -21,7 +21,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """The same for a command that has commands of its own."""
+    """A command with subcommands; flags are shown in the same way."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_plain_flags(super().get_params(ctx))
@@ -37,7 +37,7 @@ class Group(TyperGroup):
 
 
 def examples(*lines: str) -> str:
-    """The end of a help page. `lines` alternate: what for, then the command."""
+    """Format the examples at the end of a help page. `lines` alternate between purpose and command."""
     pairs = [f"[dim]# {purpose}[/]\n{_escaped(line)}" for purpose, line in zip(lines[::2], lines[1::2], strict=True)]
     return "[bold]Examples[/]\n" + "\n".join(pairs)
 
@@ -50,5 +50,5 @@ def _with_plain_flags(params: list[Any]) -> list[Any]:
 
 
 def _escaped(command: str) -> str:
-    """Square brackets are rich's markup."""
+    """Escape square brackets, which are rich's markup."""
     return command.replace("[", "\\[")

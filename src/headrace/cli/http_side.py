@@ -1,4 +1,4 @@
-"""A Headrace broker's HTTP side, where it can be reached: what the wire has no message for. Apache Kafka has none."""
+"""JSON from a Headrace broker's HTTP listener, for which Kafka's protocol has no message."""
 
 import ipaddress
 import json
@@ -22,11 +22,11 @@ class HttpSide:
 
     def __init__(self, address: str) -> None:
         self.address = address.removeprefix("http://").rstrip("/")
-        # A proxy for the rest of the world is none for a broker.
+        # Never reach a broker through the environment's proxy.
         self._opener = build_opener(ProxyHandler({}))
 
     def get(self, path: str, **query: object) -> Any:
-        """The answer, None for what is not there; raises CommandError."""
+        """Return the answer, or None for 404. Raises CommandError."""
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         try:
             with self._opener.open(f"http://{self.address}{path}?{asked}", timeout=_TIMEOUT_S) as answer:
@@ -38,13 +38,13 @@ class HttpSide:
         except (URLError, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             raise CommandError(
-                f"no answer from the broker's HTTP side at {self.address}: {reason}",
-                f"--http names its address, which the broker's {_SETTING} sets.",
+                f"no answer from the broker's HTTP listener at {self.address}: {reason}",
+                f"Check the broker's {_SETTING}, or give the address with --http.",
             ) from None
 
 
 def http_side(cluster: Cluster, broker_id: int, host: str, named: str | None) -> HttpSide | None:
-    """That of the broker with that id and host: the one that was `named`, or what its settings say, if it has one."""
+    """Return the HTTP listener of a broker: `named` if given, or the address in its settings, if any."""
     if named:
         return HttpSide(named)
     address = _address(broker_setting(cluster, broker_id, _SETTING), host)
@@ -52,7 +52,7 @@ def http_side(cluster: Cluster, broker_id: int, host: str, named: str | None) ->
 
 
 def broker_setting(cluster: Cluster, broker_id: int, name: str) -> str | None:
-    """The value of one setting; None for a broker that does not have it or does not show it to this client."""
+    """Return the value of a setting; None if the broker does not have it, or does not show it to this client."""
     resource = ConfigResource(ResourceType.BROKER, str(broker_id))
     try:
         future = cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
@@ -63,7 +63,7 @@ def broker_setting(cluster: Cluster, broker_id: int, name: str) -> str | None:
 
 
 def _address(listener: str | None, broker_host: str) -> str | None:
-    """Where to reach a listener from here; None where there is no telling."""
+    """Return the address of a listener as seen from here; None if unknown."""
     if not listener:
         return None
     host, _, port = listener.rpartition(":")
@@ -73,7 +73,7 @@ def _address(listener: str | None, broker_host: str) -> str | None:
     if host in ("0.0.0.0", "::"):
         host = broker_host
     elif _is_loopback(host) and not _is_loopback(broker_host):
-        return None  # it is the broker's own machine that reaches it there
+        return None  # only the broker's own host can reach it
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -1,4 +1,4 @@
-"""Stopping between two pieces of work instead of in the middle of one."""
+"""Stop between two batches instead of in the middle of one."""
 
 import signal
 from types import TracebackType
@@ -8,7 +8,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """While this context is entered, a first Ctrl-C or SIGTERM is only noted; a second one interrupts at once."""
+    """Context in which a first Ctrl-C or SIGTERM only sets `asked`; a second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.asked = False

@@ -1,9 +1,9 @@
-"""Records as JSON lines, the shape that `consume --jsonl` prints and `produce --jsonl` reads (docs/cli.md).
+"""Records as JSON lines, printed by `consume --jsonl` and read by `produce --jsonl` (docs/cli.md).
 
     {"topic": "t", "partition": 0, "offset": 5, "timestamp": 1763719200000, "key": "k", "value": "v",
      "headers": [["name", "value"]]}
 
-Bytes that are UTF-8 are strings, others `{"base64": "..."}`; null is null, and distinct from the empty string.
+UTF-8 bytes are strings, others `{"base64": "..."}`. null is Kafka's null, distinct from the empty string.
 """
 
 import base64
@@ -23,11 +23,11 @@ _FIELDS = {"topic", "partition", "offset", "timestamp", "key", "value", "headers
 
 
 class MalformedRecordError(ValueError):
-    """A line that is no record; the text says why, without the line's number."""
+    """An invalid line. The text gives the reason, without the line number."""
 
 
 def to_json_line(message: "Message") -> bytes:
-    """One consumed record, without the line's end."""
+    """Format a consumed record, without a line end."""
     kind, timestamp = message.timestamp()
     fields = {
         "topic": message.topic(),
@@ -42,9 +42,9 @@ def to_json_line(message: "Message") -> bytes:
 
 
 def from_json_line(line: bytes, now_ms: int) -> Record:
-    """The record that a line describes; raises MalformedRecordError.
+    """Parse a record. Raises MalformedRecordError.
 
-    Its topic and offset are of no use to a producer; 'timestamp' is ms or a time as text.
+    'topic' and 'offset' are ignored; 'timestamp' is ms or a time as text.
     """
     try:
         fields = json.loads(line)
@@ -54,10 +54,10 @@ def from_json_line(line: bytes, now_ms: int) -> Record:
         raise MalformedRecordError('not a JSON object; for example {"key": "k", "value": "v"}')
     unknown = fields.keys() - _FIELDS
     if unknown:
-        raise MalformedRecordError(f"unknown field '{min(unknown)}'; known are {', '.join(sorted(_FIELDS))}")
+        raise MalformedRecordError(f"unknown field '{min(unknown)}'; known fields: {', '.join(sorted(_FIELDS))}")
     partition = fields.get("partition")
     if partition is not None and (not _is_int(partition) or not 0 <= partition < 2**31):
-        raise MalformedRecordError(f"'partition' is {json.dumps(partition)}, not a number from 0")
+        raise MalformedRecordError(f"'partition' is {json.dumps(partition)}, not a partition number")
     return Record(
         key=_from_json(fields.get("key"), "key"),
         value=_from_json(fields.get("value"), "value"),
@@ -81,15 +81,15 @@ def _from_json(value: Any, field: str) -> bytes | None:
         return None
     if isinstance(value, str):
         if not is_utf8(value):
-            raise MalformedRecordError(f"'{field}' holds half a surrogate pair, which is no character")
+            raise MalformedRecordError(f"'{field}' contains an unpaired surrogate")
         return value.encode()
     if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
         try:
             return base64.b64decode(value["base64"], validate=True)
         except (binascii.Error, ValueError):
-            raise MalformedRecordError(f"'{field}' holds malformed base64") from None
+            raise MalformedRecordError(f"'{field}' contains malformed base64") from None
     raise MalformedRecordError(
-        f'\'{field}\' is neither a string, null nor {{"base64": "..."}}; write JSON inside a record as a string'
+        f'\'{field}\' must be a string, null or {{"base64": "..."}}; write JSON inside a record as a string'
     )
 
 
@@ -102,7 +102,7 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
     ):
         raise MalformedRecordError("'headers' is not a list of [name, value] pairs")
     if not all(is_utf8(name) for name, _ in pairs):
-        raise MalformedRecordError("the name of a header holds half a surrogate pair, which is no character")
+        raise MalformedRecordError("the name of a header contains an unpaired surrogate")
     return [(name, _from_json(data, f"header {name}")) for name, data in pairs]
 
 

@@ -1,6 +1,6 @@
-"""The command line put together: `headrace` and its commands, and how each of them ends.
+"""The `headrace` command line: its commands and their exit codes.
 
-Modules of commands keep to cheap imports at their top; what talks to a cluster is loaded when a command runs.
+Modules of commands import only cheap modules at the top; those that talk to a cluster are imported when a command runs.
 """
 
 import signal
@@ -11,7 +11,19 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__, extras
-from headrace.cli import consume, demo, directories, groups, output, produce, start_args, topics, usage, verify
+from headrace.cli import (
+    consume,
+    demo,
+    directories,
+    groups,
+    output,
+    produce,
+    start_args,
+    topics,
+    transactions,
+    usage,
+    verify,
+)
 from headrace.cli.failures import FAILED, INTERRUPTED, CommandError
 from headrace.cli.help_pages import Command, Group, examples
 
@@ -22,14 +34,14 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-_ORDER = ["start", "demo", "topics", "groups", "produce", "consume", "verify", "takeover", "handover"]
+_ORDER = ["start", "demo", "topics", "groups", "transactions", "produce", "consume", "verify", "takeover", "handover"]
 
 
 class Commands(Group):
-    """Turns whatever ends a command into an exit code and at most a few lines."""
+    """Turn every end of a command into an exit code and at most a few lines."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order in which a newcomer needs them."""
+        """Return the commands in the order in which a newcomer needs them."""
         return sorted(super().list_commands(ctx), key=_ORDER.index)
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +55,6 @@ class Commands(Group):
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """Turn whatever ends a command into its exit code."""
     try:
         with usage.explained():
             yield
@@ -54,22 +65,21 @@ def _ending() -> Iterator[None]:
         if (found := extras.missing(error)) is None:
             raise
         package, command = found
-        output.tell_error(f"this needs the package {package}, which is not installed: {command}", None)
+        output.tell_error(f"this command needs the package {package}, which is not installed: {command}", None)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except typer.Abort as abort:
-        # A question that was answered with no, or with Ctrl-C, which leaves the cursor after it.
+        # The user declined, or pressed Ctrl-C, which leaves the cursor in the line.
         interrupted = isinstance(abort.__context__, KeyboardInterrupt)
         output.tell("" if interrupted else "Nothing was changed.")
         raise typer.Exit(INTERRUPTED if interrupted else FAILED) from None
     except BrokenPipeError:
-        # The reader, say `head`, has all it wants.
+        # The reader, for example `head`, has closed the pipe.
         raise typer.Exit(0) from None
 
 
 def _own_name(name: str) -> str:
-    """Accept the names that Kafka's own tools have for an option that all commands share."""
     return {"bootstrap-server": "bootstrap", "bootstrap-servers": "bootstrap", "broker-list": "bootstrap"}.get(
         name, name
     )
@@ -82,18 +92,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _own_name},
     epilog=examples(
-        "a broker at 127.0.0.1:9092, and a second terminal",
+        "a broker at 127.0.0.1:9092; run the rest in a second terminal",
         "headrace start",
-        "a topic, records in, records out",
+        "a topic",
         "headrace topics create hello --partitions 3",
-        "one record a line",
+        "one record per line",
         "echo 'hello, world' | headrace produce hello",
-        "all of it, and whatever comes",
+        "all records, then new ones as they arrive",
         "headrace consume hello",
     ),
 )
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.command(cls=Command, epilog=demo.EPILOG)(demo.demo)
 app.command(cls=Command, epilog=produce.EPILOG)(produce.produce)
 app.command(cls=Command, epilog=consume.EPILOG)(consume.consume)
@@ -110,8 +121,7 @@ def headrace(
 ) -> None:
     """A partitioned commit log that any Kafka client can use.
 
-    Commands exit with 0 when done, 1 when something failed, 2 when the command line makes no sense, and 130 when they
-    are stopped with Ctrl-C.
+    Exit codes: 0 done, 1 failed, 2 usage error, 130 stopped with Ctrl-C.
     """
 
 
@@ -120,15 +130,15 @@ def headrace(
     epilog=examples(
         "with defaults, in ./headrace-data",
         "headrace start",
-        "data and address chosen",
+        "with another directory and address",
         "headrace start --data /var/lib/headrace --listen 0.0.0.0:9092",
-        "as Kafka was configured, with one change",
+        "with Kafka's configuration file and one change",
         "headrace start --config server.properties --set log.retention.hours=24",
     ),
 )
 def start(
     data: Annotated[
-        str | None, typer.Option("--data", metavar="DIR", show_default=False, help="Where the log is kept.")
+        str | None, typer.Option("--data", metavar="DIR", show_default=False, help="Log directory.")
     ] = None,
     listen: Annotated[
         str | None,
@@ -136,20 +146,20 @@ def start(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option("--config", metavar="FILE", show_default=False, help="Settings: a Kafka server.properties file."),
+        typer.Option("--config", metavar="FILE", show_default=False, help="A Kafka server.properties file."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", show_default=False, help="One setting by Kafka's name; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", show_default=False, help="Set one Kafka setting; repeatable."),
     ] = None,
     until_eof: Annotated[
         bool,
-        typer.Option("--until-eof", help="Stop when standard input ends, as it does when whoever started this dies."),
+        typer.Option("--until-eof", help="Stop when standard input ends, as when the parent process dies."),
     ] = False,
 ) -> None:
     """Start a broker; Ctrl-C stops it.
 
-    It needs nothing else running and no configuration. Settings carry Kafka's names; --set overrides the file.
+    It needs no other service and no configuration. Settings have Kafka's names; --set overrides the file.
     """
     try:
         options = start_args.start_options(data, listen, config, settings or [], until_eof=until_eof)
@@ -161,8 +171,8 @@ def start(
 
 
 def run() -> int:
-    """Run the command line of this process; ends it with the exit code."""
-    # `timeout 5 headrace consume ...` and service managers stop with SIGTERM: leave as with Ctrl-C.
+    """Run the command line of this process, which ends with the exit code."""
+    # `timeout 5 headrace consume ...` and service managers send SIGTERM: exit as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     app(prog_name="headrace")
     return 0

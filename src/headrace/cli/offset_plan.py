@@ -1,4 +1,4 @@
-"""Where a group is to go on: which partitions, to which offsets, read from options or from a file."""
+"""Plan a reset: the partitions and their new offsets, from options or from a file."""
 
 import csv
 import json
@@ -16,24 +16,24 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One partition's way from the committed offset, None for none, to the new one."""
+    """A partition's reset from the committed offset (None if there is none) to `new`."""
 
     topic: str
     partition: int
     current: int | None
     new: int
     wanted: int
-    """What was asked for; `new` is the nearest to it that the partition has."""
+    """The requested offset; `new` is the nearest one in the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics, each with the partitions that are meant, None for all."""
+    """Topics with their selected partitions, None for all."""
 
     topics: Mapping[str, frozenset[int] | None]
 
     def takes(self, place: Place) -> bool:
-        """Whether it is meant; with no topic named, all are."""
+        """Return True if the partition is selected; an empty selection contains all."""
         if not self.topics:
             return True
         partitions = self.topics.get(place[0], frozenset())
@@ -41,12 +41,12 @@ class Selection:
 
 
 def parse_selection(texts: Sequence[str], option: str) -> Selection:
-    """From 'orders', 'orders:0,2' or 'orders:0-3'; raises a CommandError that says what is allowed."""
+    """Parse 'orders', 'orders:0,2' or 'orders:0-3'. Raises CommandError."""
     topics: dict[str, frozenset[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
         if not topic or (colon and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers)):
-            raise usage_error(f"'{text}' is no topic ({option})", "For example orders, orders:0,2 or orders:0-3.")
+            raise usage_error(f"{option}: '{text}' is not a topic", "For example orders, orders:0,2 or orders:0-3.")
         if not colon:
             topics[topic] = None
             continue
@@ -60,7 +60,7 @@ def parse_selection(texts: Sequence[str], option: str) -> Selection:
 
 
 def plan(current: Mapping[Place, int], bounds: Mapping[Place, Offsets], wanted: Mapping[Place, int]) -> list[Step]:
-    """The steps to the wanted offsets, each kept within what its partition holds."""
+    """Return the steps to the wanted offsets, limited to the offsets in the partition."""
     return [
         Step(*place, current.get(place), min(max(offset, bounds[place].earliest), bounds[place].latest), offset)
         for place, offset in sorted(wanted.items())
@@ -68,9 +68,9 @@ def plan(current: Mapping[Place, int], bounds: Mapping[Place, Offsets], wanted: 
 
 
 def read_offsets(path: str) -> dict[str, dict[Place, int]]:
-    """Offsets by group from a file; under '' those of no named group.
+    """Read a file of offsets, and return them by group; '' for those without a group.
 
-    Takes what `headrace groups reset` prints, as JSON or as tab-separated lines, and the CSV that Kafka's tool exports:
+    The formats are those of `headrace groups reset` (JSON or tab-separated) and the CSV that Kafka's tool exports:
     'topic,partition,offset' or 'group,topic,partition,offset'. Raises CommandError.
     """
     try:
@@ -80,7 +80,7 @@ def read_offsets(path: str) -> dict[str, dict[Place, int]]:
     offsets = _from_json(text, path) if text.lstrip().startswith(("[", "{")) else _from_lines(text, path)
     for name in {*offsets, *(topic for places in offsets.values() for topic, _ in places)}:
         if not is_utf8(name):
-            raise CommandError(f"{path}: the name '{printable(name)}' holds half a surrogate pair")
+            raise CommandError(f"{path}: the name '{printable(name)}' contains an unpaired surrogate")
     return offsets
 
 
@@ -94,8 +94,8 @@ def _from_json(text: str, path: str) -> dict[str, dict[Place, int]]:
             offsets.setdefault(group, {})[str(entry["topic"]), int(entry["partition"])] = int(new)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CommandError(
-            f"{path} is no list of offsets",
-            'For example [{"topic": "orders", "partition": 0, "offset": 42}], or what `reset --json` prints.',
+            f"{path} is not a list of offsets",
+            'For example [{"topic": "orders", "partition": 0, "offset": 42}], or the output of `reset --json`.',
         ) from None
     return offsets
 
@@ -105,7 +105,7 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
     rows = list(csv.reader(lines, delimiter="\t" if lines and "\t" in lines[0] else ","))
     place_of_new = -1
     if rows and [cell.lower() for cell in rows[0][:2]] == ["topic", "partition"]:
-        # What this command prints: topic, partition, current, new.
+        # The columns of this command: topic, partition, current, new.
         place_of_new = rows[0].index("new") - 2 if "new" in rows[0] else -1
         rows, start = rows[1:], 2
     else:
@@ -120,13 +120,13 @@ def _from_lines(text: str, path: str) -> dict[str, dict[Place, int]]:
             offsets.setdefault(group, {})[rest[0], int(rest[1])] = int(rest[2:][place_of_new])
         except (ValueError, IndexError):
             raise CommandError(
-                f"{path}, line {number}: '{','.join(row)}' is no offset", "For example orders,0,42."
+                f"{path}, line {number}: '{','.join(row)}' is not an offset", "For example orders,0,42."
             ) from None
     return offsets
 
 
 def missing_places(selection: Selection, known: Collection[Place]) -> list[str]:
-    """Topics and partitions that are named and not there, as text."""
+    """Return the selected topics and partitions that are not among `known`, as text."""
     missing = []
     for topic, partitions in selection.topics.items():
         there = {partition for name, partition in known if name == topic}

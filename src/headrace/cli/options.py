@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they are called and explained alike."""
+"""Options that several commands share."""
 
 from typing import Annotated
 
@@ -6,10 +6,10 @@ import typer
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 MAX_PARTITIONS = 100_000
-"""What librdkafka sends as a number of partitions; brokers stop earlier."""
+"""librdkafka's limit; brokers have lower ones."""
 MAX_REPLICAS = 10_000
 MAX_NUMBER = 2**31 - 1
-"""Kafka's int32, as of partitions and timeouts in ms."""
+"""Maximum of Kafka's int32, the type of partitions and timeouts in ms."""
 
 Bootstrap = Annotated[
     str,
@@ -18,15 +18,15 @@ Bootstrap = Annotated[
         "-b",
         envvar="HEADRACE_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="A broker of the cluster; several, separated by commas, where one may be down.",
+        help="A broker of the cluster, or several separated by commas.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on standard error but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors to standard error.")]
 
 
 def key_and_value(text: str, option: str) -> tuple[str, str]:
-    """`KEY=VALUE` taken apart; raises typer.BadParameter that names the option."""
+    """Split KEY=VALUE. Raises typer.BadParameter that names the option."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise typer.BadParameter(f"'{text}' is not KEY=VALUE", param_hint=f"'{option}'")

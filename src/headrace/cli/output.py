@@ -1,7 +1,7 @@
-"""What commands print: tables, JSON, and lines for people on standard error.
+"""Output of commands: tables, JSON, and messages on standard error.
 
-Tables are drawn with rich on a terminal and are tab-separated lines with a header in a pipe, where `cut`, `sort` and
-`column` can work on them. Standard output carries results only; everything said to a person goes to standard error.
+Tables are drawn with rich on a terminal. In a pipe they are tab-separated lines with a header, for `cut`, `sort` and
+`column`. Standard output contains only results; messages go to standard error.
 """
 
 import json
@@ -23,24 +23,22 @@ count = wording.count
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table; numbers are aligned to the right."""
+    """A column of a table; numbers are right-aligned."""
 
     title: str
     number: bool = False
 
 
 def is_terminal(stream: IO[str]) -> bool:
-    """Whether a person looks at it."""
     return stream.isatty()
 
 
 def _is_styled(stream: IO[str]) -> bool:
-    """Whether bold and colours are wanted there: see https://no-color.org."""
+    """Return True if the stream takes bold and colours (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def stdout_is_terminal() -> bool:
-    """Whether a person reads the results."""
     return sys.stdout.isatty()
 
 
@@ -74,12 +72,10 @@ def print_pairs(pairs: Sequence[tuple[str, Cell]]) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document to standard output."""
     write_lines(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def write_lines(*lines: str) -> None:
-    """Print plain lines to standard output."""
     with writing():
         sys.stdout.write("".join(line + "\n" for line in lines))
         sys.stdout.flush()
@@ -87,14 +83,14 @@ def write_lines(*lines: str) -> None:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """For writing to standard output: raises CommandError where that fails, and lets BrokenPipeError through."""
+    """Context for writes to standard output. Raises CommandError if one fails; BrokenPipeError passes through."""
     try:
         yield
     except BrokenPipeError:
         discard(sys.stdout)
         raise
     except SystemExit as ended:
-        # rich ends the process by itself when it prints to a pipe that nobody reads.
+        # rich exits the process itself if it prints to a broken pipe.
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
         raise
@@ -105,14 +101,14 @@ def writing() -> Iterator[None]:
 
 
 def discard(stream: IO[str]) -> None:
-    """Let nobody see what is left in the buffer: Python would fail again when it flushes at exit."""
+    """Drop the buffer of the stream; otherwise Python would fail again when it flushes at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
 
 
 def tell(text: str) -> None:
-    """Say something to the person, on standard error; where that cannot be written, nobody is told."""
+    """Print a message to standard error; it is dropped if that fails."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -120,14 +116,19 @@ def tell(text: str) -> None:
         discard(sys.stderr)
 
 
+def warn(text: str) -> None:
+    """Say something longer to the person, on standard error, broken between words."""
+    tell(_folded(text))
+
+
 def tell_error(what: str, hint: str | None) -> None:
-    """Say what went wrong and what to do, on standard error."""
+    """Print an error and a hint to standard error."""
     mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"
     tell(_folded(f"{mark} {what}") + (f"\n{_folded(hint)}" if hint else ""))
 
 
 def size(number: int) -> str:
-    """Bytes for people, in powers of 1024: '512 B', '1.5 KB', '20 GB'."""
+    """Format bytes for people, in powers of 1024: '512 B', '1.5 KB', '20 GB'."""
     if number < 1024:
         return f"{number} B"
     value, unit = number / 1024, "KB"
@@ -139,7 +140,7 @@ def size(number: int) -> str:
 
 
 def seconds(duration: float) -> str:
-    """'0.04 s', '12.3 s', '3 min 20 s', '5 h 3 min', '3 d 4 h'."""
+    """Format a duration: '0.04 s', '12.3 s', '3 min 20 s', '5 h 3 min', '3 d 4 h'."""
     if duration < 60:
         return f"{duration:.{2 if duration < 1 else 1}f} s"
     minutes, rest = divmod(round(duration), 60)
@@ -150,7 +151,7 @@ def seconds(duration: float) -> str:
 
 
 def _folded(text: str) -> str:
-    """Broken between words where a terminal would break it anywhere."""
+    """Wrap between words; a terminal would break a line anywhere."""
     if not is_terminal(sys.stderr):
         return text
     width = shutil.get_terminal_size().columns

@@ -1,4 +1,4 @@
-"""Where in a topic to begin, and moments in time, as people write them. Pure: the time now is passed in."""
+"""Parse positions in a topic and moments in time. Pure: the current time is passed in."""
 
 import re
 from dataclasses import dataclass
@@ -10,27 +10,27 @@ _MAX_MS = 2**63 - 1
 
 
 class Start(Enum):
-    """What the number of a Position means."""
+    """The kind of a position, which gives its number a meaning."""
 
     BEGINNING = auto()
     END = auto()
     OFFSET = auto()
-    BEFORE_END = auto()  # so many records before the end
+    BEFORE_END = auto()  # number of records before the end
     TIME = auto()  # ms since the Unix epoch
-    CURRENT = auto()  # what a group has committed
+    CURRENT = auto()  # the group's committed offset
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to begin, the same for every partition."""
+    """A start position, the same for all partitions."""
 
     start: Start
     number: int = 0
 
     def offset(self, earliest: int, latest: int) -> int | None:
-        """The offset in a partition that holds `earliest` up to but not with `latest`.
+        """Return the offset in a partition with the offsets from `earliest` up to, but not including, `latest`.
 
-        None for a time, and for what a group has committed.
+        None for a time and for a group's committed offset.
         """
         match self.start:
             case Start.BEGINNING:
@@ -46,9 +46,9 @@ class Position:
 
 
 def parse_position(text: str, now_ms: int, *, of_group: bool = False) -> Position:
-    """From 'beginning', 'end', '42', '-10' or a moment, and 'current' if the position is that of a group.
+    """Parse 'beginning', 'end', '42', '-10', a moment, or for a group also 'current'.
 
-    Raises ValueError that says what is allowed.
+    Raises ValueError that lists the valid positions.
     """
     word = text.strip().lower()
     if of_group and word == "current":
@@ -68,15 +68,15 @@ def parse_position(text: str, now_ms: int, *, of_group: bool = False) -> Positio
             raise
         names = "earliest, latest, current" if of_group else "beginning, end"
         raise ValueError(
-            f"'{text}' is not a valid position: use {names}, an offset (42), records before the end (-10), "
+            f"'{text}' is not a valid position: use {names}, an offset (42), a number of records before the end (-10), "
             "a time (2026-11-21T09:30, @MILLISECONDS), or a duration before now (15m, 2h, 1d12h)"
         ) from None
 
 
 def parse_moment(text: str, now_ms: int) -> int:
-    """Ms since the Unix epoch, from '@1763719200000', an ISO 8601 date or time (local without a zone) or '15m ago'.
+    """Parse '@1763719200000', an ISO 8601 date or time (local without a zone) or '15m ago' to ms since the Unix epoch.
 
-    Raises ValueError that says what is allowed.
+    Raises ValueError that lists the valid formats.
     """
     moment = _moment(text.strip(), now_ms)
     if not 0 <= moment <= _MAX_MS:
@@ -87,7 +87,7 @@ def parse_moment(text: str, now_ms: int) -> int:
 def _moment(text: str, now_ms: int) -> int:
     if re.fullmatch(r"@\d+", text):
         return int(text[1:])
-    ago = _duration_ms(text.lower().removesuffix("ago").rstrip())
+    ago = parse_duration(text.lower().removesuffix("ago").rstrip())
     if ago is not None:
         return now_ms - ago
     try:
@@ -103,7 +103,8 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 _TERM = re.compile(r"(\d+(?:\.\d+)?)(ms|min|[smhdw])")
 
 
-def _duration_ms(text: str) -> int | None:
+def parse_duration(text: str) -> int | None:
+    """Milliseconds, from '90s', '15m' or '1d12h'; None for any other text."""
     text = text.replace(" ", "")
     if not re.fullmatch(f"(?:{_TERM.pattern})+", text):
         return None

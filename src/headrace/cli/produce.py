@@ -1,4 +1,4 @@
-"""`headrace produce`: records from files or standard input into a topic."""
+"""`headrace produce`: write records from files or standard input to a topic."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -32,9 +32,9 @@ class Acks(StrEnum):
 
 
 EPILOG = examples(
-    "a line a record",
+    "one record per line",
     "headrace produce access-log /var/log/nginx/access.log",
-    "keys before a colon, from standard input",
+    "from standard input, with keys before a colon",
     "echo 'alice:bought tea' | headrace produce orders --key-separator :",
     "copy a topic with keys, headers and timestamps",
     "headrace consume orders -e --jsonl | headrace produce copy --jsonl --create",
@@ -43,7 +43,7 @@ EPILOG = examples(
 )
 
 
-_LINES = "How a line is a record"
+_LINES = "Format of a line"
 _DELIVERY = "Delivery"
 
 
@@ -51,10 +51,10 @@ def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="Name of the topic.")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", show_default="standard input", help="Files to read, '-' is standard input."),
+        typer.Argument(metavar="FILE", show_default="standard input", help="Files to read, '-' for standard input."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", "-k", metavar="TEXT", show_default=False, help="The key of every record.")
+        str | None, typer.Option("--key", "-k", metavar="TEXT", show_default=False, help="Key of all records.")
     ] = None,
     key_separator: Annotated[
         str | None,
@@ -64,19 +64,19 @@ def produce(
             metavar="TEXT",
             show_default=False,
             rich_help_panel=_LINES,
-            help="Lines are KEY TEXT VALUE; \\t is a tab.",
+            help="Text between key and value in a line; \\t is a tab.",
         ),
     ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(
-            "--header", "-H", metavar="KEY=VALUE", show_default=False, help="Added to every record; repeatable."
+            "--header", "-H", metavar="KEY=VALUE", show_default=False, help="Header to add to all records; repeatable."
         ),
     ] = None,
     jsonl: Annotated[
         bool,
         typer.Option(
-            "--jsonl", rich_help_panel=_LINES, help="Lines are JSON objects as `consume --jsonl` prints them."
+            "--jsonl", rich_help_panel=_LINES, help="Lines are JSON objects, as printed by `consume --jsonl`."
         ),
     ] = False,
     null: Annotated[
@@ -86,20 +86,18 @@ def produce(
             metavar="TEXT",
             show_default=False,
             rich_help_panel=_LINES,
-            help="A key or value of this text is null.",
+            help="Text that stands for a null key or value.",
         ),
     ] = None,
     partition: Annotated[
         int | None,
         typer.Option(
-            "--partition", "-p", min=0, show_default="by key, or any", metavar="N", help="Every record goes there."
+            "--partition", "-p", min=0, show_default="by key, or any", metavar="N", help="Partition of all records."
         ),
     ] = None,
     keep_partitions: Annotated[
         bool,
-        typer.Option(
-            "--keep-partitions", rich_help_panel=_LINES, help="With --jsonl: to the partition that the line names."
-        ),
+        typer.Option("--keep-partitions", rich_help_panel=_LINES, help="With --jsonl: use the partition in the line."),
     ] = False,
     timestamp: Annotated[
         str | None,
@@ -107,7 +105,7 @@ def produce(
             "--timestamp",
             metavar="TIME",
             show_default="now",
-            help="Of every record: 2026-11-21T09:30:00Z, @MILLISECONDS or 15m ago.",
+            help="Timestamp of all records: 2026-11-21T09:30:00Z, @MILLISECONDS or 15m ago.",
         ),
     ] = None,
     compression: Annotated[
@@ -122,14 +120,12 @@ def produce(
             "--acks",
             rich_help_panel=_DELIVERY,
             metavar="0|1|all",
-            help="Done when nobody, the leader or all in-sync replicas have a record.",
+            help="Wait for no acknowledgement, the leader's, or that of all in-sync replicas.",
         ),
     ] = Acks.ALL,
     idempotent: Annotated[
         bool,
-        typer.Option(
-            "--idempotent", rich_help_panel=_DELIVERY, help="No duplicate and no reordering when a request is repeated."
-        ),
+        typer.Option("--idempotent", rich_help_panel=_DELIVERY, help="No duplicates and no reordering after retries."),
     ] = False,
     timeout: Annotated[
         float,
@@ -139,28 +135,28 @@ def produce(
             min=0.1,
             max=MAX_NUMBER // 1000,
             rich_help_panel=_DELIVERY,
-            help="Give a record up after that long.",
+            help="Fail if a record is not acknowledged within this time.",
         ),
     ] = 30.0,
-    create: Annotated[bool, typer.Option("--create", help="Create the topic where it is missing.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False,
     json: Json = False,
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write records to a topic, one a line, from files or standard input."""
+    """Write records to a topic, one per line, from files or standard input."""
     now_ms = clock.now_ms()
     if jsonl and (key is not None or key_separator is not None or null is not None):
         raise usage_error("--jsonl lines have their own keys and nulls", "Leave --key, --key-separator and --null out.")
     if key is not None and key_separator is not None:
-        raise usage_error("--key and --key-separator both say what the key is", "Give one of them.")
+        raise usage_error("--key and --key-separator exclude each other", "Give only one of them.")
     if keep_partitions and (not jsonl or partition is not None):
-        raise usage_error("--keep-partitions goes with --jsonl and without --partition")
+        raise usage_error("--keep-partitions needs --jsonl, and excludes --partition")
     if key_separator == "":
         raise usage_error("--key-separator is empty", "For example --key-separator : or --key-separator '\\t'.")
     if idempotent and acks is not Acks.ALL:
         raise usage_error(f"--idempotent needs --acks all, not {acks.value}")
 
-    # The client library takes longer to load than a help page may.
+    # Importing the client library takes longer than a help page may.
     from headrace.cli.cluster import Cluster
     from headrace.cli.record_sources import LineFormat, open_sources
     from headrace.cli.sending import Defaults, SenderOptions, send
@@ -188,7 +184,7 @@ def produce(
 
 
 def _check_topic(cluster: "Cluster", topic: str, partition: int | None, create: bool) -> None:
-    """Raises CommandError where the topic or the partition is missing; a typing error must not create a topic."""
+    """Raise CommandError if the topic or partition does not exist: a typing error must not create a topic."""
     from confluent_kafka.admin import NewTopic
 
     if not cluster.exists(topic):

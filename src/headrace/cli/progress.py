@@ -1,4 +1,4 @@
-"""A line on standard error that shows a long run of `headrace produce` going on, where a person sees it."""
+"""Progress of a long `headrace produce`, as a line on standard error."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ _SHOW_EVERY_S = 0.2
 
 
 class SendProgress:
-    """Counts records read; on a terminal shows a bar where the input's size is known, count and rate."""
+    """Counts records; on a terminal it shows count, rate, and a bar if the size of the input is known."""
 
     def __init__(self, topic: str, sources: Sequence[Source], *, enabled: bool) -> None:
         self.records = 0
@@ -24,7 +24,7 @@ class SendProgress:
         self._topic = topic
         sizes = [source.size for source in sources]
         self._total = None if None in sizes else sum(size or 0 for size in sizes)
-        # Someone who types sees no bar jump about.
+        # No progress line while a user types records.
         self._enabled = enabled and output.is_terminal(sys.stderr) and not any(s.is_terminal for s in sources)
         self._started = self._shown = time.monotonic()
         self._progress: Progress | None = None
@@ -40,12 +40,12 @@ class SendProgress:
             self._progress.stop()
 
     def read(self, size: int) -> None:
-        """One more record was read, from `size` bytes."""
+        """Count a record read from `size` bytes."""
         self.records += 1
         self._size += size
 
     def show(self, delivered: int) -> None:
-        """Bring the line up to date, a few times a second."""
+        """Update the line, a few times a second."""
         now = time.monotonic()
         if not self._enabled or now - self._shown < _SHOW_EVERY_S:
             return

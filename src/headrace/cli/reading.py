@@ -1,4 +1,4 @@
-"""Reading a topic: from where, how far, alone or in a group. What is read goes to a writer batch by batch."""
+"""Read a topic, alone or in a group, and write the records batch by batch."""
 
 import contextlib
 import threading
@@ -18,7 +18,7 @@ from headrace.cli.text_lines import Formatter
 
 _BATCH = 1000
 _WAKE_UP_S = 0.25
-"""How long Ctrl-C and the timeouts may go unnoticed in an idle topic."""
+"""How long Ctrl-C and timeouts may go unnoticed in an idle topic."""
 
 _LEAVING_S = 5.0
 _LEAVING_STEP_S = 0.02
@@ -27,7 +27,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What to read; None means all partitions, no group, no limit, for ever."""
+    """What to read. None: all partitions, no group, no limit, no timeout."""
 
     topic: str
     partition: int | None
@@ -41,7 +41,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was read and written."""
+    """Totals of the records written."""
 
     topic: str
     records: int = 0
@@ -50,18 +50,17 @@ class Outcome:
     seconds: float = 0.0
     interrupted: bool = False
     lost: CommandError | None = None
-    """Set where the timeout passed and no broker answered: there may be more records."""
+    """Set if the timeout passed and no broker answered: there may be more records."""
 
     def summary(self) -> str:
-        """'1,000 records (95 KB) from t in 0.4 s'."""
         what = f"{output.count(self.records, 'record')} ({output.size(self.size)}) from {self.topic}"
         return f"{what} in {output.seconds(self.seconds)}"
 
 
 def read(cluster: Cluster, reading: Reading, formatter: Formatter, out: BinaryIO) -> Outcome:
-    """Write records until what `reading` says is reached, or Ctrl-C; raises CommandError and BrokenPipeError.
+    """Write records until the end of `reading`, or Ctrl-C. Raises CommandError and BrokenPipeError.
 
-    Offsets of a group are committed only for records that were written.
+    A group's offsets are committed only for records that were written.
     """
     partitions = cluster.partitions(reading.topic, reading.partition)
     outcome = Outcome(reading.topic)
@@ -81,7 +80,7 @@ def read(cluster: Cluster, reading: Reading, formatter: Formatter, out: BinaryIO
 
 
 class _Reader:
-    """A consumer with the partitions it has still to read to their end; closes, and leaves its group, at the end."""
+    """A consumer and the ends of its partitions not yet reached; it closes and leaves its group on exit."""
 
     def __init__(self, cluster: Cluster, reading: Reading, partitions: list[int]) -> None:
         self._cluster = cluster
@@ -100,7 +99,7 @@ class _Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A group that cannot be left is no reason to fail, nor to wait: closing takes a minute if no broker answers.
+        # If no broker answers, closing takes a minute: do not wait, and do not fail.
         if self._reading.group is not None and topic_exists(self._consumer, self._reading.topic) is None:
             _keep_for_ever(self._consumer)
             return
@@ -109,8 +108,8 @@ class _Reader:
             self._consumer.close()
 
     def _leave(self) -> None:
-        """Leave the group before closing: where an assignment arrives in the middle of it, librdkafka's close waits for
-        ever, with the interpreter's lock held (its pull request 4883).
+        """Leave the group before closing: librdkafka's close waits for ever, and keeps the interpreter's lock, if an
+        assignment arrives in the meantime (its pull request 4883).
         """
         if self._reading.group is None:
             return
@@ -120,7 +119,7 @@ class _Reader:
             self._consumer.poll(_LEAVING_STEP_S)
 
     def batches(self, interruption: Interruption) -> Iterator[list[Message]]:
-        """Records as they come, never more than the limit."""
+        """Yield records as they arrive, up to the limit."""
         left = self._reading.limit
         last = time.monotonic()
         while not interruption.asked and (left is None or left > 0):
@@ -138,30 +137,30 @@ class _Reader:
                 return
 
     def _check_topic(self) -> None:
-        """Tell a topic without new records from one that is deleted, and from a broker that is gone or hangs."""
+        """Distinguish a topic without new records from a deleted one, and from a lost broker."""
         topic, doing = self._reading.topic, f"consuming from '{self._reading.topic}'"
         has_topic = topic_exists(self._consumer, topic)
         if has_topic is None:
             self.lost = CommandError(
                 f"lost {self._cluster.bootstrap} while {doing}; there may be more records",
-                "Is the broker still running? A group continues where it stopped; without one, --from says where.",
+                "Is the broker still running? A group continues where it stopped; without one, use --from.",
             )
         elif not has_topic:
             self.lost = CommandError(f"topic '{topic}' was deleted while {doing}")
 
     def written(self, messages: list[Message]) -> None:
-        """These have reached the reader: their offsets may be committed."""
+        """Allow the offsets of these records to be committed."""
         if self._reading.group is None:
             return
         next_offsets = {message.partition(): message.offset() for message in messages}
         for partition, offset in next_offsets.items():
             if partition is not None and offset is not None:
-                # A partition that has gone to another member meanwhile is that member's to commit.
+                # If another member has the partition now, committing is its task.
                 with contextlib.suppress(KafkaException):
                     self._consumer.store_offsets(offsets=[TopicPartition(self._reading.topic, partition, offset + 1)])
 
     def _fetched(self, most: int) -> list[Message]:
-        """What has arrived; `consume` alone would hold the first record back until there are `most`."""
+        """Return the records that have arrived; `consume` alone would wait until there are `most`."""
         first = self._consumer.poll(_WAKE_UP_S)
         if first is None:
             return []
@@ -186,7 +185,7 @@ class _Reader:
 
     def _note(self, message: Message, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
-            # The end may be a transaction's marker or a compacted offset, which is no record to wait for.
+            # The last offset may belong to a transaction marker or have been compacted away.
             if message.partition() is not None:
                 self._finished(message.partition())
         elif not error.retriable():
@@ -197,7 +196,6 @@ class _Reader:
             self._consumer.pause([TopicPartition(self._reading.topic, partition)])
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Give each partition its place to start and, with until_end, note where it ends now."""
         numbers = [partition.partition for partition in partitions]
         known = self._cluster.offsets(self._reading.topic, numbers)
         starts = self._starts(known)
@@ -205,7 +203,7 @@ class _Reader:
         if self._reading.group is not None and partitions:
             answers = consumer.committed(partitions, timeout=10.0)
             committed = {answer.partition: answer.offset for answer in answers if answer.offset >= 0}
-        self._tell_of_clamping(known, committed)
+        self._report_clamping(known, committed)
         starts |= committed
         self._ends = {number: end for number, end in self._ends.items() if starts[number] < end}
         consumer.assign([TopicPartition(self._reading.topic, number, starts[number]) for number in numbers])
@@ -224,14 +222,14 @@ class _Reader:
         for partition, held in known.items():
             offset = start.offset(held.earliest, held.latest)
             if offset is None:
-                # -1: nothing is that young yet.
+                # -1: all records are older.
                 offset = at_time[partition] if at_time[partition] >= 0 else held.latest
             starts[partition] = offset
             self._ends[partition] = held.latest
         return starts
 
-    def _tell_of_clamping(self, known: Mapping[int, Offsets], committed: Mapping[int, int]) -> None:
-        """Say where reading begins instead of at an offset that partitions do not have."""
+    def _report_clamping(self, known: Mapping[int, Offsets], committed: Mapping[int, int]) -> None:
+        """Print where reading starts in partitions that do not have the requested offset."""
         if self._reading.start.start is not Start.OFFSET or self._reading.quiet:
             return
         asked = self._reading.start.number
@@ -242,17 +240,19 @@ class _Reader:
         ]
         if outside:
             more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
-            output.tell(f"Offset {asked} is outside of {self._reading.topic}: {'; '.join(outside[:_SHOWN])}{more}.")
+            output.tell(
+                f"Offset {asked} of {self._reading.topic} is out of range: {'; '.join(outside[:_SHOWN])}{more}."
+            )
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._cut_off:
             self._cut_off = True
             if not self._reading.quiet:
-                output.tell(f"Lost {self._cluster.bootstrap}; waiting for it to come back. Ctrl-C ends.")
+                output.tell(f"Lost {self._cluster.bootstrap}; waiting for it to come back. Ctrl-C stops.")
 
 
 def _keep_for_ever(consumer: Consumer) -> None:
-    """Never free a member of a group whose broker hangs: librdkafka would spin until the session is over."""
+    """Never free a group member whose broker hangs: librdkafka would spin until the session times out."""
     threading.Thread(target=lambda _: threading.Event().wait(), args=(consumer,), daemon=True).start()
 
 

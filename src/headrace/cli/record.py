@@ -1,4 +1,4 @@
-"""A record on its way to a topic, as `headrace produce` read it, and what the client library leaves untyped."""
+"""Records to produce, and the headers of consumed ones, which the client library leaves untyped."""
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 class Record(NamedTuple):
-    """None for `partition` and `timestamp_ms` leaves them to the producer; None for key or value is Kafka's null."""
+    """A record. None: for key or value, Kafka's null; for `partition` and `timestamp_ms`, the producer's choice."""
 
     key: bytes | None
     value: bytes | None
@@ -17,5 +17,5 @@ class Record(NamedTuple):
 
 
 def headers(message: "Message") -> list[tuple[str, bytes | None]]:
-    """The headers of a consumed record, in order; a name may occur more than once."""
+    """Return the headers of a consumed record, in order; names may repeat."""
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])

@@ -1,4 +1,4 @@
-"""Where produced records come from: lines of files and of standard input."""
+"""Read the records to produce from lines of files and standard input."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,12 +15,12 @@ from headrace.cli.text_lines import from_text_line, unescape
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open file."""
+    """An open file or standard input."""
 
     name: str
     stream: BinaryIO
     size: int | None
-    """Bytes, None where that is not known beforehand."""
+    """Bytes; None if unknown."""
 
     @property
     def is_terminal(self) -> bool:
@@ -29,26 +29,26 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """How a line is a record: JSON, or text with an optional key and a text that stands for null."""
+    """Format of a line: JSON, or text with an optional key separator and a text that stands for null."""
 
     jsonl: bool = False
     key_separator: str | None = None
     null: str | None = None
     now_ms: int = 0
-    """What '15m ago' in a JSON line counts from."""
+    """The time now, for '15m ago' in a JSON line."""
 
 
 @contextmanager
 def open_sources(paths: Sequence[Path]) -> Iterator[list[Source]]:
-    """All of them at once, so that a missing one is known before the first record is sent; raises CommandError."""
+    """Open all files at once, so that a missing one fails before the first record is sent. Raises CommandError."""
     with ExitStack() as files:
         yield [_open(path, files) for path in paths]
 
 
 def read_records(source: Source, line_format: LineFormat) -> Iterator[tuple[Record, int]]:
-    r"""Each record with the bytes its line took; raises CommandError that names the line.
+    r"""Yield records and the size of their lines in bytes. Raises CommandError that names the line.
 
-    Lines end with \n or \r\n; an empty one is a record with an empty value, in JSON lines it is skipped.
+    Lines end with \n or \r\n. An empty line is an empty value; in JSON lines it is skipped.
     """
     separator = None if line_format.key_separator is None else unescape(line_format.key_separator).encode()
     null = None if line_format.null is None else line_format.null.encode()

@@ -1,4 +1,4 @@
-"""Sending records as fast as they are read, and knowing what became of each."""
+"""Send records as fast as they are read, and count the acknowledgements."""
 
 import sys
 import time
@@ -17,13 +17,13 @@ from headrace.cli.record_sources import LineFormat, Source, read_records
 
 _POLL_EVERY = 500
 _POLL_AFTER_S = 0.1
-"""A slow input hears of a refusal at its next line."""
+"""With a slow input, failures are noticed at the next line."""
 _QUEUED_RECORDS = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What the command line says about every record; a partition or time in here wins over the record's own."""
+    """Options for all records; partition and time take precedence over those of the record."""
 
     key: bytes | None
     headers: list[tuple[str, bytes | None]]
@@ -43,7 +43,7 @@ class SenderOptions:
 
 @dataclass(slots=True)
 class Sent:
-    """What brokers have acknowledged, or with acks=0 what was sent."""
+    """Records that brokers acknowledged, or with acks=0 those that were sent."""
 
     topic: str
     records: int = 0
@@ -51,13 +51,13 @@ class Sent:
     """Bytes of values."""
     seconds: float = 0.0
     last_offsets: dict[int, int] = field(default_factory=dict)
-    """By partition; empty with acks=0, which leaves offsets unknown."""
+    """By partition; empty with acks=0."""
     interrupted: bool = False
     failure: KafkaError | None = None
-    """The first refusal."""
+    """The first error."""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """What librdkafka calls for every record."""
+        """Count a record: librdkafka's delivery callback."""
         if error is not None:
             self.failure = self.failure or error
             return
@@ -77,7 +77,7 @@ class Sent:
         }
 
     def summary(self) -> str:
-        """'1 record (5 B) to t, partition 2 offset 41' or '10,000 records (1.2 MB) to t in 0.8 s: 12,500 records/s'."""
+        """Format as '1 record (5 B) to t, partition 2 offset 41', or with duration and rate for many records."""
         what = f"{output.count(self.records, 'record')} ({output.size(self.size)}) to {self.topic}"
         if self.records == 1 and self.last_offsets:
             [(partition, offset)] = self.last_offsets.items()
@@ -94,9 +94,9 @@ def send(
     defaults: Defaults,
     options: SenderOptions,
 ) -> Sent:
-    """Send every record of `sources`; raises CommandError at the first one that is refused or no record.
+    """Send the records of `sources`. Raises CommandError for the first malformed record or failed delivery.
 
-    Ctrl-C stops reading; what was read is still sent, unless there is a second Ctrl-C.
+    Ctrl-C stops reading; records already read are still sent, unless Ctrl-C is pressed again.
     """
     sent = Sent(topic)
     producer = Producer(_config(bootstrap, options))
@@ -117,7 +117,7 @@ def send(
         except KeyboardInterrupt:
             sent.interrupted = True
         finally:
-            # Records before a bad line, or before Ctrl-C, are delivered like any others.
+            # Deliver the records before a malformed line or Ctrl-C.
             _flush(producer, sent, progress)
     sent.seconds = time.monotonic() - started
     if sent.failure is not None:
@@ -130,10 +130,10 @@ def _failure(sent: Sent, failure: KafkaError, bootstrap: str, producer: Producer
     hint = error.hint
     if failure.code() == KafkaError._MSG_TIMED_OUT and topic_exists(producer, sent.topic) is False:
         what = f"topic '{sent.topic}' was deleted while producing to it"
-        return CommandError(f"{what}; {output.count(sent.records, 'record')} arrived before that")
+        return CommandError(f"{what}; {output.count(sent.records, 'record')} delivered before that")
     if failure.code() == KafkaError._MSG_TIMED_OUT and sent.records:
-        hint = "It stopped answering. --timeout is how long a record may wait for it to come back."
-    return CommandError(f"{error.what}; {output.count(sent.records, 'record')} arrived before that", hint)
+        hint = "The broker stopped answering. --timeout is how long a record waits for an acknowledgement."
+    return CommandError(f"{error.what}; {output.count(sent.records, 'record')} delivered before that", hint)
 
 
 def _config(bootstrap: str, options: SenderOptions) -> dict[str, Any]:
@@ -145,9 +145,9 @@ def _config(bootstrap: str, options: SenderOptions) -> dict[str, Any]:
         message_timeout_ms=round(options.timeout_s * 1000),
         linger_ms=5,
         queue_buffering_max_messages=_QUEUED_RECORDS,
-        # Kafka's own producers put a key into the partition that this names; librdkafka's default does not.
+        # As Kafka's own producers partition by key; librdkafka's default differs.
         partitioner="murmur2_random",
-        # The broker decides what is too large.
+        # The broker enforces its own limit.
         message_max_bytes=1_000_000_000,
         allow_auto_create_topics=False,
     )
@@ -188,5 +188,5 @@ def _flush(producer: Producer, sent: Sent, progress: SendProgress) -> None:
 def _records(sources: Sequence[Source], line_format: LineFormat, quiet: bool) -> Iterator[tuple[Record, int]]:
     for source in sources:
         if source.is_terminal and output.is_terminal(sys.stderr) and not quiet:
-            output.tell("Type a record a line; Ctrl-D ends.")
+            output.tell("Type one record per line; Ctrl-D ends the input.")
         yield from read_records(source, line_format)

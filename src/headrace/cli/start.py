@@ -1,4 +1,4 @@
-"""`headrace start`: runs one broker until it is told to stop."""
+"""`headrace start`: run a broker until it is stopped."""
 
 import asyncio
 import gc
@@ -24,19 +24,19 @@ DEFAULT_LISTEN: Final = ("127.0.0.1", 9092)
 _LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _MAX_SETTINGS: Final = 1 << 20
 """Bytes of a settings file."""
-_PIPE_PATIENCE_S: Final = 5.0
+_PIPE_TIMEOUT_S: Final = 5.0
 _FEWEST_FILES: Final = 48
-"""Descriptors that a broker without topics or clients needs, with some to spare."""
+"""Descriptors for a broker without topics or clients, plus a reserve."""
 _NEVER: Final = 2**63 - 1
 _SWITCH_INTERVAL_S: Final = 0.0005
-"""How long a thread may keep Python's lock from the event loop, which asks for it after every system call."""
+"""How long another thread may keep Python's lock before the event loop gets it back after a system call."""
 
 log = logging.getLogger(__name__)
 
 
 def run(options: StartOptions) -> int:
-    """Serve until SIGTERM or Ctrl-C; the exit code: 0, or 1 with the reason on stderr where it cannot start."""
-    gc.disable()  # nothing that start-up makes is garbage; the node turns the collector on once it serves
+    """Serve until SIGTERM or Ctrl-C. Return the exit code: 0, or 1 with the reason on stderr if it cannot start."""
+    gc.disable()  # start-up creates no garbage; the node enables the collector once it serves
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         logging.basicConfig(
@@ -51,27 +51,26 @@ def run(options: StartOptions) -> int:
     except (ConfigError, KafkaError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
-    except OSError as error:  # what no room knows better: rights, descriptors, memory
+    except OSError as error:  # permissions, descriptors, memory
         print(f"headrace: cannot start: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def _log_level() -> str:
-    """The level that HEADRACE_LOG_LEVEL names; raises ConfigError."""
     text = os.environ.get("HEADRACE_LOG_LEVEL", "").strip()
     if text and text.upper() not in _LOG_LEVELS:
-        raise ConfigError("HEADRACE_LOG_LEVEL", text, f"allowed is one of {', '.join(_LOG_LEVELS)}")
+        raise ConfigError("HEADRACE_LOG_LEVEL", text, f"must be one of {', '.join(_LOG_LEVELS)}")
     return text.upper() or "INFO"
 
 
 def _allow_many_files() -> None:
-    """A broker needs a descriptor for each log and each client: take all that the system allows, as Java does."""
+    """Raise the limit of open files to the hard limit, as Java does: each log and each client needs descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # macOS has another, lower limit than the one it tells
-        log.debug("The limit of open files stays at %d", soft)
+    except (OSError, ValueError):  # macOS reports a higher limit than it allows
+        log.debug("Cannot raise the limit of open files from %d", soft)
     if 0 <= hard < _FEWEST_FILES:
         raise ConfigError(
             "ulimit -n", None, f"`ulimit -n` allows {hard} open files: a broker needs at least {_FEWEST_FILES}"
@@ -79,10 +78,10 @@ def _allow_many_files() -> None:
 
 
 def loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
-    """The fastest event loop there is here."""
+    """Return the fastest event loop available."""
     try:
         import uvloop
-    except ImportError:  # no wheel for this platform: asyncio's own loop serves, more slowly
+    except ImportError:  # no wheel for this platform: use asyncio's slower loop
         return None
     return uvloop.Loop
 
@@ -105,23 +104,23 @@ def _configuration(options: StartOptions) -> BrokerConfig:
     return load(file_text, dict(os.environ), assignments, defaults)
 
 
-def settings_text(path: str, patience_s: float = _PIPE_PATIENCE_S) -> str:
-    """The text of a settings file: UTF-8, or else Latin-1, as which Java reads every properties file.
+def settings_text(path: str, timeout_s: float = _PIPE_TIMEOUT_S) -> str:
+    """Return the text of a settings file: UTF-8, or else Latin-1, as Java reads properties files.
 
-    It may be a pipe, whose writer may take `patience_s` seconds from one part to the next. Raises OSError.
+    It may be a pipe, whose writer may pause for up to `timeout_s`. Raises OSError.
     """
-    # Opening a pipe that nobody writes to would wait for ever.
+    # Opening a pipe without a writer would block.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
         data = bytearray()
         while len(data) <= _MAX_SETTINGS:
-            if not select.select([file], [], [], patience_s)[0]:
-                raise OSError(f"nobody has written to this pipe for {patience_s:.0f} s")
+            if not select.select([file], [], [], timeout_s)[0]:
+                raise OSError(f"no data from this pipe for {timeout_s:.0f} s")
             part = file.read(_MAX_SETTINGS + 1 - len(data))
             if not part:
                 break
             data += part
     if len(data) > _MAX_SETTINGS:
-        raise OSError(f"a settings file has at most {_MAX_SETTINGS >> 20} MiB")
+        raise OSError(f"it is larger than {_MAX_SETTINGS >> 20} MiB")
     if b"\0" in data:
         raise OSError("it is not a text file: it contains zero bytes")
     try:
@@ -144,20 +143,20 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
     await node.start()
     if not COMPILED:
         log.warning(
-            "Records are checked by interpreted code, which takes more of the processor: reinstall Headrace where there"
-            " is a C compiler (apt-get install build-essential), or from a wheel for this platform"
+            "The record checks are not compiled and use more CPU: reinstall Headrace from a wheel for this platform, or"
+            " with a C compiler (apt-get install build-essential)"
         )
     try:
         print(banner(node), flush=True)
     except OSError as error:
-        # Nobody reads it, or the disk it goes to is full: no reason not to serve.
+        # A closed pipe or a full disk is no reason not to serve.
         log.warning("Cannot write to standard output: %s", error.strerror or error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     failed = loop.create_task(node.failed.wait())
     failed.add_done_callback(lambda _: stopped.set())
     await stopped.wait()
     if node.failed.is_set():
-        # As Kafka halts: nothing can be written, and closing files by names that are others' now could do harm.
+        # As Kafka halts: nothing can be written, and closing files by name could damage those of another process.
         logging.shutdown()
         os._exit(1)
     failed.cancel()
@@ -166,8 +165,8 @@ async def _serve(config: BrokerConfig, *, until_eof: bool) -> None:
 
 
 def _stop_at_eof(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
-    """Set `stopped` when whoever holds the other end of standard input is gone. Raises ConfigError for a file."""
-    stdin = 0  # by number: sys.stdin is None where it was closed
+    """Set `stopped` at the end of standard input. Raises ConfigError if it is a file."""
+    stdin = 0  # sys.stdin is None if it is closed
 
     def readable() -> None:
         if not os.read(stdin, 4096):
@@ -181,7 +180,7 @@ def _stop_at_eof(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> Non
 
 
 def banner(node: "Node") -> str:
-    """What the broker says once it serves."""
+    """Return the message that the broker prints once it serves."""
     rows = [
         ("address", ", ".join(str(each) if each.name != "PLAINTEXT" else _address(each) for each in node.listeners)),
         ("broker id", str(node.config.node_id)),
@@ -203,7 +202,7 @@ def _address(listener: object) -> str:
 
 
 def durability(config: BrokerConfig) -> str:
-    """When an acknowledged record is on the disk, in words."""
+    """Describe when an acknowledged record is on disk."""
     if config.log_flush_interval_messages == 1:
         return "fsync (every record is on disk before it is acknowledged)"
     when = []
@@ -211,5 +210,5 @@ def durability(config: BrokerConfig) -> str:
         when.append(f"every {config.log_flush_interval_messages} records")
     if config.log_flush_interval_ms is not None and config.log_flush_interval_ms < _NEVER:
         when.append(f"every {config.log_flush_interval_ms} ms")
-    written = f"fsync {' and '.join(when)}" if when else "the system writes to disk in its own time"
+    written = f"fsync {' and '.join(when)}" if when else "the operating system decides when to write to disk"
     return f"page cache (acknowledged records survive a crash of the broker; {written})"

@@ -1,8 +1,7 @@
-"""The options of `headrace start`, and a parser for them that costs no import.
+"""The options of `headrace start`, and a parser for them without expensive imports.
 
-Typer and rich take longer to import than the broker takes to start, so a plain command line is read here. Help pages,
-mistakes and everything else this parser does not understand go to typer (`cli/main.py`), which knows the same options:
-docs/decisions/020-start-without-typer.md.
+Importing typer and rich takes longer than starting the broker. Help pages and usage errors go to typer
+(`cli/main.py`), which knows the same options: docs/decisions/020-start-without-typer.md.
 """
 
 from collections.abc import Sequence
@@ -15,12 +14,12 @@ _PATHS: Final = ("--data", "--config")
 
 
 class UsageError(ValueError):
-    """An option whose value cannot be meant; the text says what is allowed."""
+    """An option with an invalid value. The text says what is valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
-    """What the command line says; None where it leaves the choice to the settings file and the defaults."""
+    """The command line; None leaves the choice to the settings file and the defaults."""
 
     data: str | None = None
     """Directory for the log, as typed."""
@@ -29,15 +28,15 @@ class StartOptions:
     config: str | None = None
     """Path of a server.properties file, as typed."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Kafka's setting names and their values; the last of a repeated name counts."""
+    """Kafka's setting names and values; the last of a repeated name wins."""
     until_eof: bool = False
-    """Whether the end of standard input stops the broker."""
+    """Stop the broker at the end of standard input."""
 
 
 def start_options(
     data: str | None, listen: str | None, config: str | None, settings: Sequence[str], *, until_eof: bool = False
 ) -> StartOptions:
-    """The options with `--listen` and `--set` taken apart; raises UsageError."""
+    """Parse `--listen` and `--set`. Raises UsageError."""
     return StartOptions(
         data=data,
         listen=None if listen is None else _host_and_port(listen),
@@ -48,7 +47,7 @@ def start_options(
 
 
 def parse(args: Sequence[str]) -> StartOptions | None:
-    """The options, or None where typer has to say more about `args`: help, an unknown option, a bad value."""
+    """Return the options, or None to leave `args` to typer: help, an unknown option, an invalid value."""
     single: dict[str, str] = {}
     settings: list[str] = []
     until_eof = False
@@ -60,7 +59,7 @@ def parse(args: Sequence[str]) -> StartOptions | None:
         name, has_value, value = word.partition("=")
         if not has_value:
             value = next(words, "")
-        # A value that looks like an option is either a mistake or `--set --help`: typer decides.
+        # A value that looks like an option is a mistake or `--set --help`: leave it to typer.
         if not value or value.startswith("-"):
             return None
         if name not in _PATHS and not is_utf8(value):

@@ -1,4 +1,4 @@
-"""Records as lines of text: how `consume` prints them and `produce` reads them without --jsonl. Pure."""
+"""Records as lines of text, printed by `consume` and read by `produce` without --jsonl. Pure."""
 
 import re
 import string
@@ -19,25 +19,25 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def unescape(text: str) -> str:
-    r"""With \t, \n, \r, \0 and \\ as the characters they stand for."""
+    r"""Replace \t, \n, \r, \0 and \\ by the characters they stand for."""
     return re.sub(r"\\([tnr0\\])", lambda match: _ESCAPES[match[1]], text)
 
 
 def from_text_line(line: bytes, key_separator: bytes | None, null: bytes | None) -> Record:
-    """The record in a line without its end; raises MalformedRecordError where the separator is missing."""
+    """Parse a line without its end. Raises MalformedRecordError if the separator is missing."""
     key: bytes | None = None
     value: bytes | None = line
     if key_separator is not None:
         key, found, value = line.partition(key_separator)
         if not found:
-            raise MalformedRecordError(f"no key: '{key_separator.decode()}' does not occur in it")
+            raise MalformedRecordError(f"no key: '{key_separator.decode()}' is missing")
     if null is not None:
         key, value = (None if data == null else data for data in (key, value))
     return Record(key, value, [])
 
 
 def compile_template(template: str, null: str) -> Formatter:
-    """A formatter for a template like '{key} {value}'; raises ValueError that names an unknown field."""
+    """Compile a template like '{key} {value}'. Raises ValueError for an unknown field."""
     parts: list[Formatter] = []
     for literal, field, spec, conversion in string.Formatter().parse(unescape(template)):
         if literal:
@@ -45,13 +45,13 @@ def compile_template(template: str, null: str) -> Formatter:
         if field is None:
             continue
         if field not in FIELDS or spec or conversion:
-            raise ValueError(f"'{{{field}}}' is no field of a record; there are {', '.join(FIELDS)}")
+            raise ValueError(f"'{{{field}}}' is not a field of a record: use {', '.join(FIELDS)}")
         parts.append(_or_null(FIELDS[field], null.encode()))
     return lambda message: b"".join([part(message) for part in parts])
 
 
 def compile_columns(fields: Sequence[str], separator: str, null: str) -> Formatter:
-    """A formatter for the named fields with `separator` between them."""
+    """Return a formatter for the named fields, separated by `separator`."""
     between = separator.encode()
     columns = [_or_null(FIELDS[field], null.encode()) for field in fields]
     if len(columns) == 1:
@@ -60,7 +60,7 @@ def compile_columns(fields: Sequence[str], separator: str, null: str) -> Formatt
 
 
 def for_terminal(formatter: Formatter) -> Formatter:
-    """What `formatter` makes, safe to look at: control characters and what is not UTF-8 as escapes."""
+    """Make the output safe for a terminal: escape control characters and bytes that are not UTF-8."""
 
     def safe(message: "Message") -> bytes:
         text = formatter(message).decode(errors="backslashreplace")
@@ -113,4 +113,4 @@ FIELDS: dict[str, Callable[["Message"], bytes | None]] = {
     "key": lambda message: _bytes(message.key()),
     "value": lambda message: _bytes(message.value()),
 }
-"""The fields of a record by the names that templates use, in the order in which columns are printed."""
+"""Fields of a record by their names in templates, in the order of printed columns."""

@@ -1,4 +1,4 @@
-"""What `headrace topics describe` shows: gathered from the cluster, then drawn."""
+"""Gather and print what `headrace topics describe` shows."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ class PartitionReport:
     earliest: int | None
     latest: int | None
     size: int | None
-    """Bytes on disk of the leader's copy; None where no broker says."""
+    """Bytes on disk of the leader's copy; None if unknown."""
 
     @property
     def records(self) -> int | None:
@@ -32,7 +32,7 @@ class ConfigReport:
     name: str
     value: str | None
     source: str
-    """Who set it: 'topic', 'broker' or 'cluster'."""
+    """Where it is set: 'topic', 'broker' or 'cluster'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class TopicReport:
 
     @property
     def size(self) -> int | None:
-        """Bytes on disk of one copy; None where no broker says."""
+        """Bytes on disk of one copy; None if unknown."""
         sizes = [partition.size for partition in self.partitions if partition.size is not None]
         return sum(sizes) if sizes else None
 
@@ -79,14 +79,14 @@ _SOURCES = {
 
 
 def report(cluster: Cluster, names: Sequence[str]) -> list[TopicReport]:
-    """Everything about topics that have to exist; raises CommandError."""
+    """Report on topics. Raises CommandError if one does not exist."""
     topics = cluster.describe(names)
     configs = _configs(cluster, names)
     leaders = {topic.name: {p.id: p.leader.id for p in topic.partitions if p.leader.id >= 0} for topic in topics}
     sizes = _sizes(cluster, leaders)
     reports = []
     for topic in topics:
-        # A partition without a leader has nobody to ask for its offsets.
+        # Offsets need a leader.
         offsets = cluster.offsets(topic.name, leaders[topic.name])
         reports.append(
             TopicReport(
@@ -112,12 +112,11 @@ def report(cluster: Cluster, names: Sequence[str]) -> list[TopicReport]:
 
 
 def _configs(cluster: Cluster, names: Sequence[str]) -> dict[str, list[ConfigReport]]:
-    """The settings of each topic that are not Kafka's default."""
     resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}
     futures = cluster.admin.describe_configs(list(resources.values()), request_timeout=REQUEST_TIMEOUT_S)
     configs = {}
     for name, resource in resources.items():
-        entries = cluster.answer(futures[resource], f"asking for the settings of topic '{name}'").values()
+        entries = cluster.answer(futures[resource], f"listing the settings of topic '{name}'").values()
         sourced = [(entry, _SOURCES.get(ConfigSource(entry.source))) for entry in entries]
         configs[name] = [
             ConfigReport(entry.name, entry.value, source)
@@ -128,7 +127,7 @@ def _configs(cluster: Cluster, names: Sequence[str]) -> dict[str, list[ConfigRep
 
 
 def _sizes(cluster: Cluster, leaders: Mapping[str, Mapping[int, int]]) -> dict[tuple[str, int], int]:
-    """Bytes on disk by topic and partition, from DescribeLogDirs (KIP-113), which confluent-kafka cannot ask."""
+    """Return bytes on disk by topic and partition, from DescribeLogDirs (KIP-113), which confluent-kafka lacks."""
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError
@@ -141,7 +140,7 @@ def _sizes(cluster: Cluster, leaders: Mapping[str, Mapping[int, int]]) -> dict[t
         finally:
             admin.close()
     except KafkaError:
-        # Sizes are a bonus: a broker that does not tell, or may not, leaves a dash.
+        # Sizes are optional: the broker may not support or not allow the request.
         return {}
     for broker in brokers:
         for log_dir in broker["log_dirs"]:
@@ -166,7 +165,7 @@ _PARTITION_COLUMNS = [
 
 
 def print_reports(reports: Sequence[TopicReport]) -> None:
-    """Print for people on a terminal, or as tab-separated blocks with an empty line between them in a pipe."""
+    """Print for people on a terminal; in a pipe, as tab-separated blocks with an empty line in between."""
     on_terminal = output.stdout_is_terminal()
     for index, topic in enumerate(reports):
         if index:

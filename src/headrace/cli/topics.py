@@ -34,7 +34,7 @@ Config = Annotated[
         "--config",
         metavar="KEY=VALUE",
         show_default=False,
-        help="A setting of the topic by Kafka's name, as retention.ms=3600000; repeatable.",
+        help="Topic setting, for example retention.ms=3600000; repeatable.",
     ),
 ]
 
@@ -45,12 +45,12 @@ Config = Annotated[
     epilog=examples(
         "names only, for a script",
         "headrace topics list | tail -n +2 | cut -f1",
-        "all of it",
+        "everything, as JSON",
         "headrace topics list --json",
     ),
 )
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Show the cluster's own topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Show internal topics too.")] = False,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -84,9 +84,9 @@ def list_topics(
 @app.command(
     cls=Command,
     epilog=examples(
-        "six partitions, records kept for a day",
+        "six partitions, one day of retention",
         "headrace topics create orders --partitions 6 --config retention.ms=86400000",
-        "the last record of every key",
+        "compacted: keep the last record of each key",
         "headrace topics create profiles --config cleanup.policy=compact",
     ),
 )
@@ -101,7 +101,7 @@ def create(
             max=MAX_PARTITIONS,
             show_default="the broker decides",
             metavar="N",
-            help="How many.",
+            help="Number of partitions.",
         ),
     ] = None,
     replication_factor: Annotated[
@@ -113,12 +113,12 @@ def create(
             max=MAX_REPLICAS,
             show_default="the broker decides",
             metavar="N",
-            help="Copies of every partition.",
+            help="Number of replicas of each partition.",
         ),
     ] = None,
     config: Config = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed where the topic exists already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
     ] = False,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -141,7 +141,7 @@ def create(
         )
         if not json:
             shape = f"{output.count(len(topic.partitions), 'partition')}, {_times(_replication_factor(topic))}"
-            output.write_lines(f"Created topic {name}: {shape}" if is_new else f"Topic {name} exists already: {shape}")
+            output.write_lines(f"Created topic {name}: {shape}" if is_new else f"Topic {name} already exists: {shape}")
     if json:
         output.print_json(created)
 
@@ -158,7 +158,7 @@ def create(
 def describe(topics: Topics, json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Show a topic's partitions, offsets, size on disk and settings that are not the default.
 
-    Records are counted as offsets, so a compacted topic or one with transactions may hold fewer.
+    Record counts are differences of offsets: topics with compaction or transactions may contain fewer records.
     """
     from headrace.cli.topic_report import print_reports, report
 
@@ -173,20 +173,20 @@ def describe(topics: Topics, json: Json = False, bootstrap: Bootstrap = DEFAULT_
 @app.command(
     cls=Command,
     epilog=examples(
-        "asks first", "headrace topics delete orders", "in a script", "headrace topics delete orders --yes --if-exists"
+        "ask first", "headrace topics delete orders", "in a script", "headrace topics delete orders --yes --if-exists"
     ),
 )
 def delete(
     topics: Topics,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed where there is no such topic.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if the topic does not exist.")] = False,
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete topics and all their records."""
     topics = list(dict.fromkeys(topics))
     if not yes and not output.is_terminal(sys.stdin):
-        raise usage_error("deleting needs a yes, and there is no terminal to ask at", "Give --yes.")
+        raise usage_error("deleting needs confirmation, and standard input is not a terminal", "Confirm with --yes.")
     cluster = _connect(bootstrap)
     known = cluster.topic_names()
     absent = [name for name in topics if name not in known]
@@ -210,9 +210,9 @@ def delete(
     epilog=examples(
         "more partitions",
         "headrace topics alter orders --partitions 12",
-        "keep a week",
+        "one week of retention",
         "headrace topics alter orders --config retention.ms=604800000",
-        "back to the default",
+        "restore the default",
         "headrace topics alter orders --delete-config retention.ms",
     ),
 )
@@ -227,13 +227,18 @@ def alter(
             max=MAX_PARTITIONS,
             show_default=False,
             metavar="N",
-            help="New number; it can only grow.",
+            help="New number of partitions; it cannot shrink.",
         ),
     ] = None,
     config: Config = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", show_default=False, help="Back to the default; repeatable."),
+        typer.Option(
+            "--delete-config",
+            metavar="KEY",
+            show_default=False,
+            help="Restore the default of this setting; repeatable.",
+        ),
     ] = None,
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -258,7 +263,7 @@ def alter(
 
 
 def _connect(bootstrap: str) -> "Cluster":
-    # The client library takes longer to load than a help page may.
+    # Importing the client library takes longer than a help page may.
     from headrace.cli.cluster import Cluster
 
     return Cluster.connect(bootstrap)
@@ -281,7 +286,7 @@ def _create(
             raise
         if not if_not_exists:
             raise CommandError(
-                f"topic '{name}' exists already",
+                f"topic '{name}' already exists",
                 "`headrace topics alter` changes it; --if-not-exists leaves it unchanged.",
             ) from None
         return False
@@ -289,9 +294,9 @@ def _create(
 
 
 def _own_settings(cluster: "Cluster", topic: str, deleted: Sequence[str]) -> set[str]:
-    """Names of the settings that the topic itself has; raises CommandError where one of `deleted` does not exist.
+    """Return the settings of the topic itself. Raises CommandError if one of `deleted` does not exist.
 
-    Brokers, Kafka's too, delete a setting that does not exist without a word.
+    Brokers, including Kafka's, ignore the deletion of an unknown setting.
     """
     from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
@@ -299,14 +304,14 @@ def _own_settings(cluster: "Cluster", topic: str, deleted: Sequence[str]) -> set
         return set()
     resource = ConfigResource(ResourceType.TOPIC, topic)
     future = cluster.admin.describe_configs([resource], request_timeout=10.0)[resource]
-    entries = cluster.answer(future, f"asking for the settings of topic '{topic}'")
+    entries = cluster.answer(future, f"listing the settings of topic '{topic}'")
     own = {name for name, entry in entries.items() if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
     unknown = [name for name in deleted if name not in entries]
     if unknown:
         near = difflib.get_close_matches(unknown[0], sorted(own)) or difflib.get_close_matches(unknown[0], entries)
-        set_now = f"Set on the topic: {', '.join(sorted(own))}." if own else "The topic has no settings of its own."
+        set_now = f"Set on the topic: {', '.join(sorted(own))}." if own else "No settings are set on the topic."
         raise CommandError(
-            f"topics have no setting '{unknown[0]}'", f"Did you mean '{near[0]}'? {set_now}" if near else set_now
+            f"'{unknown[0]}' is not a topic setting", f"Did you mean '{near[0]}'? {set_now}" if near else set_now
         )
     return own
 
@@ -336,8 +341,8 @@ def _add_partitions(cluster: "Cluster", topic: str, before: int, partitions: int
 
     if partitions <= before:
         raise CommandError(
-            f"topic '{topic}' has {output.count(before, 'partition')} already and cannot have fewer",
-            "Records of a partition cannot move: create another topic and copy them.",
+            f"topic '{topic}' already has {output.count(before, 'partition')}; the number can only grow",
+            "To have fewer, create another topic and copy the records.",
         )
     futures = cluster.admin.create_partitions([NewPartitions(topic, partitions)], request_timeout=10.0)
     cluster.answer(futures[topic], f"adding partitions to topic '{topic}'")

@@ -1,7 +1,7 @@
-"""Words for a command line that cannot be used: the option, its value, what is allowed, and what was probably meant.
+"""Usage errors in plain words: the option, its value, the valid values, and a suggestion.
 
-Typer checks values with pydantic, whose messages speak of inputs and parsing and do not show the value. Knows Kafka's
-option names only through `headrace.cli.habits`.
+Typer validates with pydantic, whose messages do not show the value. Knows the option names of Kafka's tools only
+through `headrace.cli.habits`.
 """
 
 import difflib
@@ -23,19 +23,19 @@ _KINDS = {"int": "a whole number", "float": "a number"}
 
 @contextmanager
 def explained(ctx: Any = None, args: Sequence[str] = ()) -> Iterator[None]:
-    """Turn typer's errors into CommandError. `args` are what is being parsed, for the command of `ctx`."""
-    args = list(args)  # parsing takes them apart
+    """Turn typer's errors into CommandError. `args` are the arguments that the command of `ctx` parses."""
+    args = list(args)  # parsing consumes them
     try:
         yield
     except TyperException as error:
-        # Its help page has been printed already.
+        # The help page has already been printed.
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
         raise _explain(error, getattr(error, "ctx", None) or ctx, args) from None
 
 
 def check_utf8(ctx: Any) -> None:
-    """Raise CommandError for an argument that is not UTF-8: client libraries crash on it. A path may be any bytes."""
+    """Raise CommandError if an argument is not UTF-8, which crashes client libraries. Paths may be any bytes."""
     for param in ctx.command.get_params(ctx):
         given = ctx.params.get(param.name)
         for value in given if isinstance(given, list | tuple) else [given]:
@@ -44,18 +44,18 @@ def check_utf8(ctx: Any) -> None:
 
 
 def unknown_command(ctx: Any, args: Sequence[str]) -> CommandError:
-    """The first of `args` is no command of the group of `ctx`."""
+    """Return the error for the unknown command `args[0]` of the group of `ctx`."""
     name, path = args[0], ctx.command_path
     hint = habits.for_command(path, list(args))
     if hint is None:
         near = difflib.get_close_matches(name, list(ctx.command.commands), n=2, cutoff=_NEAR)
         hint = f"Did you mean {' or '.join(f'`{path} {each}`' for each in near)}?" if near else None
-    return CommandError(f"there is no command '{path} {name}'", hint or f"`{path} --help` lists the commands.", USAGE)
+    return CommandError(f"unknown command '{path} {name}'", hint or f"`{path} --help` lists the commands.", USAGE)
 
 
 def _explain(error: Any, ctx: Any, args: list[str]) -> CommandError:
     path = ctx.command_path if ctx is not None else "headrace"
-    see = f"`{path} --help` explains the command."
+    see = f"`{path} --help` describes the command."
     kind = type(error).__name__
     if kind == "NoSuchOption":
         return _unknown_option(error.option_name, ctx, path, args)
@@ -88,7 +88,7 @@ def _bad_value(error: Any) -> str:
     if problem is not None and error.param is not None:
         allowed = _allowed(problem, error.param)
         if allowed is not None:
-            return f"{_name(error)} '{problem['input']}': allowed is {allowed}"
+            return f"{_name(error)} '{problem['input']}': must be {allowed}"
     message = str(error.message).removeprefix("Value error, ").removeprefix("dir ").rstrip(".")
     name = _name(error)
     return f"{name}: {message}" if name.startswith("-") else message
@@ -100,7 +100,7 @@ def _pydantic_problem(error: Any) -> Any:
 
 
 def _allowed(problem: Any, param: Any) -> str | None:
-    """What the option takes, in words, where it takes numbers or one of some words."""
+    """Describe the valid values of an option that takes numbers or one of several words."""
     low, high = getattr(param, "min", None), getattr(param, "max", None)
     if problem["type"] == "value_error":
         _, found, choices = problem["msg"].rstrip(".").partition(" is not one of ")
@@ -113,7 +113,6 @@ def _allowed(problem: Any, param: Any) -> str | None:
 
 
 def _name(error: Any) -> str:
-    """`--partitions`, or the name of an argument."""
     if error.param_hint is not None:
         return str(error.param_hint).strip("'")
     return "" if error.param is None else _name_of(error.param)

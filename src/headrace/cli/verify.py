@@ -1,4 +1,4 @@
-"""`headrace verify`: reads the logs in directories and lists what is damaged, without a broker."""
+"""`headrace verify`: find damage in log directories, without a broker."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,11 @@ _COLUMNS = (Column("File"), Column("Byte", number=True), Column("Offset", number
 Directories = Annotated[
     list[Path],
     typer.Argument(
-        metavar="DIR", show_default=False, exists=True, file_okay=False, help="Log directories, or partitions in them."
+        metavar="DIR",
+        show_default=False,
+        exists=True,
+        file_okay=False,
+        help="Log directories, or directories of partitions.",
     ),
 ]
 
@@ -42,9 +46,9 @@ class _Read:
 
 
 def verify(directory: Directories, json: Json = False) -> None:
-    """Read logs from beginning to end and list what is damaged; nothing is changed.
+    """Read logs from beginning to end and report damage. Changes nothing.
 
-    Exits with 1 where something is. A broker may run meanwhile: the end of a log may then look half written.
+    Exits with 1 if something is damaged. While a broker runs, the end of a log may look incomplete.
     """
     from headrace.storage.dirs.verification import (
         NotALogDirectoryError,
@@ -90,14 +94,14 @@ def verify(directory: Directories, json: Json = False) -> None:
     output.tell(
         f"Read {output.count(read.partitions, 'partition')}, {output.count(read.segments, 'segment')}, "
         f"{read.bytes / 1e6:.1f} MB: "
-        + (f"{output.count(len(read.findings), 'damaged place')}." if read.findings else "nothing is damaged.")
+        + (f"{output.count(len(read.findings), 'problem')}." if read.findings else "no damage found.")
     )
     if read.findings:
         raise typer.Exit(1)
 
 
 def _known_topics(directories: list[Path], findings: "list[Finding]") -> "dict[str, UUID]":
-    """The ids of the cluster's topics, by name, from the metadata in one of the directories, where that is there."""
+    """Return the ids of the cluster's topics by name, from the metadata in one of the directories, if present."""
     from headrace.cluster.store import StoreError
     from headrace.cluster.stores.metadata_file import topic_ids
     from headrace.storage.dirs.verification import Finding

@@ -1,6 +1,5 @@
-"""The metadata of the cluster: the store port, its stores, the image built from it, and the controller that changes it.
+"""The cluster's metadata: the store port, its implementations, the image built from it, and the controller.
 
-Metadata is a tree of versioned nodes under Kafka's paths (`znodes.py`). Requests that change topics and settings go
-through `topic_admin.py` one at a time. A broker's `MetadataCache` holds an immutable `image.py`, which changes only
-through UpdateMetadata.
+Metadata is a tree of versioned nodes under Kafka's paths (`znodes.py`). `topic_admin.py` executes requests that change
+topics and settings one at a time. A broker's `MetadataCache` holds an immutable image (`image.py`).
 """

@@ -1,7 +1,6 @@
-"""The commands by which a controller tells brokers what to lead, what to know and what to drop. Pure values.
+"""The commands of a controller to the brokers. Pure values.
 
-They have the meaning of the requests of the same names (`LeaderAndIsr`, `UpdateMetadata`, `StopReplica`). A controller
-hands them to the broker in its own process as they are.
+They mean the same as Kafka's requests of these names. The controller passes them to the broker in its own process.
 """
 
 import uuid
@@ -13,7 +12,7 @@ from headrace.types import TopicPartition
 
 
 class PartitionState(NamedTuple):
-    """The leader and the replicas of one partition. `is_new` when it has never had a log."""
+    """The leader and the replicas of one partition. `is_new`: it never had a log."""
 
     topic: str
     topic_id: uuid.UUID
@@ -26,13 +25,13 @@ class PartitionState(NamedTuple):
 
 
 class LeaderAndIsr(NamedTuple):
-    """Lead or follow these partitions. A broker gets this before any client can learn of the change."""
+    """Lead or follow these partitions. Sent to a broker before any client can learn of the change."""
 
     partitions: Sequence[PartitionState]
 
 
 class UpdateMetadata(NamedTuple):
-    """Answer clients with this. `topics` are new or changed, `deleted` are names of topics that are gone."""
+    """Update the metadata that clients see. `topics` are new or changed, `deleted` are names of deleted topics."""
 
     controller_id: int
     controller_epoch: int
@@ -51,7 +50,7 @@ Command: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
 
 
 def partition_states(topic: TopicImage, first: int, *, is_new: bool) -> list[PartitionState]:
-    """The topic's partitions from number `first` on."""
+    """Return the states of the topic's partitions, starting with partition `first`."""
     return [
         PartitionState(
             topic.name,

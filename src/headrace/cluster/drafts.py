@@ -1,6 +1,6 @@
-"""Many changes to the topics, made one after the other and written as one. Each costs as much as it changes.
+"""Changes to many topics, decided one by one and written together.
 
-The image is immutable, and making another one costs as much as it holds: with thousands of topics, only once a request.
+Copying the immutable image takes time proportional to its size. With thousands of topics, one request may do so once.
 """
 
 import uuid
@@ -11,9 +11,9 @@ from headrace.cluster.store import Operation
 
 
 class Draft:
-    """The topics of `base` with the changes so far, and the operations that write them.
+    """The topics of `base` with the changes so far, and the operations that write the changes.
 
-    Those of the partitions' states are missing: they are the controller's.
+    The controller adds the operations for the partitions' states.
     """
 
     def __init__(self, base: MetadataImage) -> None:
@@ -34,19 +34,18 @@ class Draft:
             self._unified[_unify(topic.name)] = topic.name
 
     def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Note a new topic's own settings; the operations of `put` write them."""
+        """Record the overrides of a new topic. The operations passed to `put` write them."""
         if overrides:
             self.configs[ConfigResource(TOPIC_CONFIG, topic)] = overrides
 
     def remove(self, topic: TopicImage, operations: Sequence[Operation]) -> None:
-        """Remove the topic and its settings."""
         del self.topics[topic.name]
         del self.names[topic.topic_id]
         self.operations.extend(operations)
         self._unified = None
 
     def collision(self, name: str) -> str | None:
-        """A topic whose name differs from `name` only in '.' against '_', and so clashes with it in metrics."""
+        """Return a topic whose name equals `name` but for '.' and '_': the metrics of the two would collide."""
         if "." not in name and "_" not in name:
             return None
         if self._unified is None:

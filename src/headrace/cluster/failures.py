@@ -1,4 +1,4 @@
-"""Failures of the metadata store as answers to clients, logged once for as long as they last."""
+"""Turn failures of the metadata store into errors for clients, and log a lasting failure once."""
 
 import logging
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class StoreFailures:
-    """One for all who write to a store."""
+    """Shared by all writers to one store."""
 
     def __init__(self) -> None:
         self._failure: str | None = None
@@ -22,10 +22,10 @@ class StoreFailures:
         locked: ErrorCode = ErrorCode.not_controller,
         failed: ErrorCode = ErrorCode.kafka_storage_error,
     ) -> Iterator[None]:
-        """Make a failure of the store a KafkaError, and log it once for as long as it lasts.
+        """Raise a KafkaError for a failure of the store, and log the failure unless it was the last one logged.
 
-        `locked` is for a store that another process has locked. Admin clients try again by themselves after
-        NOT_CONTROLLER, and after hardly anything else: see docs/decisions/076-failures-of-the-store.md.
+        `locked` is the code for a store that another process has locked. Admin clients retry after NOT_CONTROLLER, but
+        after few other errors: see docs/decisions/076-failures-of-the-store.md.
         """
         try:
             yield
@@ -37,11 +37,11 @@ class StoreFailures:
                 code = locked if isinstance(error, StoreLockedError) else failed
                 raise KafkaError(code, f"Nothing was changed: {error}") from error
             raise KafkaError(
-                failed, f"Nothing was changed: {error}. The metadata was changed by somebody else: restart the broker."
+                failed, f"Nothing was changed: {error}. Another process changed the metadata: restart the broker."
             ) from error
 
     def note_written(self) -> None:
-        """Something was written: the failure is over."""
+        """Log the end of a failure after a successful write."""
         if self._failure is not None:
             self._failure = None
             log.info("Topics and settings can be changed again")

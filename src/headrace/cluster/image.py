@@ -1,4 +1,4 @@
-"""The cluster's metadata as one immutable value. A change makes a new image; who holds an old one sees no change."""
+"""The cluster's metadata as one immutable value. Every change makes a new image."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ from headrace.types import TopicPartition
 
 NO_LEADER: Final = -1
 NEVER_WRITTEN: Final = -1
-"""Version of a partition whose state node does not exist yet."""
+"""Version of a partition without a state node."""
 
 
 class Endpoint(NamedTuple):
-    """Where a broker can be reached through one listener."""
+    """A broker's address on one listener."""
 
     listener: str
     host: str
@@ -28,15 +28,14 @@ class BrokerImage(NamedTuple):
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     epoch: int = -1
-    """The czxid of its registration: rises with every start. -1 where it is not known."""
+    """The czxid of its registration, which rises with every start; -1 if unknown."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Where the broker can be reached through `listener`."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 class PartitionImage(NamedTuple):
-    """One partition. `version` is that of its state node, for the next conditional write."""
+    """One partition. `version` is the version of its state node, for the next conditional write."""
 
     leader: int
     leader_epoch: int
@@ -44,11 +43,11 @@ class PartitionImage(NamedTuple):
     isr: tuple[int, ...]
     version: int = 0
     zxid: int = -1
-    """Whoever wrote the state knew of all registrations up to this transaction. The controller alone uses it."""
+    """The controller that wrote the state knew all registrations up to this transaction. Only it uses this."""
 
 
 class TopicImage(NamedTuple):
-    """A topic; its partitions are numbered from 0 without a gap."""
+    """A topic; its partitions are numbered from 0 without gaps."""
 
     name: str
     topic_id: uuid.UUID
@@ -56,7 +55,7 @@ class TopicImage(NamedTuple):
 
 
 class ConfigResource(NamedTuple):
-    """What a set of run-time settings belongs to; `kind` as in the tree, `name` empty for the cluster default."""
+    """The owner of a set of dynamic settings; `kind` as in the tree, `name` empty for the cluster default."""
 
     kind: str
     name: str
@@ -72,7 +71,7 @@ _NO_CONFIG: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """Everything that the metadata tree says, at one moment."""
+    """A snapshot of the metadata tree."""
 
     cluster_id: str = ""
     controller_id: int = NO_LEADER
@@ -83,25 +82,23 @@ class MetadataImage:
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> TopicImage | None:
-        """The topic with that id, or None."""
         name = self.names.get(topic_id)
         return self.topics[name] if name is not None else None
 
     def topic_id_of(self, topic_partition: TopicPartition) -> uuid.UUID | None:
-        """The id of the partition's topic; None if there is no such partition."""
+        """Return the id of the partition's topic; None if the partition does not exist."""
         topic = self.topics.get(topic_partition.topic)
         return topic.topic_id if topic is not None and topic_partition.partition < len(topic.partitions) else None
 
     def is_new(self, topic_partition: TopicPartition) -> bool:
-        """Whether the partition was created after its broker's last start: each start raises the leader epoch."""
+        """Return True if the partition was created after its broker's last start, which raises every leader epoch."""
         return self.topics[topic_partition.topic].partitions[topic_partition.partition].leader_epoch == 0
 
     def config(self, kind: str, name: str) -> Mapping[str, str]:
-        """The run-time settings of a resource; empty where it has none."""
         return self.configs.get(ConfigResource(kind, name), _NO_CONFIG)
 
     def with_topics(self, topics: Iterable[TopicImage]) -> "MetadataImage":
-        """An image in which `topics` are new or take the place of those with the same names."""
+        """Return an image with `topics` added, in place of topics with the same names."""
         topics = tuple(topics)
         return replace(
             self,
@@ -110,7 +107,7 @@ class MetadataImage:
         )
 
     def without_topics(self, names: Iterable[str]) -> "MetadataImage":
-        """An image that lacks these topics and their settings."""
+        """Return an image without these topics and their settings."""
         gone = set(names)
         return replace(
             self,
@@ -124,10 +121,10 @@ class MetadataImage:
         )
 
     def with_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> "MetadataImage":
-        """An image with these settings for these resources; empty settings remove a resource."""
+        """Return an image with these settings; empty settings remove a resource."""
         merged = {**self.configs, **configs}
         return replace(self, configs={resource: values for resource, values in merged.items() if values})
 
     def with_brokers(self, brokers: Iterable[BrokerImage]) -> "MetadataImage":
-        """An image in which exactly `brokers` are alive."""
+        """Return an image in which exactly `brokers` are alive."""
         return replace(self, brokers={broker.id: broker for broker in sorted(brokers)})

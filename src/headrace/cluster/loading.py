@@ -1,4 +1,4 @@
-"""Reads the metadata tree into an image, and says which nodes every tree has."""
+"""Read the metadata tree into an image."""
 
 import uuid
 from collections.abc import Callable
@@ -27,7 +27,7 @@ _CONFIG_KINDS = (TOPIC_CONFIG, BROKER_CONFIG, GROUP_CONFIG, CLIENT_METRICS_CONFI
 
 
 def decoded(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
-    """`decode(data)`, of the node at `path`. Raises MalformedNodeError."""
+    """Decode the data of the node at `path`. Raises MalformedNodeError."""
     try:
         return decode(data)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -35,13 +35,12 @@ def decoded(path: str, decode: Callable[[bytes], T], data: bytes) -> T:
 
 
 async def missing_nodes(store: MetadataStore) -> list[Operation]:
-    """What creates those of the tree's fixed nodes that are missing."""
+    """Return the operations that create the missing ones of the nodes that every tree has."""
     nodes = await store.get_many(znodes.PERSISTENT)
     return [Create(path) for path, node in zip(znodes.PERSISTENT, nodes, strict=True) if node is None]
 
 
 async def load_image(store: MetadataStore) -> MetadataImage:
-    """Live brokers, topics, partitions and settings as the tree has them."""
     brokers = [
         decoded(
             znodes.broker_path(int(name)), partial(znodes.decode_broker, int(name), epoch=node.stat.czxid), node.data
@@ -70,7 +69,7 @@ async def _load_topics(store: MetadataStore) -> list[TopicImage]:
     for name, node in await _read_children(store, znodes.TOPICS):
         topic_id, replicas = decoded(znodes.topic_path(name), znodes.decode_topic, node.data)
         if topic_id is None:
-            # Written by something older than topic ids (KIP-516): give it one, as Kafka's controller does.
+            # Written before topic ids existed (KIP-516): assign one, as Kafka's controller does.
             topic_id = new_id()
             await store.set(znodes.topic_path(name), znodes.encode_topic(topic_id, replicas), node.stat.version)
         assignments.append((name, topic_id, replicas))
@@ -90,7 +89,6 @@ async def _load_topics(store: MetadataStore) -> list[TopicImage]:
 
 
 def _partition(path: str, state: Node | None, replicas: tuple[int, ...]) -> PartitionImage:
-    """The partition as its state node has it; one without a node was assigned but never led."""
     if state is None:
         return PartitionImage(NO_LEADER, -1, replicas, replicas, NEVER_WRITTEN)
     stat = state.stat

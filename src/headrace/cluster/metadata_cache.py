@@ -1,6 +1,6 @@
-"""The cluster's metadata as this broker knows it: read by everybody, changed by UpdateMetadata and by new settings.
+"""The broker's copy of the cluster's metadata, from which all clients are answered.
 
-The image is replaced whole, so a reader that holds one sees no change. Clients are answered from here only.
+UpdateMetadata and setting changes replace the whole image, so a reader that holds one sees a consistent state.
 """
 
 import uuid
@@ -13,20 +13,20 @@ from headrace.cluster.image import TOPIC_CONFIG, ConfigResource, MetadataImage, 
 
 
 class MetadataListener(Protocol):
-    """A part of the broker that acts on changes. Called on the event loop, after the image has changed."""
+    """A component that acts on changes. Called on the event loop, after the image has changed."""
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
-        """These topics are new, or have other partitions or leaders."""
+        """Handle topics that are new, or have other partitions or leaders."""
 
     async def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
-        """These topics are gone."""
+        """Handle the deletion of topics."""
 
     async def on_configs_changed(self, resources: Sequence[ConfigResource]) -> None:
-        """The run-time settings of `resources` changed."""
+        """Handle changes to the dynamic settings of `resources`."""
 
 
 class MetadataCache:
-    """One image, and the parts of the broker that follow it."""
+    """The current image, and the listeners to its changes."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -35,11 +35,10 @@ class MetadataCache:
         self._listeners: list[MetadataListener] = []
 
     def attach(self, listener: MetadataListener) -> None:
-        """Call `listener` on every change from now on."""
         self._listeners.append(listener)
 
     async def apply(self, update: UpdateMetadata) -> None:
-        """Take over what the controller says; done when every listener has acted on it."""
+        """Apply the controller's update; returns when every listener has acted on it."""
         before = self.image
         gone = [before.topics[name] for name in update.deleted if name in before.topics]
         image = replace(before, controller_id=update.controller_id, controller_epoch=update.controller_epoch)
@@ -59,45 +58,42 @@ class MetadataCache:
                 listener.on_topics_changed(update.topics)
 
     async def apply_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
-        """Take over the settings of these resources; empty settings remove them."""
+        """Apply the settings of these resources; empty settings remove a resource."""
         self.note_configs(configs)
         for listener in self._listeners:
             await listener.on_configs_changed(tuple(configs))
 
     def note_configs(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
-        """Take over the settings of topics that nobody knows yet."""
+        """Apply the settings of topics that are not visible yet, without calling the listeners."""
         if configs:
             self.image = self.image.with_configs(configs)
 
     def begin(self, cluster_id: str, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
-        """Start with the cluster's id and settings. Nobody is told."""
+        """Start with the cluster's id and settings, without calling the listeners."""
         self.image = MetadataImage(cluster_id=cluster_id).with_configs(configs)
 
     # Queries about topics
 
     def topic_name(self, topic_id: uuid.UUID | None) -> str | None:
-        """The name of the topic with that id."""
         return None if topic_id is None else self.image.names.get(topic_id)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with that id of 16 bytes."""
+        """Return the name of the topic with that id (16 bytes)."""
         return self.image.names.get(uuid.UUID(bytes=topic_id))
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """The id of the topic of that name."""
         found = self.image.topics.get(topic)
         return None if found is None else found.topic_id
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions the topic has; None if there is no such topic."""
+        """Return the topic's number of partitions; None if it does not exist."""
         found = self.image.topics.get(topic)
         return None if found is None else len(found.partitions)
 
     def describe(self, topic: str) -> tuple[bytes, int] | None:
-        """Id (16 bytes) and number of partitions of the topic; None if there is no such topic."""
+        """Return the topic's id (16 bytes) and number of partitions; None if it does not exist."""
         found = self.image.topics.get(topic)
         return None if found is None else (found.topic_id.bytes, len(found.partitions))
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
-        """The topic's own settings."""
         return self.image.config(TOPIC_CONFIG, topic)

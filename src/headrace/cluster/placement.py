@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go. Pure: the random start comes from the caller."""
+"""Assign replicas of new partitions to brokers. Pure: the caller provides the randomness."""
 
 from collections.abc import Collection, Sequence
 from random import Random
@@ -9,11 +9,11 @@ from headrace.errors import ErrorCode, KafkaError
 def place(
     brokers: Collection[int], partitions: int, replication_factor: int, random: Random, *, first_partition: int = 0
 ) -> list[tuple[int, ...]]:
-    """Replicas of each new partition, the preferred leader first.
+    """Return the replicas of every new partition, the preferred leader first.
 
-    Leaders go round the brokers from a random one; the other replicas follow at a distance that grows with every round,
-    so that the load of a broker that fails spreads over all others. Raises KafkaError(INVALID_REPLICATION_FACTOR) where
-    there are fewer brokers than replicas.
+    Leaders are assigned round-robin from a random broker. The followers' distance from the leader grows with every
+    round, so that the load of a failed broker spreads over all others. Raises KafkaError(INVALID_REPLICATION_FACTOR)
+    with fewer brokers than replicas.
     """
     count = len(brokers)
     if replication_factor > count:
@@ -36,7 +36,7 @@ def place(
 def check_manual(
     replicas: Sequence[int], brokers: Collection[int], replication_factor: int | None = None
 ) -> tuple[int, ...]:
-    """Replicas of one partition as a client chose them; raises KafkaError(INVALID_REPLICA_ASSIGNMENT)."""
+    """Return a partition's replicas as assigned by a client; raises KafkaError(INVALID_REPLICA_ASSIGNMENT)."""
     if not replicas:
         raise _invalid("The manual partition assignment includes an empty replica list.")
     for broker in sorted(replicas):
@@ -52,5 +52,5 @@ def check_manual(
     return tuple(replicas)
 
 
-def _invalid(why: str) -> KafkaError:
-    return KafkaError(ErrorCode.invalid_replica_assignment, why)
+def _invalid(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_replica_assignment, reason)

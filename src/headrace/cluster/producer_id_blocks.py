@@ -1,4 +1,4 @@
-"""Blocks of producer ids, which the controller allocates to brokers (KIP-730)."""
+"""Allocate blocks of producer ids to brokers (KIP-730)."""
 
 import asyncio
 from typing import Final
@@ -14,7 +14,7 @@ _MAX_PRODUCER_ID: Final = 2**63 - 1
 
 
 class ProducerIdBlocks:
-    """The node that says which ids are taken."""
+    """The node with the latest allocated block."""
 
     def __init__(self, store: MetadataStore, broker_id: int, failures: StoreFailures) -> None:
         self._store = store
@@ -22,9 +22,9 @@ class ProducerIdBlocks:
         self._failures = failures
 
     async def allocate(self) -> tuple[int, int]:
-        """A block of ids that nobody else has: the first and how many.
+        """Allocate a block of ids, and return its first id and its size.
 
-        Raises KafkaError(coordinator_load_in_progress), after which producers ask again, if it cannot be written.
+        Raises KafkaError(coordinator_load_in_progress), which producers retry, if the block cannot be written.
         """
         return await asyncio.shield(self._allocate())
 
@@ -36,7 +36,7 @@ class ProducerIdBlocks:
                 first = decoded(path, znodes.decode_producer_ids, node.data)[1] + 1 if node.data else 0
                 last = first + PRODUCER_IDS_PER_BLOCK - 1
                 if last > _MAX_PRODUCER_ID:
-                    raise KafkaError(ErrorCode.unknown_server_error, "All producer ids of this cluster are used up.")
+                    raise KafkaError(ErrorCode.unknown_server_error, "This cluster has used up all producer ids.")
                 block = znodes.encode_producer_ids(self._broker_id, first, last)
                 try:
                     await self._store.set(path, block, node.stat.version)
@@ -46,7 +46,7 @@ class ProducerIdBlocks:
                 return first, PRODUCER_IDS_PER_BLOCK
 
     async def skip(self, last: int) -> None:
-        """Give out no id up to `last`, which is in use already."""
+        """Never allocate an id up to `last`: they are in use."""
         path = znodes.PRODUCER_ID_BLOCK
         with self._failures.answering():
             node = await self._store.get(path)

@@ -1,6 +1,6 @@
-"""Creating, growing and deleting topics, and changing settings: what any broker may write into the metadata store.
+"""Create, grow and delete topics, and change settings.
 
-Decisions are pure (`topic_changes`); the controller then gives new partitions their leaders (`controller/machine.py`).
+Decisions are pure (`topic_changes`). Then the controller elects the new partitions' leaders (`controller/machine.py`).
 """
 
 import asyncio
@@ -27,13 +27,13 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 Alteration: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""From a resource's settings to its new ones; raises KafkaError to leave them unchanged."""
+"""Returns the new settings for a resource's current ones; raises KafkaError to leave them unchanged."""
 _DECIDED_AT_ONCE: Final = 100
-"""Topics and partitions: one takes some microseconds."""
+"""Topics and partitions that are decided on the event loop, at some microseconds each."""
 
 
-def _to_the_end(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
-    """Do the whole of `change` even if its caller is cancelled: half of it would be durable and unseen."""
+def _uncancellable(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+    """Finish `change` even if its caller is cancelled: otherwise a durable write might stay invisible."""
 
     @functools.wraps(change)
     async def shielded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -43,7 +43,7 @@ def _to_the_end(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, C
 
 
 class TopicAdmin:
-    """Changes topics and settings, one request after the other."""
+    """Changes topics and settings, one request at a time."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TopicAdmin:
         check_directories: Callable[[], None] = lambda: None,
         random: Random | None = None,
     ) -> None:
-        """`check_directories` raises KafkaError if no log can be made now, because no log directory works."""
+        """`check_directories` raises KafkaError if no log directory works."""
         self._store = store
         self._cache = cache
         self._office = office
@@ -66,11 +66,11 @@ class TopicAdmin:
         self._random = random or Random()
         self._lock = asyncio.Lock()
 
-    @_to_the_end
+    @_uncancellable
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicImage | KafkaError]:
-        """Create topics, all that can be in one durable write; for each the topic or why not."""
+        """Create topics, all valid ones in one durable write. Return the topic or the error of every one."""
         async with self._lock:
             draft = Draft(self._cache.image)
             size = len(topics) + sum(max(new.partitions, len(new.assignments)) for new in topics)
@@ -82,11 +82,11 @@ class TopicAdmin:
                 await self._add_partitions(draft, [(topic, 0) for topic in created], size)
             return results
 
-    @_to_the_end
+    @_uncancellable
     async def create_partitions(
         self, requests: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """Grow topics, all that can be in one durable write; for each None or why not."""
+        """Add partitions to topics, all valid ones in one durable write. Return None or the error of every one."""
         async with self._lock:
             draft = Draft(self._cache.image)
             size = len(requests) + sum(min(max(new.total, 0), MAX_PARTITIONS_PER_REQUEST) for new in requests)
@@ -96,13 +96,13 @@ class TopicAdmin:
                 await self._add_partitions(draft, grown, size)
             return [result if isinstance(result, KafkaError) else None for result in results]
 
-    @_to_the_end
+    @_uncancellable
     async def delete_topics(
         self, names: Sequence[str], ids: Mapping[str, uuid.UUID] = MappingProxyType({})
     ) -> list[KafkaError | None]:
-        """Delete topics, all that exist in one durable write; for each None or why not.
+        """Delete topics, all existing ones in one durable write. Return None or the error of every one.
 
-        A topic in `ids` is deleted only if it has that id: another may have got its name since.
+        A topic in `ids` is deleted only if it has that id: its name may belong to another topic by now.
         """
         async with self._lock:
             draft = Draft(self._cache.image)
@@ -115,11 +115,11 @@ class TopicAdmin:
                 await self._office.perform(draft.operations, effects)
             return [result if isinstance(result, KafkaError) else None for result in results]
 
-    @_to_the_end
+    @_uncancellable
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """Change run-time settings, all that can be in one durable write; for each resource None or why not."""
+        """Change dynamic settings, all valid ones in one durable write. Return None or the error of every resource."""
         async with self._lock:
             results: list[KafkaError | None] = []
             configs: dict[ConfigResource, Mapping[str, str]] = {}
@@ -144,7 +144,7 @@ class TopicAdmin:
             return results
 
     async def create_internal_topic(self, name: str) -> TopicImage:
-        """The internal topic of that name, created now if it is missing. Raises KafkaError if it cannot be."""
+        """Return the internal topic of that name; create it if it is missing. Raises KafkaError."""
         existing = self._cache.image.topics.get(name)
         if existing is not None:
             return existing
@@ -160,7 +160,7 @@ class TopicAdmin:
         self._check_directories()
         effects = await _decide(size, lambda: self._office.machine.partitions_added(added))
         await self._office.perform(draft.operations, effects, written=lambda: self._cache.note_configs(draft.configs))
-        self._check_directories()  # the last may have failed meanwhile, and nothing was made
+        self._check_directories()  # if the last one failed meanwhile, no log was made
 
     async def _config_operation(self, resource: ConfigResource, values: Mapping[str, str]) -> Operation:
         path, data = znodes.config_path(resource), znodes.encode_config(values)
@@ -168,5 +168,5 @@ class TopicAdmin:
 
 
 async def _decide(size: int, decide: Callable[[], _R]) -> _R:
-    """The result of `decide`, which is pure: from a thread if there is much to decide, so that others are served."""
+    """Call `decide`, which is pure: in a thread if it would hold the event loop."""
     return await asyncio.to_thread(decide) if size > _DECIDED_AT_ONCE else decide()

@@ -1,6 +1,6 @@
-"""Decide what creating, growing and deleting topics writes into the tree. Pure: no store, no clock.
+"""Decide the writes that create, grow and delete topics. Pure: no store, no clock.
 
-Errors and their order are those of Kafka's ReplicationControlManager.
+Validates in the order of Kafka's ReplicationControlManager, with its errors.
 """
 
 import uuid
@@ -25,12 +25,12 @@ from headrace.wire.ids import new_id
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 MAX_RECORDS_PER_REQUEST: Final = 10_000
-"""Both as in Kafka (ReplicationControlManager, QuorumController)."""
+"""As in Kafka (ReplicationControlManager, QuorumController)."""
 _RESERVED_IDS: Final = frozenset({uuid.UUID(int=0), uuid.UUID(int=1)})
 
 
 class NewTopic(NamedTuple):
-    """A topic to create. -1 stands for the broker's default; `assignments` are (partition, replicas) in any order."""
+    """A topic to create. -1 means the broker's default; `assignments` are (partition, replicas) in any order."""
 
     name: str
     partitions: int = -1
@@ -40,7 +40,7 @@ class NewTopic(NamedTuple):
 
 
 class NewPartitions(NamedTuple):
-    """A topic to grow to `total` partitions; `assignments` holds the new ones' replicas, or None to place them."""
+    """A topic to grow to `total` partitions; `assignments` are the replicas of the new ones, None to place them."""
 
     name: str
     total: int
@@ -48,7 +48,7 @@ class NewPartitions(NamedTuple):
 
 
 def check_total(topics: Sequence[NewTopic], config: BrokerConfig) -> None:
-    """Raise KafkaError(POLICY_VIOLATION) if one request asks for too many partitions, whatever else is wrong."""
+    """Raise KafkaError(POLICY_VIOLATION) if the request asks for too many partitions."""
     total = 0
     for new in topics:
         if new.assignments:
@@ -66,10 +66,10 @@ def check_total(topics: Sequence[NewTopic], config: BrokerConfig) -> None:
 def create_topics(
     draft: Draft, topics: Sequence[NewTopic], config: BrokerConfig, random: Random
 ) -> list[TopicImage | KafkaError]:
-    """Create all that can be created; for each the topic or why not.
+    """Create all valid topics. Return the topic or the error of every one.
 
-    Raises KafkaError(POLICY_VIOLATION) for more than one request may create: Kafka counts records of its metadata log,
-    one for each topic, setting and partition.
+    Raises KafkaError(POLICY_VIOLATION) if the request is too large: Kafka counts the records of its metadata log, one
+    per topic, setting and partition.
     """
     check_total(topics, config)
     results: list[TopicImage | KafkaError] = []
@@ -87,7 +87,7 @@ def create_topics(
 
 
 def check_records(records: int) -> None:
-    """Raise KafkaError(POLICY_VIOLATION) for more records than one request may write to the metadata, as in Kafka."""
+    """Raise KafkaError(POLICY_VIOLATION) if one request would write too many metadata records in Kafka."""
     if records > MAX_RECORDS_PER_REQUEST:
         raise KafkaError(
             ErrorCode.policy_violation,
@@ -97,7 +97,7 @@ def check_records(records: int) -> None:
 
 
 def create_topic(draft: Draft, new: NewTopic, config: BrokerConfig, random: Random) -> TopicImage:
-    """Create one topic; raises KafkaError with what is wrong."""
+    """Create one topic; raises KafkaError if it is invalid."""
     topic_names.validate(new.name)
     if new.name == topic_names.RESERVED:
         raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {new.name} is prohibited.")
@@ -115,9 +115,9 @@ def create_topic(draft: Draft, new: NewTopic, config: BrokerConfig, random: Rand
 
 
 def internal_topic(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
-    """The internal topic `name` as the broker's settings want it.
+    """Return the internal topic `name` as the broker is configured to create it.
 
-    A replication factor that nobody set is lowered to the number of brokers, so that one broker is enough to start.
+    A default replication factor is lowered to the number of brokers, so that one broker is enough to start.
     """
     if name == topic_names.GROUP_OFFSETS:
         factor = _factor("offsets.topic.replication.factor", config, brokers)
@@ -152,15 +152,15 @@ def internal_topic(name: str, config: BrokerConfig, brokers: int) -> NewTopic:
 
 
 def _factor(setting: str, config: BrokerConfig, brokers: int) -> int:
-    wanted = config.value(setting)
-    assert isinstance(wanted, int)
-    return wanted if config.is_set(setting) else max(1, min(wanted, brokers))
+    factor = config.value(setting)
+    assert isinstance(factor, int)
+    return factor if config.is_set(setting) else max(1, min(factor, brokers))
 
 
 def grow_topics(
     draft: Draft, requests: Sequence[NewPartitions], random: Random
 ) -> list[tuple[TopicImage, int] | KafkaError]:
-    """Grow all that can grow; for each the topic and its first new partition, or why not.
+    """Grow all valid topics. Return the topic and its first new partition, or the error, of every one.
 
     Raises KafkaError(POLICY_VIOLATION) for too many topics.
     """
@@ -182,7 +182,7 @@ def grow_topics(
 def grow_topic(
     draft: Draft, new: NewPartitions, random: Random, *, room: int = MAX_PARTITIONS_PER_REQUEST
 ) -> TopicImage:
-    """Add partitions to a topic, at most `room`; raises KafkaError with what is wrong."""
+    """Add partitions to a topic, at most `room`; raises KafkaError if that is invalid."""
     image = draft.base
     old = draft.topics.get(new.name)
     if old is None:
@@ -191,7 +191,7 @@ def grow_topic(
     if new.total <= present:
         raise KafkaError(
             ErrorCode.invalid_partitions,
-            f"Topic {new.name} has {present} partition(s) already; {new.total} would not be an increase.",
+            f"The topic {new.name} currently has {present} partition(s); {new.total} would not be an increase.",
         )
     added = new.total - present
     if added > room:
@@ -206,7 +206,8 @@ def grow_topic(
         if len(new.assignments) != added:
             raise KafkaError(
                 ErrorCode.invalid_replica_assignment,
-                f"{added} partition(s) are to be added, but {len(new.assignments)} assignment(s) were given.",
+                f"Attempted to add {added} additional partition(s), but {len(new.assignments)} assignment(s) were"
+                " specified.",
             )
         replicas = [check_manual(brokers, image.brokers, factor) for brokers in new.assignments]
     topic = TopicImage(old.name, old.topic_id, (*old.partitions, *(_new_partition(brokers) for brokers in replicas)))
@@ -215,7 +216,7 @@ def grow_topic(
 
 
 def delete_topics(draft: Draft, names: Sequence[str], ids: Mapping[str, uuid.UUID]) -> list[TopicImage | KafkaError]:
-    """Delete all that can be deleted; for each the topic that is gone or why not."""
+    """Delete all existing topics. Return the deleted topic or the error of every one."""
     results: list[TopicImage | KafkaError] = []
     for name in names:
         try:
@@ -226,7 +227,7 @@ def delete_topics(draft: Draft, names: Sequence[str], ids: Mapping[str, uuid.UUI
 
 
 def delete_topic(draft: Draft, name: str, topic_id: uuid.UUID | None = None) -> TopicImage:
-    """Remove a topic, if need be only the one with that id, and its settings.
+    """Delete a topic and its settings; with `topic_id`, only if it has that id.
 
     Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION).
     """
@@ -245,9 +246,9 @@ def delete_topic(draft: Draft, name: str, topic_id: uuid.UUID | None = None) -> 
 
 
 def topic_nodes(topic: TopicImage, overrides: Mapping[str, str]) -> list[Operation]:
-    """The nodes of a new topic, with `overrides` as its settings; those of its partitions are the controller's."""
+    """Return the operations that create a new topic's nodes. The controller adds those of its partitions."""
     return [
-        # As Kafka orders it: whoever sees the topic finds its settings.
+        # In Kafka's order: a reader that sees the topic finds its settings.
         Create(znodes.config_path(ConfigResource(TOPIC_CONFIG, topic.name)), znodes.encode_config(overrides)),
         Create(znodes.topic_path(topic.name), _assignment(topic)),
         Create(znodes.partitions_path(topic.name)),
@@ -277,12 +278,12 @@ def _replicas(image: MetadataImage, new: NewTopic, config: BrokerConfig, random:
     if new.replication_factor < -1 or new.replication_factor == 0:
         raise KafkaError(
             ErrorCode.invalid_replication_factor,
-            f"Replication factor {new.replication_factor} is not allowed: at least 1, or -1 for the default.",
+            "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     if new.partitions < -1 or new.partitions == 0:
         raise KafkaError(
             ErrorCode.invalid_partitions,
-            f"{new.partitions} partitions are not allowed: there must be at least 1, or -1 for the default.",
+            "Number of partitions was set to an invalid non-positive value.",
         )
     partitions = config.num_partitions if new.partitions == -1 else new.partitions
     factor = config.default_replication_factor if new.replication_factor == -1 else new.replication_factor
@@ -290,11 +291,11 @@ def _replicas(image: MetadataImage, new: NewTopic, config: BrokerConfig, random:
 
 
 def _manual_replicas(image: MetadataImage, new: NewTopic) -> list[tuple[int, ...]]:
-    for what, value in (("replication factor", new.replication_factor), ("number of partitions", new.partitions)):
+    for name, value in (("replication factor", new.replication_factor), ("number of partitions", new.partitions)):
         if value != -1:
             raise KafkaError(
                 ErrorCode.invalid_request,
-                f"With a manual partition assignment the {what} must be -1, but it is {value}.",
+                f"With a manual partition assignment the {name} must be -1, but it is {value}.",
             )
     replicas: dict[int, tuple[int, ...]] = {}
     factor: int | None = None
@@ -304,12 +305,14 @@ def _manual_replicas(image: MetadataImage, new: NewTopic) -> list[tuple[int, ...
         replicas[partition] = check_manual(brokers, image.brokers, factor)
         factor = len(brokers)
     if sorted(replicas) != list(range(len(replicas))):
-        raise KafkaError(ErrorCode.invalid_replica_assignment, "Partitions must be numbered from 0 without a gap.")
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence"
+        )
     return [replicas[partition] for partition in range(len(replicas))]
 
 
 def new_topic_id(taken: Container[uuid.UUID]) -> uuid.UUID:
-    """A random id, not among those `taken` nor reserved, that does not print with a leading hyphen (as Kafka's)."""
+    """Return a random id that is neither in `taken` nor reserved, and whose text does not begin with a hyphen."""
     while True:
         topic_id = new_id()
         if topic_id not in _RESERVED_IDS and topic_id not in taken and topic_id.bytes[0] >> 2 != 62:

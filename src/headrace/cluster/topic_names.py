@@ -1,4 +1,4 @@
-"""Which names a topic may have."""
+"""Valid and reserved names of topics."""
 
 import re
 from typing import Final
@@ -8,20 +8,19 @@ from headrace.errors import ErrorCode, KafkaError
 GROUP_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({GROUP_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
-"""Topics that belong to the brokers; clients see them flagged as internal."""
+"""Topics that only brokers write; clients see them flagged as internal."""
 RESERVED: Final = "__cluster_metadata"
 MAX_LENGTH: Final = 249
-"""A partition's directory is the name, a hyphen and up to five digits; file systems take 255 bytes."""
+"""A partition's directory is named by topic, hyphen and up to five digits; file systems allow 255 bytes."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def is_internal(name: str) -> bool:
-    """Whether the topic belongs to the brokers themselves."""
     return name in INTERNAL_TOPICS
 
 
 def validate(name: str) -> None:
-    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) that says what is wrong with the name of a topic."""
+    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) if a topic may not have that name."""
     if not name:
         raise _invalid("the empty string is not allowed")
     if name in (".", ".."):
@@ -29,11 +28,10 @@ def validate(name: str) -> None:
     if len(name) > MAX_LENGTH:
         raise _invalid(f"'{name[:40]}...' has {len(name)} characters; at most {MAX_LENGTH} are allowed")
     if not _LEGAL.fullmatch(name):
-        raise _invalid(f"'{name}' may only hold ASCII letters, digits, '.', '_' and '-'")
+        raise _invalid(f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'")
 
 
 def is_valid(name: str) -> bool:
-    """Whether a topic may have that name."""
     try:
         validate(name)
     except KafkaError:
@@ -41,5 +39,5 @@ def is_valid(name: str) -> bool:
     return True
 
 
-def _invalid(why: str) -> KafkaError:
-    return KafkaError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {why}")
+def _invalid(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {reason}")

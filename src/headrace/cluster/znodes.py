@@ -1,4 +1,4 @@
-"""Paths of Kafka's metadata tree and what its nodes hold, byte for byte as Kafka 3.9 in ZooKeeper mode writes it."""
+"""Paths and contents of the nodes of Kafka's metadata tree, byte for byte as Kafka 3.9 writes them to ZooKeeper."""
 
 import json
 import uuid
@@ -30,7 +30,7 @@ PERSISTENT: Final = (
     CONFIG,
     *(f"{CONFIG}/{kind}" for kind in CONFIG_KINDS),
 )
-"""Nodes that exist in every cluster, parents before children."""
+"""Nodes of every cluster, parents before children."""
 CLUSTER_DEFAULT: Final = "<default>"
 
 
@@ -59,14 +59,14 @@ def config_path(resource: ConfigResource) -> str:
 
 
 def sanitize(name: str) -> str:
-    """A name as Kafka writes it into a path: URL-encoded, `*` and blanks included."""
+    """Encode a name for a path as Kafka does: URL-encoded, including `*` and blanks."""
     from urllib.parse import quote
 
     return quote(name, safe="-._").replace("~", "%7E")
 
 
 def desanitize(name: str) -> str:
-    """The name that sanitize() wrote; "" for the cluster default."""
+    """Return the name that sanitize() encoded; "" for the cluster default."""
     from urllib.parse import unquote
 
     return "" if name == CLUSTER_DEFAULT else unquote(name)

@@ -1,6 +1,6 @@
-"""The settings table: Kafka's names, types, limits, defaults and what Headrace says about each, and the typed views.
+"""Kafka's settings: names, types, limits, defaults and documentation, and typed views of them.
 
-Knows nothing of the rest of the package.
+Imports nothing else of Headrace.
 """
 
 from headrace.config.broker import BrokerConfig
@@ -31,10 +31,10 @@ def load(
     assignments: tuple[str, ...] | list[str] = (),
     defaults: dict[str, str] | None = None,
 ) -> BrokerConfig:
-    """A broker's configuration: `--set` over the environment over the file over what the start command chose.
+    """Return a broker's configuration; `--set` overrides the environment, then the file, then `defaults`.
 
-    Keys that nobody knows are ignored with a warning if only the file has them, as in Kafka. Raises ConfigError that
-    names key, value and what is allowed of everything else that cannot be used.
+    As in Kafka, unknown keys in the file are ignored with a warning. Raises ConfigError for everything else that is
+    wrong.
     """
     in_file = parse_properties(file_text) if file_text is not None else {}
     typed = {**(parse_environment(environment, known_keys()) if environment else {}), **parse_assignments(assignments)}

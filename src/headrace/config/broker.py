@@ -1,7 +1,7 @@
-"""The settings of one broker, from every source, as typed attributes.
+"""The settings of one broker, from all sources, as typed attributes.
 
-A value comes from the first of these that has it: set at run time for this broker, set at run time for all brokers, the
-file/environment/command line the broker started with, the default (KIP-226).
+In order of precedence: set at run time for this broker, set at run time for all brokers, the file, environment and
+command line at start, the default (KIP-226).
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +19,7 @@ from headrace.config.listeners import (
     parse_protocol_map,
 )
 
-# Where a value comes from, with the numbers that DescribeConfigs carries.
+# Sources of values, with their numbers in DescribeConfigs.
 TOPIC_SOURCE: Final = 1
 DYNAMIC_BROKER_SOURCE: Final = 2
 DYNAMIC_DEFAULT_SOURCE: Final = 3
@@ -28,7 +28,7 @@ DEFAULT_SOURCE: Final = 5
 
 
 class Origin(NamedTuple):
-    """One source that has a value for a setting: under which name, as which text, and the source's number."""
+    """A value of a setting: the name it was set under, its text, and the number of its source."""
 
     name: str
     text: str | None
@@ -36,10 +36,10 @@ class Origin(NamedTuple):
 
 
 class BrokerConfig:
-    """Typed attributes, one for each setting: `config.num_partitions`.
+    """Typed attributes, one per setting: `config.num_partitions`.
 
-    Attributes always hold the value in force: reconfigure() changes them in place, so whoever reads one late sees it.
-    `warnings` are lines, one for each key that is accepted but does nothing.
+    reconfigure() changes the attributes in place, so they always have the current value. `warnings` has a line per key
+    without an effect.
     """
 
     # server
@@ -258,9 +258,9 @@ class BrokerConfig:
     def __init__(
         self, properties: Mapping[str, str] | None = None, *, may_be_unknown: Collection[str] = frozenset()
     ) -> None:
-        """Take what the broker starts with. Unknown keys in `may_be_unknown` are only warned of.
+        """Apply the settings of the start. Unknown keys in `may_be_unknown` only cause a warning.
 
-        Raises ConfigError that lists all other unknown keys and all bad values.
+        Raises ConfigError with all other unknown keys and invalid values.
         """
         self._static: dict[str, str] = {}
         self._cluster: Mapping[str, str] = {}
@@ -270,7 +270,7 @@ class BrokerConfig:
         self._unify_broker_id()
         self._refresh()
         protocols = parse_protocol_map(self.listener_security_protocol_map)
-        # A broker that was also a controller of a Raft quorum has a listener for that, which nobody needs here.
+        # Headrace does not need the controller listener of a KRaft broker.
         quorum = {name.strip().upper() for name in (properties or {}).get("controller.listener.names", "").split(",")}
         self.parsed_listeners = parse_listeners("listeners", self.listeners, leave_out=quorum)
         self.parsed_advertised_listeners: tuple[Listener, ...] | None = None
@@ -300,19 +300,18 @@ class BrokerConfig:
             elif reason is None:
                 errors.append(ConfigError(key, None, f"Unknown setting {key}.{did_you_mean(key, known_keys())}"))
             if reason is not None:
-                self.warnings.append(f"{key} is accepted but does nothing: {reason}")
+                self.warnings.append(f"{key} has no effect: {reason}")
         if errors:
             raise combined(errors)
         if ignored:
             self.warnings.append(
-                "Settings that are unknown and ignored (headrace.unknown.settings=refuse makes them errors): "
-                + "; ".join(ignored)
+                "Ignored unknown settings (headrace.unknown.settings=refuse makes them errors): " + "; ".join(ignored)
             )
 
     def reconfigure(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> set[str]:
-        """Put run-time values in force, those for all brokers and those for this one; the names that changed.
+        """Apply the run-time values for all brokers and for this one, and return the names of changed settings.
 
-        Values were checked when they were set. One that is not (left by another version) is passed over.
+        Values were checked when they were set. An invalid one, left by another version, is ignored.
         """
         before = {name: getattr(self, setting.attribute) for name, setting in BROKER_SETTINGS.items()}
         self._cluster, self._own = cluster, own
@@ -320,24 +319,24 @@ class BrokerConfig:
         return {name for name, value in before.items() if getattr(self, BROKER_SETTINGS[name].attribute) != value}
 
     def take_node_id(self, node_id: int) -> None:
-        """Be the broker that the data directory belongs to, where the settings do not name one."""
+        """Use the node id in the data directory, unless the settings contain one."""
         if "node.id" not in self._static and int(self._static.get("broker.id", -1)) < 0:
             self._static["node.id"] = str(node_id)
             self._refresh()
 
     def value(self, name: str) -> Value:
-        """The value in force of the setting `name`; KeyError where there is no such setting."""
+        """Return the current value of the setting `name`. Raises KeyError if it does not exist."""
         value: Value = getattr(self, BROKER_SETTINGS[name].attribute)
         return value
 
     def is_set(self, name: str) -> bool:
-        """Whether anybody chose a value, so that it is more than the default."""
+        """Return True if the value is set, even to the default."""
         return name in self._own or name in self._cluster or name in self._static
 
     def origins(self, name: str) -> list[Origin]:
-        """Every source that has a value for `name` or for a setting that stands in for it, the one in force first.
+        """Return all values of `name` and its synonyms, the current one first.
 
-        As Kafka tells it: what stands in for `name` is only mentioned behind a value of `name` itself.
+        As in Kafka, synonyms come only after a value of `name` itself.
         """
         setting = find_setting(name)
         if setting is None:
@@ -356,18 +355,18 @@ class BrokerConfig:
         return list(dropwhile(lambda origin: origin.name != name, found))
 
     def listener_settings(self) -> Iterator[tuple[str, str]]:
-        """Keys and texts of settings that were given for one listener only."""
+        """Yield keys and texts of settings for one listener."""
         for layer in (self._static, self._cluster, self._own):
             yield from ((key, text) for key, text in layer.items() if key.startswith(LISTENER_PREFIX))
 
     def security_protocol(self, listener: str) -> str:
-        """The security protocol of the listener of that name."""
+        """Return the security protocol of a listener."""
         return parse_protocol_map(self.listener_security_protocol_map)[listener]
 
     def _unify_broker_id(self) -> None:
         node, broker = self._static.get("node.id"), self._static.get("broker.id")
         if node is not None and broker is not None and int(node) != int(broker):
-            raise ConfigError("broker.id", broker, f"allowed is the same number as node.id, which is {node}")
+            raise ConfigError("broker.id", broker, f"must equal node.id, which is {node}")
 
     def _refresh(self) -> None:
         for name, setting in BROKER_SETTINGS.items():
@@ -389,18 +388,17 @@ class BrokerConfig:
             raise ConfigError(
                 "authorizer.class.name",
                 self.authorizer_class_name,
-                "this version has no authorization, and without it everybody may do everything; leave the setting out",
+                "Headrace has no authorization, so every client could do everything: remove the setting",
             )
         if self.log_cleaner_min_compaction_lag_ms > self.log_cleaner_max_compaction_lag_ms:
             raise ConfigError(
                 "log.cleaner.min.compaction.lag.ms",
                 self.log_cleaner_min_compaction_lag_ms,
-                "allowed is at most log.cleaner.max.compaction.lag.ms, "
-                f"which is {self.log_cleaner_max_compaction_lag_ms}",
+                f"must be at most log.cleaner.max.compaction.lag.ms, which is {self.log_cleaner_max_compaction_lag_ms}",
             )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(
                 "group.min.session.timeout.ms",
                 self.group_min_session_timeout_ms,
-                f"allowed is at most group.max.session.timeout.ms, which is {self.group_max_session_timeout_ms}",
+                f"must be at most group.max.session.timeout.ms, which is {self.group_max_session_timeout_ms}",
             )

@@ -1,4 +1,4 @@
-"""The table of all broker settings, and the rules for changing one while brokers run."""
+"""The table of all broker settings, and the rules for changing them at run time."""
 
 from typing import Final
 
@@ -18,14 +18,14 @@ BROKER_SETTINGS: Final[dict[str, Setting]] = {
     **SECURITY_SETTINGS,
 }
 LISTENER_PREFIX: Final = "listener.name."
-"""Begins the keys of settings that are given for one listener."""
+"""Prefix of keys of settings for one listener."""
 
 
 def find_setting(key: str) -> Setting | None:
-    """The setting that `key` names, be it for one listener (`listener.name.<name>.<key>`); None where there is none."""
+    """Return the setting of `key`, which may be `listener.name.<name>.<setting>`; None if there is none."""
     if key.startswith(LISTENER_PREFIX):
         parts = key.removeprefix(LISTENER_PREFIX).split(".")
-        for start in (1, 2):  # what follows the listener's name, or its name and a SASL mechanism
+        for start in (1, 2):  # after the listener's name, or after a SASL mechanism
             setting = BROKER_SETTINGS.get(".".join(parts[start:]))
             if setting is not None and len(parts) > start:
                 return setting
@@ -34,14 +34,14 @@ def find_setting(key: str) -> Setting | None:
 
 
 def known_keys() -> set[str]:
-    """Every key that a server.properties may hold, save those for one listener."""
+    """Return all valid keys of a server.properties, except those for one listener."""
     return BROKER_SETTINGS.keys() | INAPPLICABLE
 
 
 def check_dynamic(key: str, text: str, *, per_broker: bool) -> None:
-    """Whether `key` may be set to `text` while brokers run, for one broker or for all.
+    """Check that `key` may be set to `text` at run time, for one broker or for all.
 
-    Raises ConfigError for an unknown key, a setting that needs a restart, one that cannot be shared, and a bad value.
+    Raises ConfigError for an unknown key, a read-only setting, one that must be set per broker, and an invalid value.
     """
     setting = find_setting(key)
     if setting is None:
@@ -49,9 +49,7 @@ def check_dynamic(key: str, text: str, *, per_broker: bool) -> None:
             raise ConfigError(key, None, f"{key} cannot be changed: {why_inapplicable(key)}.")
         raise ConfigError(key, None, f"Unknown broker setting {key}.{did_you_mean(key, BROKER_SETTINGS)}")
     if setting.update == READ_ONLY:
-        raise ConfigError(
-            key, None, f"{key} cannot be changed while the broker runs; set it in server.properties and restart."
-        )
+        raise ConfigError(key, None, f"{key} is read-only: set it in server.properties and restart the broker.")
     if setting.update != CLUSTER_WIDE and not per_broker:
-        raise ConfigError(key, None, f"{key} can only be set for one broker; name its id.")
+        raise ConfigError(key, None, f"{key} can only be set per broker: give the broker's id.")
     setting.parse(text)

@@ -1,4 +1,4 @@
-"""Broker settings about consumer groups, committed offsets, producers and transactions.
+"""Broker settings for consumer groups, committed offsets, producers and transactions.
 
 Names, types, limits and, unless the documentation says otherwise, defaults are Kafka's; see
 https://kafka.apache.org/documentation/#brokerconfigs.
@@ -26,7 +26,7 @@ from headrace.config.definition import (
     table,
 )
 
-_FEWER = "Where it is not set, a cluster with fewer brokers gets as many replicas as it has brokers."
+_FEWER = "If unset, a cluster with fewer brokers gets as many replicas as it has brokers."
 
 COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
     # __consumer_offsets
@@ -128,7 +128,7 @@ COORDINATOR_SETTINGS: Final[dict[str, Setting]] = table(
         "headrace.group.lag.assumed.reset",
         STRING,
         "earliest",
-        "The auto.offset.reset that the lag assumes for partitions in which a group has committed nothing: "
+        "The auto.offset.reset that the lag assumes for partitions without a committed offset: "
         "earliest counts all of their records, latest none. Brokers do not know the clients' setting.",
         one_of("earliest", "latest"),
     ),

@@ -1,7 +1,7 @@
-"""What a setting is: name, type, default, what values it takes, who may change it while the broker runs.
+"""A setting: name, type, default, valid values, and where it can be changed at run time.
 
 Values follow Kafka's textual rules (trimmed, booleans in any case, lists split at commas), so that a file or a request
-written for Kafka means the same here. Knows no particular setting.
+written for Kafka means the same here.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 Value: TypeAlias = "int | float | str | bool | tuple[str, ...] | None"
 
-# Types, with the numbers that DescribeConfigs carries (KIP-569).
+# Types, with their numbers in DescribeConfigs (KIP-569).
 BOOLEAN: Final = 1
 STRING: Final = 2
 INT: Final = 3
@@ -25,7 +25,7 @@ HIGH: Final = "high"
 MEDIUM: Final = "medium"
 LOW: Final = "low"
 
-# Who can change a broker setting without a restart (KIP-226).
+# Where a broker setting can be changed at run time (KIP-226).
 READ_ONLY: Final = "read-only"
 PER_BROKER: Final = "per-broker"
 CLUSTER_WIDE: Final = "cluster-wide"
@@ -35,7 +35,7 @@ MAX_LONG: Final = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used: `key`, the offending `value` (None where the key itself is wrong), `reason`."""
+    """An invalid setting: `key`, the `value` (None if the key is invalid), and the `reason`."""
 
     def __init__(self, key: str, value: object, reason: str) -> None:
         self.key, self.value, self.reason = key, value, reason
@@ -43,15 +43,15 @@ class ConfigError(ValueError):
 
 
 def combined(errors: Sequence[ConfigError]) -> ConfigError:
-    """One error that lists several, so that all of them can be mended at once."""
+    """Combine several errors into one, so that all can be fixed at once."""
     if len(errors) == 1:
         return errors[0]
     lines = "\n".join(f"  {error}" for error in errors)
-    return ConfigError(errors[0].key, None, f"{len(errors)} settings cannot be used:\n{lines}")
+    return ConfigError(errors[0].key, None, f"{len(errors)} settings are invalid:\n{lines}")
 
 
 class Check:
-    """A condition on a value, with the words that tell a user what is allowed."""
+    """A condition on a value, and its description."""
 
     __slots__ = ("allowed", "test")
 
@@ -82,7 +82,7 @@ def each_of(*names: str) -> Check:
     )
 
 
-# Limits that a topic's setting shares with the broker's.
+# Limits shared by topic and broker settings.
 CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 GZIP_LEVEL: Final = Check("from 1 to 9, or -1", lambda v: isinstance(v, int) and (v == -1 or 1 <= v <= 9))
 SEGMENT_BYTES: Final = at_least(1024 * 1024)
@@ -91,8 +91,8 @@ SEGMENT_BYTES: Final = at_least(1024 * 1024)
 class Setting:
     """One row of a settings table.
 
-    `default` is a typed value. `synonyms` are names of other settings that give the value where this one has none, in
-    the order in which they count. A `hidden` setting is shown only where it is set.
+    `default` is a typed value. `synonyms` are settings to use, in this order, if this one has no value. A `hidden`
+    setting is shown only if it is set.
     """
 
     __slots__ = (
@@ -132,16 +132,16 @@ class Setting:
 
     @property
     def attribute(self) -> str:
-        """The name under which typed views offer the value: `log.retention.ms` is `log_retention_ms`."""
+        """The name of the attribute with the value: `log_retention_ms` for `log.retention.ms`."""
         return self.name.replace(".", "_")
 
     @property
     def sensitive(self) -> bool:
-        """Whether the value must never leave the broker."""
+        """True if the value must not leave the broker."""
         return self.type == PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The typed value of `text`; raises ConfigError that names the key, the value and what is allowed."""
+        """Parse a value. Raises ConfigError with the key, the value and the valid values."""
         try:
             value = _READERS[self.type](text.strip() if self.type != PASSWORD else text)
         except ValueError:
@@ -151,12 +151,12 @@ class Setting:
         return value
 
     def refuse(self, text: str) -> ConfigError:
-        """The error for a value that is not allowed."""
+        """Return the error for an invalid value."""
         shown = "[hidden]" if self.sensitive else text
-        return ConfigError(self.name, shown, f"allowed is {self.allowed()}")
+        return ConfigError(self.name, shown, f"must be {self.allowed()}")
 
     def allowed(self) -> str:
-        """What values the setting takes, in words."""
+        """Describe the valid values."""
         if self.check is None:
             return _KINDS[self.type]
         return (
@@ -164,7 +164,7 @@ class Setting:
         )
 
     def format(self, value: Value) -> str | None:
-        """The text that Kafka's tools print for a typed value."""
+        """Return a typed value as text, as Kafka's tools print it."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -224,17 +224,17 @@ _KINDS: Final[Mapping[int, str]] = {
 
 
 def table(*settings: Setting) -> dict[str, Setting]:
-    """The settings by name, in the order given."""
+    """Return the settings by name, in the given order."""
     return {setting.name: setting for setting in settings}
 
 
 _LONGEST_TYPO: Final = 200
-"""Characters of a name that may be meant for another one; comparing takes its time."""
+"""Maximum length of a key to compare: longer ones take too long."""
 
 
 def did_you_mean(key: str, known: Collection[str]) -> str:
-    """A sentence that offers the nearest known name, or nothing where none is near."""
-    import difflib  # only a user's mistake pays for it
+    """Return a sentence with the most similar key, or an empty text."""
+    import difflib  # slow to import, and needed only for mistakes
 
     if len(key) > _LONGEST_TYPO:
         return ""

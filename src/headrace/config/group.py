@@ -1,4 +1,4 @@
-"""Settings of one group and of one client metrics subscription, which exist at run time only.
+"""Settings of groups and of client metrics subscriptions, which exist only at run time.
 
 Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#groupconfigs (KIP-848,
 KIP-932, KIP-1071) and KIP-714.
@@ -44,7 +44,7 @@ _SELECTORS: Final = (
 
 
 _MAX_PATTERNS: Final = 10_000
-"""Characters of all patterns of a subscription."""
+"""Maximum characters of all patterns of a subscription."""
 _NOT_ASCII: Final = re.compile(r"\\u[0-9A-Fa-f]{4}|[^\x00-\x7f]")
 
 
@@ -56,9 +56,9 @@ def _matches_clients(value: Value) -> bool:
 
 
 def _is_pattern(text: str) -> bool:
-    """Whether Python takes the pattern, which only Kafka matches, with the metrics that clients push.
+    """Check the syntax of a pattern; Kafka matches it when clients push metrics.
 
-    As ASCII, because a range of Unicode's characters takes Python milliseconds to compile.
+    As ASCII: Python takes milliseconds to compile a range of Unicode characters.
     """
     try:
         re.compile(_NOT_ASCII.sub("x", text).encode())
@@ -68,8 +68,8 @@ def _is_pattern(text: str) -> bool:
 
 
 _HEARTBEAT: Final = "Time in ms between two heartbeats of a member."
-_SESSION: Final = "Time in ms without a heartbeat after which a member is taken for dead."
-_ASSIGNMENT: Final = "Shortest time in ms between two assignments of the group."
+_SESSION: Final = "Time in ms without a heartbeat after which a member is considered dead."
+_ASSIGNMENT: Final = "Minimum time in ms between two assignments of the group."
 
 GROUP_SETTINGS: Final[dict[str, Setting]] = table(
     Setting(
@@ -155,12 +155,12 @@ CLIENT_METRICS_SETTINGS: Final[dict[str, Setting]] = table(
 
 
 def parse_group_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Typed values of a group's settings; raises ConfigError for an unknown key or a bad value."""
+    """Parse a group's settings. Raises ConfigError for an unknown key or an invalid value."""
     return _parse(overrides, GROUP_SETTINGS, "group")
 
 
 def check_group_limits(broker: "BrokerConfig", overrides: Mapping[str, str]) -> None:
-    """Raise ConfigError where a group's setting lies outside what the broker allows one group."""
+    """Raise ConfigError if a group's setting exceeds the broker's limits."""
     for key, text in overrides.items():
         limits = [f"group.{part}.{bound}.{rest}" for part, rest in (key.split(".", 1),) for bound in ("min", "max")]
         if not all(limit in COORDINATOR_SETTINGS for limit in limits):
@@ -171,11 +171,11 @@ def check_group_limits(broker: "BrokerConfig", overrides: Mapping[str, str]) -> 
         assert isinstance(low, int)
         assert isinstance(high, int)
         if not low <= value <= high:
-            raise ConfigError(key, text, f"allowed is from {low} ({limits[0]}) to {high} ({limits[1]})")
+            raise ConfigError(key, text, f"must be from {low} ({limits[0]}) to {high} ({limits[1]})")
 
 
 def parse_client_metrics(overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Typed values of a client metrics subscription; raises ConfigError for an unknown key or a bad value."""
+    """Parse a client metrics subscription. Raises ConfigError for an unknown key or an invalid value."""
     return _parse(overrides, CLIENT_METRICS_SETTINGS, "client metrics")
 
 

@@ -1,8 +1,7 @@
 """Settings that are accepted but have no effect, and the reasons.
 
 Kafka's settings up to 4.3 that Headrace does not need are listed, so that an existing server.properties works while
-misspelt keys are still reported. Settings of the table that nothing reads yet are listed too, so that nobody relies on
-them.
+misspelt keys are still reported. So are settings of the table that are not used yet.
 """
 
 from typing import Final
@@ -13,18 +12,18 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
     ("controller.", "Headrace has no Raft quorum; brokers coordinate through their metadata store"),
     ("process.roles", "every Headrace broker can be the controller"),
     ("metadata.", "metadata is kept in the metadata store, not in a log"),
-    ("zookeeper.", "this broker keeps its metadata in its own file (one broker, no ensemble)"),
-    ("remote.log.", "there is no tiered storage"),
-    ("remote.", "there is no tiered storage"),
-    ("group.share.", "share groups are not offered"),
-    ("share.", "share groups are not offered"),
-    ("group.streams.", "the streams group protocol is not offered"),
-    ("delegation.token.", "delegation tokens are not offered"),
-    ("sasl.oauthbearer.", "SASL/OAUTHBEARER is not offered"),
-    ("sasl.kerberos.", "SASL/GSSAPI is not offered"),
+    ("zookeeper.", "the broker stores its metadata in a file"),
+    ("remote.log.", "tiered storage is not supported"),
+    ("remote.", "tiered storage is not supported"),
+    ("group.share.", "share groups are not supported"),
+    ("share.", "share groups are not supported"),
+    ("group.streams.", "the streams group protocol is not supported"),
+    ("delegation.token.", "delegation tokens are not supported"),
+    ("sasl.oauthbearer.", "SASL/OAUTHBEARER is not supported"),
+    ("sasl.kerberos.", "SASL/GSSAPI is not supported"),
     ("", "Headrace does not need it"),
 )
-"""Key prefixes and the reasons why such keys are ignored; the first matching prefix counts."""
+"""Key prefixes and the reasons why such keys are ignored; the first match counts."""
 
 _NAMES: Final = """
     advertised.host.name advertised.port alter.config.policy.class.name
@@ -116,14 +115,12 @@ _NAMES: Final = """
 """
 INAPPLICABLE: Final[frozenset[str]] = frozenset(_NAMES.split())
 
-_ONE_BROKER: Final = "a cluster has one broker in this version"
-_TRANSACTIONS: Final = "there are no transactions in this version"
-_PLAINTEXT: Final = "listeners are PLAINTEXT, without authentication, in this version"
+_ONE_BROKER: Final = "a cluster has one broker"
+_PLAINTEXT: Final = "all listeners are PLAINTEXT, without authentication"
 _ONE_THREAD: Final = "one thread serves connections, requests and groups"
-_QUOTAS: Final = "there are no quotas in this version"
+_QUOTAS: Final = "quotas are not supported"
 
 _IDLE: Final[tuple[tuple[str, str], ...]] = (
-    ("add.partitions.to.txn.", _TRANSACTIONS),
     ("allow.everyone.if.no.acl.found", _PLAINTEXT),
     ("authorizer.class.name", _PLAINTEXT),
     ("auto.leader.rebalance.enable", _ONE_BROKER),
@@ -133,9 +130,9 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("controlled.shutdown.", _ONE_BROKER),
     ("controller.quota.", _QUOTAS),
     ("controller.socket.timeout.ms", _ONE_BROKER),
-    ("cordoned.log.dirs", "every log directory takes new partitions in this version"),
-    ("delete.records.purgatory.", "waiting requests are removed as they end"),
-    ("fetch.purgatory.", "waiting requests are removed as they end"),
+    ("cordoned.log.dirs", "all log directories get new partitions"),
+    ("delete.records.purgatory.", "waiting requests are removed when they complete"),
+    ("fetch.purgatory.", "waiting requests are removed when they complete"),
     ("follower.replication.throttled.", _ONE_BROKER),
     ("group.coordinator.append.linger.ms", _ONE_THREAD),
     ("group.coordinator.background.threads", _ONE_THREAD),
@@ -144,25 +141,25 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("inter.broker.listener.name", _ONE_BROKER),
     ("leader.imbalance.", _ONE_BROKER),
     ("leader.replication.throttled.", _ONE_BROKER),
-    ("local.retention.", "there is no tiered storage"),
+    ("local.retention.", "tiered storage is not supported"),
     ("log.dir.failure.timeout.ms", "a failed log directory takes its partitions offline at once"),
     ("log.flush.start.offset.checkpoint.interval.ms", "log start offsets are written with the recovery points"),
-    ("log.local.retention.", "there is no tiered storage"),
+    ("log.local.retention.", "tiered storage is not supported"),
     ("max.connection.creation.rate", _QUOTAS),
     ("max.connections.per.ip.overrides", _QUOTAS),
     ("metric.reporters", "metrics are fetched over HTTP (headrace.http.listener)"),
-    ("metrics.", "counters are shown as they are, and rates are Prometheus' to compute"),
+    ("metrics.", "only counters are exported; Prometheus computes rates"),
     ("num.io.threads", _ONE_THREAD),
     ("num.network.threads", _ONE_THREAD),
-    ("num.recovery.threads.per.data.dir", "one thread recovers the logs of a directory in this version"),
+    ("num.recovery.threads.per.data.dir", "one thread recovers the logs of a directory"),
     ("num.replica.fetchers", _ONE_BROKER),
     ("offsets.commit.timeout.ms", _ONE_BROKER),
-    ("offsets.load.buffer.size", "committed offsets are read a megabyte at a time"),
+    ("offsets.load.buffer.size", "committed offsets are read in chunks of 1 MiB"),
     ("principal.builder.class", _PLAINTEXT),
-    ("producer.purgatory.", "waiting requests are removed as they end"),
-    ("queued.max.requests", "queued.max.request.bytes alone bounds the requests in work"),
+    ("producer.purgatory.", "waiting requests are removed when they complete"),
+    ("queued.max.requests", "only queued.max.request.bytes limits requests in progress"),
     ("quota.", _QUOTAS),
-    ("remote.log.", "there is no tiered storage"),
+    ("remote.log.", "tiered storage is not supported"),
     ("replica.fetch.", _ONE_BROKER),
     ("replica.high.watermark.", _ONE_BROKER),
     ("replica.lag.", _ONE_BROKER),
@@ -174,12 +171,8 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
     ("socket.connection.setup.timeout.", _ONE_BROKER),
     ("ssl.", _PLAINTEXT),
     ("super.users", _PLAINTEXT),
-    ("transaction.max.timeout.ms", _TRANSACTIONS),
-    ("transaction.partition.verification.enable", _TRANSACTIONS),
-    ("transaction.remove.", _TRANSACTIONS),
-    ("transaction.state.log.load.buffer.size", _TRANSACTIONS),
-    ("transaction.two.phase.commit.enable", _TRANSACTIONS),
-    ("transactional.id.expiration.ms", _TRANSACTIONS),
+    ("transaction.state.log.load.buffer.size", "transactional ids are read a megabyte at a time"),
+    ("unclean.leader.election.enable", _ONE_BROKER),
 )
 """Name prefixes and the reasons why such settings have no effect; a test keeps the list complete."""
 

@@ -1,4 +1,4 @@
-"""Parses `listeners`, `advertised.listeners`, `listener.security.protocol.map` and `headrace.http.listener`."""
+"""Parse `listeners`, `advertised.listeners`, `listener.security.protocol.map` and `headrace.http.listener`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class AddressInUseError(ConfigError):
-    """Another program listens at the address that the setting `key` names; `option` is where to choose another one."""
+    """The address in the setting `key` is in use; `option` is the setting to change."""
 
     def __init__(self, key: str, host: str, port: int, option: str) -> None:
         where = f" on {host}" if host else ""
@@ -21,7 +21,7 @@ class AddressInUseError(ConfigError):
 
 
 class Listener(NamedTuple):
-    """One NAME://host:port; an empty host stands for every interface."""
+    """One NAME://host:port; an empty host means all interfaces."""
 
     name: str
     host: str
@@ -33,46 +33,48 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(key: str, texts: Sequence[str], *, leave_out: Collection[str] = ()) -> tuple[Listener, ...]:
-    """The listeners in `texts` but for those with names in `leave_out`.
+    """Parse listeners, and drop those named in `leave_out`.
 
-    Raises ConfigError that names `key` where one is malformed or given twice, or none is left.
+    Raises ConfigError if one is malformed, a name repeats, or none is left.
     """
     listeners: list[Listener] = []
     for text in texts:
         name, separator, address = text.partition("://")
         host, colon, port = address.rpartition(":")
         if not name or not separator or not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(key, text, "allowed is NAME://host:port, such as PLAINTEXT://127.0.0.1:9092")
+            raise ConfigError(key, text, "must be NAME://host:port, such as PLAINTEXT://127.0.0.1:9092")
         listener = Listener(name.upper(), host.removeprefix("[").removesuffix("]"), int(port))
         if any(other.name == listener.name for other in listeners):
-            raise ConfigError(key, text, f"listener name {listener.name} is used twice; each listener needs its own")
+            raise ConfigError(key, text, f"listener name {listener.name} is used twice")
         if listener.name not in leave_out:
             listeners.append(listener)
     if not listeners:
-        raise ConfigError(key, ",".join(texts), "at least one listener is needed, such as PLAINTEXT://127.0.0.1:9092")
+        raise ConfigError(
+            key, ",".join(texts), "must contain at least one listener, such as PLAINTEXT://127.0.0.1:9092"
+        )
     return tuple(listeners)
 
 
 def parse_http_listener(text: str | None) -> tuple[str, int] | None:
-    """Host and port of `headrace.http.listener`, None where it is unset; raises ConfigError where it is malformed."""
+    """Parse `headrace.http.listener` to host and port; None if unset. Raises ConfigError."""
     if not text:
         return None
     host, colon, port = text.rpartition(":")
     if (colon and not host) or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(
-            "headrace.http.listener", text, "allowed is host:port, such as 127.0.0.1:9404, or a port of 127.0.0.1"
+            "headrace.http.listener", text, "must be host:port, such as 127.0.0.1:9404, or a port of 127.0.0.1"
         )
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """Security protocol by listener name; raises ConfigError where an entry is malformed or the protocol unknown."""
+    """Return security protocols by listener name. Raises ConfigError for a malformed entry or unknown protocol."""
     key = "listener.security.protocol.map"
     protocols: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
         if not name or protocol not in PROTOCOLS:
-            raise ConfigError(key, entry, "allowed is NAME:PROTOCOL with one of " + ", ".join(PROTOCOLS))
+            raise ConfigError(key, entry, "must be NAME:PROTOCOL with one of " + ", ".join(PROTOCOLS))
         protocols[name] = protocol
     return protocols
 
@@ -80,27 +82,26 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 def check_listeners(
     listeners: Sequence[Listener], advertised: Sequence[Listener], protocols: Mapping[str, str]
 ) -> None:
-    """Raise ConfigError for a listener without a usable protocol, or one advertised where no client finds it."""
+    """Raise ConfigError for a listener without a supported protocol, or an advertised one that clients cannot use."""
     names = {listener.name for listener in listeners}
     for listener in (*listeners, *advertised):
         if listener.name not in protocols:
             raise ConfigError(
                 "listeners",
                 str(listener),
-                f"listener.security.protocol.map has no protocol for {listener.name}; "
-                f"add {listener.name}:PLAINTEXT to it",
+                f"listener.security.protocol.map has no protocol for {listener.name}; add {listener.name}:PLAINTEXT",
             )
     for listener in listeners:
         if protocols[listener.name] != "PLAINTEXT":
-            raise ConfigError("listeners", str(listener), "allowed is PLAINTEXT: this version has no TLS and no SASL")
+            raise ConfigError("listeners", str(listener), "must be PLAINTEXT: TLS and SASL are not supported")
     for listener in advertised:
         if listener.name not in names:
             raise ConfigError(
                 "advertised.listeners",
                 str(listener),
-                f"allowed are the names in listeners: {', '.join(sorted(names))}",
+                f"must be one of the names in listeners: {', '.join(sorted(names))}",
             )
         if listener.host in ("", "0.0.0.0", "::"):
             raise ConfigError(
-                "advertised.listeners", str(listener), "clients need an address or name that they can connect to"
+                "advertised.listeners", str(listener), "must be an address or name that clients can connect to"
             )

@@ -1,4 +1,4 @@
-"""Broker settings about logs: where they lie, and the defaults of topics for rolling, retention, flushing, compaction.
+"""Broker settings for logs: directories, and topic defaults for segments, retention, flushing and compaction.
 
 Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#brokerconfigs.
 """

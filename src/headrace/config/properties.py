@@ -1,6 +1,6 @@
-"""Reads settings where users write them: Java properties files, `--set key=value`, the environment.
+"""Parse settings from Java properties files, `--set key=value` and the environment.
 
-Knows the syntax only; which keys exist and what they may hold is decided by whoever takes the result.
+Only the syntax: others check keys and values.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -13,9 +13,9 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Keys and values of a Java properties file; of a key that comes twice the last counts.
+    r"""Parse a Java properties file. If a key repeats, the last value counts.
 
-    Raises ConfigError, with the line's number, for a line without a key and for a broken \\u escape.
+    Raises ConfigError with the line number for a line without a key and for a broken \\u escape.
     """
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
@@ -25,26 +25,26 @@ def parse_properties(text: str) -> dict[str, str]:
         except ValueError:
             raise ConfigError(line, None, f"line {number}: \\u must be followed by four hexadecimal digits") from None
         if not key:
-            raise ConfigError(line, None, f"line {number}: {line!r} has no key; allowed is key=value")
+            raise ConfigError(line, None, f"line {number}: {line!r} has no key: use key=value")
     return properties
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
-    """Keys and values of `key=value` arguments; raises ConfigError for one without a key or an equals sign."""
+    """Parse `key=value` arguments. Raises ConfigError for one without a key or an equals sign."""
     properties: dict[str, str] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(assignment, None, f"--set {assignment}: allowed is key=value")
+            raise ConfigError(assignment, None, f"--set {assignment}: must be key=value")
         properties[key.strip()] = value.strip()
     return properties
 
 
 def parse_environment(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
-    """Settings given as HEADRACE_LOG_RETENTION_MS=...: the key in capitals, one `_` for each dot.
+    """Parse variables such as HEADRACE_LOG_RETENTION_MS: the key in capitals, with `_` for dots.
 
-    `__` stands for `_` and `___` for `-`, as container images of Kafka have it. Raises ConfigError for variables that
-    look like a misspelt one of `known`; any other is left alone, because the prefix serves more than settings.
+    `__` stands for `_` and `___` for `-`, as in container images of Kafka. Raises ConfigError for variables that look
+    like a misspelt key of `known`; other variables are ignored, because the prefix has more uses.
     """
     properties: dict[str, str] = {}
     misspelt: list[ConfigError] = []
@@ -63,7 +63,7 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with a setting, by number, with comments left out and continuations joined."""
+    """Yield the numbers and texts of settings, without comments and with continuation lines joined."""
     pending = ""
     start = 0
     for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
@@ -82,7 +82,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Key and value, still escaped: they are parted by the first bare `=`, `:` or blank."""
+    """Split at the first unescaped `=`, `:` or blank. Does not unescape."""
     position = 0
     while position < len(line) and line[position] not in "=: \t\f":
         position += 2 if line[position] == "\\" else 1

@@ -1,7 +1,6 @@
-"""Broker settings about replication, the controller, quotas and ZooKeeper.
+"""Broker settings for replication, the controller and quotas.
 
-Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#brokerconfigs (and, for
-zookeeper.*, the documentation of Kafka 3.9).
+Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#brokerconfigs.
 """
 
 from typing import Final

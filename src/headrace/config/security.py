@@ -1,4 +1,4 @@
-"""Broker settings about TLS, SASL and authorization. They can be set for one listener as listener.name.<name>.<key>.
+"""Broker settings for TLS, SASL and authorization, also per listener as listener.name.<name>.<key>.
 
 Names, types, limits and, unless the documentation says otherwise, defaults are Kafka's; see
 https://kafka.apache.org/documentation/#brokerconfigs.

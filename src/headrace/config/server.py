@@ -1,4 +1,4 @@
-"""Broker settings about the process itself: identity, listeners, connections, limits, defaults of new topics.
+"""Broker settings for the process: identity, listeners, connections, limits, defaults of new topics.
 
 Names, types, limits and, unless the documentation says otherwise, defaults are Kafka's; see
 https://kafka.apache.org/documentation/#brokerconfigs.

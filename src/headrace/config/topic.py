@@ -1,4 +1,4 @@
-"""The topic settings of Kafka 4.3, each with the broker settings that give its default.
+"""The topic settings of Kafka 4.3, with the broker settings for their defaults.
 
 Names, types, limits and defaults are Kafka's; see https://kafka.apache.org/documentation/#topicconfigs.
 """
@@ -42,7 +42,7 @@ def _throttled(value: Value) -> bool:
     return all(len(pair) == 2 and pair[0].strip().isdigit() and pair[1].strip().isdigit() for pair in pairs)
 
 
-THROTTLED_REPLICAS: Final = Check("*, or pairs [partition]:[broker] with commas between them", _throttled)
+THROTTLED_REPLICAS: Final = Check("*, or comma-separated pairs [partition]:[broker]", _throttled)
 
 TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
     Setting(
@@ -243,7 +243,7 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
         BOOLEAN,
         False,
         "Move old segments to tiered storage. Headrace has none, so only false is allowed.",
-        Check("false (there is no tiered storage)", lambda v: v is False),
+        Check("false (tiered storage is not supported)", lambda v: v is False),
     ),
     Setting(
         "retention.bytes",
@@ -309,13 +309,13 @@ TOPIC_SETTINGS: Final[dict[str, Setting]] = table(
     ),
 )
 _MS: Final = {"hours": 3_600_000, "minutes": 60_000}
-"""Milliseconds in the unit that ends a broker setting's name."""
+"""Milliseconds of the units at the end of broker settings' names."""
 
 
 def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Typed values of a topic's own settings.
+    """Parse a topic's own settings.
 
-    Raises ConfigError for an unknown key, a value that is not allowed, and values that contradict each other.
+    Raises ConfigError for an unknown key, an invalid value, and values that contradict each other.
     """
     values: dict[str, Value] = {}
     for key, text in overrides.items():
@@ -325,12 +325,12 @@ def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Value]:
         values[key] = setting.parse(text)
     low, high = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", MAX_LONG)
     if isinstance(low, int) and isinstance(high, int) and low > high:
-        raise ConfigError("min.compaction.lag.ms", low, f"allowed is at most max.compaction.lag.ms, which is {high}")
+        raise ConfigError("min.compaction.lag.ms", low, f"must be at most max.compaction.lag.ms, which is {high}")
     return values
 
 
 def topic_values(broker: "BrokerConfig", overrides: Mapping[str, str]) -> dict[str, Value]:
-    """Every topic setting in force for a topic with `overrides` on `broker`, by attribute name (`retention_ms`).
+    """Return all settings of a topic with `overrides` on `broker`, by attribute name (`retention_ms`).
 
     Raises ConfigError as parse_topic_overrides() does.
     """
@@ -346,7 +346,7 @@ def topic_values(broker: "BrokerConfig", overrides: Mapping[str, str]) -> dict[s
 
 
 def inherited(broker: "BrokerConfig", setting: Setting) -> Value:
-    """What a topic gets that does not set `setting` itself: the first broker setting with a value, in ms."""
+    """Return the default of a topic's `setting`: the first of its broker settings with a value, in ms."""
     for synonym in setting.synonyms:
         value = broker.value(synonym)
         if value is not None:

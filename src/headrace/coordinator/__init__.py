@@ -1,1 +1,1 @@
-"""Consumer groups and their offsets: pure machines, replayed from an internal topic."""
+"""Coordinators of groups and transactions: pure machines whose state is replayed from internal topics."""

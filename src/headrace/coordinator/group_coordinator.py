@@ -1,7 +1,7 @@
-"""The group coordinator of one broker: its shards of `__consumer_offsets`, and what members and administrators ask.
+"""The group coordinator of one broker: requests of members and admins to its shards of `__consumer_offsets`.
 
-A shell: every request is decided by a shard's pure state and carried out by the runtime. A group belongs to the shard
-its name hashes to. Nothing here knows the wire or who may do what.
+A shell: a shard's pure state decides every request, and the runtime executes the decision. The hash of a group's id
+determines its shard. Independent of the wire and of authorization.
 """
 
 import asyncio
@@ -31,25 +31,27 @@ from headrace.coordinator.runtime.runtime import Runtime
 from headrace.coordinator.runtime.shards import CoordinatorLog, LedShard
 from headrace.errors import ErrorCode, KafkaError
 from headrace.slices import Steps, chunks
+from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.compression import Codec
+from headrace.wire.records import RecordData, build_batch
 
 log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _OFFSETS_AT_ONCE: Final = 500
-"""Offsets in deleted topics that are removed before others may have a turn."""
+"""Offsets in deleted topics to remove in one slice."""
 
 NoteObserver: TypeAlias = Callable[[str, Note, int], None]
-"""Told of everything that happens to a group: its name, what, and when (ms); returns at once."""
+"""Called with the group id, the event and its time (ms) for every event of a group; must return at once."""
 
 
-def _nobody(group_id: str, note: Note, now_ms: int) -> None:
-    """Where nobody keeps a timeline."""
+def _ignore(group_id: str, note: Note, now_ms: int) -> None:
+    """Keep no timeline."""
 
 
 class GroupCoordinator:
-    """Every method but `elected` may raise KafkaError not_coordinator or coordinator_load_in_progress for a group whose
-    shard is not here or not read yet; methods that write, what an append does.
+    """Every method but `elected` may raise KafkaError: not_coordinator, coordinator_load_in_progress. Methods that
+    write also raise the errors of an append.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class GroupCoordinator:
         settings: GroupSettings,
         loop: asyncio.AbstractEventLoop,
         topics: Topics,
-        observe: NoteObserver = _nobody,
+        observe: NoteObserver = _ignore,
         clock: Clock = SYSTEM,
     ) -> None:
         self.settings = settings
@@ -80,12 +82,12 @@ class GroupCoordinator:
     # Leadership
 
     def elected(self, partition: int, coordinator_log: CoordinatorLog) -> None:
-        """This broker leads `partition` of `__consumer_offsets`: read it, then answer for its groups."""
+        """Load a partition of `__consumer_offsets`, then serve its groups."""
         self._runtime.elected(partition, coordinator_log)
         self._expiry.start()
 
     def resigned(self, partition: int) -> None:
-        """Another broker leads `partition` now: parked requests are told to look for it."""
+        """Drop a partition that another broker leads, and answer parked requests with NOT_COORDINATOR."""
         shard = self._runtime.resigned(partition)
         self._expiry.forget(partition)
         if shard is not None:
@@ -93,7 +95,7 @@ class GroupCoordinator:
                 self._rebalance_log.forget(group_id)
 
     def close(self) -> None:
-        """Answer everything that is parked and stop all timers."""
+        """Answer parked requests and stop all timers."""
         self._runtime.close()
         self._expiry.stop()
 
@@ -111,14 +113,13 @@ class GroupCoordinator:
         self._runtime.carry_out(shard, group_id, shard.state.table.sync(group_id, request))
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """What to answer. Raises KafkaError as `Group.heartbeat` does."""
+        """As `Group.heartbeat`."""
         shard = self._shard(group_id)
         now_ms = self._clock.wall_ms()
         result = shard.state.table.heartbeat(group_id, member_id, instance_id, generation, now_ms)
         return self._runtime.carry_out(shard, group_id, result)
 
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[ErrorCode]:
-        """One error code per leaver."""
         shard = self._shard(group_id)
         result = shard.state.table.leave(group_id, leavers, self._clock.wall_ms())
         return self._runtime.carry_out(shard, group_id, result)
@@ -132,7 +133,7 @@ class GroupCoordinator:
 
     def _check_join(self, group_id: str, request: Join) -> None:
         if not group_id:
-            raise KafkaError(ErrorCode.invalid_group_id, "a group needs a name")
+            raise KafkaError(ErrorCode.invalid_group_id, "The group id must not be empty.")
         settings = self.settings
         shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
@@ -154,42 +155,79 @@ class GroupCoordinator:
         *,
         knows_epochs: bool = True,
     ) -> list[ErrorCode]:
-        """One error code per offset; all go into one batch. Members of the consumer protocol must use a version of
-        OffsetCommit that `knows_epochs`. Raises KafkaError as `GroupTable.check_offset_commit` does.
+        """Commit offsets in one batch, and return an error code per offset. `knows_epochs`: the version of OffsetCommit
+        supports the consumer protocol. Raises KafkaError as `GroupTable.check_offset_commit`.
         """
         shard = self._shards.of(group_id)
         checked = shard.state.table.check_offset_commit(
             group_id, member_id, instance_id, generation, offsets, knows_epochs=knows_epochs
         )
-        # It keeps the member alive even if it cannot be written.
+        # Reset the session timer even if the commit cannot be written.
         self._runtime.carry_out(shard, group_id, checked)
         return self._runtime.carry_out(shard, group_id, shard.state.commit(group_id, offsets))
 
+    def commit_transactional(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        producer: tuple[int, int],
+        append: Callable[[bytes, int], int],
+    ) -> list[ErrorCode]:
+        """Commit within the transaction of `producer`, an id and epoch. Return an error code per offset.
+
+        `append` writes the batch and returns its base offset. The offsets become visible with the commit marker.
+        Raises KafkaError as `commit_offsets` and `append`.
+        """
+        shard = self._shards.of(group_id)
+        checked = shard.state.table.check_offset_commit(
+            group_id, member_id, instance_id, generation, offsets, transactional=True
+        )
+        self._runtime.carry_out(shard, group_id, checked)
+        result = shard.state.commit(group_id, offsets)
+        now_ms = self._clock.wall_ms()
+        encoded = [shard.state.encode(key, value) for key, value in result.records]
+        if encoded:
+            producer_id, producer_epoch = producer
+            batch = build_batch(
+                [RecordData(key, value, now_ms) for key, value in encoded],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                attributes=TRANSACTIONAL_FLAG,
+            )
+            base_offset = append(batch, now_ms)
+            for delta, (key, value) in enumerate(encoded):
+                shard.state.replay_bytes(key, value, base_offset + delta, now_ms=now_ms, producer_id=producer_id)
+        return result.answer
+
     def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> None:
-        """A marker has been appended to `partition` of `__consumer_offsets`."""
+        """Apply a marker that has been appended to `partition` of `__consumer_offsets`."""
         self._shards.end_transaction(partition, producer_id, committed=committed)
 
     def committed_offsets(self, group_id: str) -> GroupOffsets:
-        """Topic to partition to offset; empty for a group that does not exist."""
+        """Return committed offsets by topic and partition; empty for an unknown group."""
         return self._shards.of(group_id).state.offsets.of_group(group_id)
 
     def check_offset_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Whether the member, where one is named, may ask. Raises KafkaError as `Group.check_offset_fetch`."""
+        """As `Group.check_offset_fetch`; an unknown group passes."""
         group = self._shards.of(group_id).state.groups.get(group_id)
         if group is not None:
             group.check_offset_fetch(member_id, epoch)
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction is about to change the offset (KIP-447)."""
+        """Return True if an open transaction may change the offset (KIP-447)."""
         return self._shards.of(group_id).state.offsets.has_pending(OffsetKey(group_id, topic, partition))
 
     def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
-        """One error code per partition. Raises KafkaError as `GroupShard.delete_offsets` does."""
+        """As `GroupShard.delete_offsets`."""
         shard = self._shard(group_id)
         return self._runtime.carry_out(shard, group_id, shard.state.delete_offsets(group_id, partitions))
 
     def topics_deleted(self, topics: frozenset[str]) -> Steps[None]:
-        """Forget all offsets in these topics; a topic that comes back under the same name starts afresh."""
+        """Remove all offsets in these topics, so that new topics with their names start without."""
         for shard in self._shards.loaded():
             for group_id in shard.state.offsets.group_ids():
                 for decision in chunks(shard.state.decide_topics_deleted(topics, group_id), _OFFSETS_AT_ONCE):
@@ -203,24 +241,24 @@ class GroupCoordinator:
     # Administration
 
     def group(self, group_id: str) -> Group:
-        """The group, to be read only. Raises KafkaError(group_id_not_found)."""
+        """Return the group, which callers must not change. Raises KafkaError(group_id_not_found)."""
         return self._shards.of(group_id).state.table.group(group_id)
 
     def classic_group(self, group_id: str) -> ClassicGroup:
-        """The group, to be read only. Raises KafkaError(group_id_not_found) for any that is not classic."""
+        """As `group`. Raises KafkaError(group_id_not_found) if the group is not classic."""
         return self._shards.of(group_id).state.table.classic(group_id)
 
     def consumer_group(self, group_id: str) -> ConsumerGroup:
-        """The group, to be read only. Raises KafkaError(group_id_not_found) for any of another protocol."""
+        """As `group`. Raises KafkaError(group_id_not_found) if the group does not use the consumer protocol."""
         return self._shards.of(group_id).state.table.consumer(group_id)
 
     def groups(self) -> Iterator[Group]:
-        """Every group of this broker."""
+        """Yield every group of this broker."""
         for shard in self._shards.all():
             yield from shard.state.groups.values()
 
     def groups_with_offsets(self) -> list[tuple[Group, GroupOffsets]]:
-        """Every group that has been read so far, with what it has committed; to be read only."""
+        """Return the loaded groups with their committed offsets, which callers must not change."""
         return [
             (group, shard.state.offsets.of_group(group.group_id))
             for shard in self._shards.loaded()
@@ -228,7 +266,7 @@ class GroupCoordinator:
         ]
 
     def delete_group(self, group_id: str) -> None:
-        """Raises KafkaError as `GroupShard.delete` does."""
+        """As `GroupShard.delete`."""
         shard = self._shards.of(group_id)
         self._runtime.carry_out(shard, group_id, shard.state.delete(group_id))
 
@@ -238,7 +276,7 @@ class GroupCoordinator:
 
     def _shard(self, group_id: str) -> LedShard[GroupShard]:
         if not group_id:
-            raise KafkaError(ErrorCode.invalid_group_id, "a group needs a name")
+            raise KafkaError(ErrorCode.invalid_group_id, "The group id must not be empty.")
         return self._shards.of(group_id)
 
     # Effects

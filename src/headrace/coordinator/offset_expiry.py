@@ -1,7 +1,6 @@
-"""Committed offsets that nobody uses any more: removed when their retention is over (KIP-211), announced before.
+"""Remove unused offsets when their retention time is over (KIP-211), and warn before that.
 
-Every `offsets.retention.check.interval.ms` all shards are looked at, one at a time, so that a broker with many groups
-answers its clients in between.
+Checks all shards every `offsets.retention.check.interval.ms`, with pauses between shards for other requests.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class OffsetExpiry:
-    """Looks again and again, from `start` to `stop`."""
+    """Checks periodically from `start` to `stop`."""
 
     def __init__(
         self, settings: GroupSettings, loop: asyncio.AbstractEventLoop, shards: Shards[GroupShard], clock: Clock
@@ -34,7 +33,7 @@ class OffsetExpiry:
         self._clock = clock
         self._handle: asyncio.TimerHandle | None = None
         self._expiring: dict[int, dict[str, int]] = {}
-        """Partition of `__consumer_offsets` to its groups that lose offsets soon, and when the first of them."""
+        """Partition of `__consumer_offsets` to groups with offsets that expire soon, and the earliest expiry (ms)."""
 
     def start(self) -> None:
         if self._handle is None:
@@ -45,22 +44,22 @@ class OffsetExpiry:
             self._handle.cancel()
 
     def forget(self, partition: int) -> None:
-        """Another broker leads `partition` of `__consumer_offsets`."""
+        """Drop a partition of `__consumer_offsets` that another broker leads."""
         self._expiring.pop(partition, None)
 
     def expiring(self) -> dict[str, int]:
-        """Groups that lose offsets within a day, or half of `offsets.retention.minutes` if that is shorter, unless a
-        member joins or commits: when the first is lost, in ms since the epoch, as of the latest look.
+        """Return the groups with offsets that expire within a day, or within half of `offsets.retention.minutes` if
+        that is shorter, and their earliest expiry (ms since the epoch), as of the last check.
         """
         return {group_id: at for groups in self._expiring.values() for group_id, at in groups.items()}
 
-    def look_at(self, shards: deque[LedShard[GroupShard]]) -> None:
-        """Warn of what expires soon, remove what has expired, then go on with the next shard."""
+    def check(self, shards: deque[LedShard[GroupShard]]) -> None:
+        """Warn of offsets that expire soon, remove expired ones, then continue with the next shard."""
         if not shards:
             self._schedule()
             return
         shard = shards.popleft()
-        self._handle = self._loop.call_later(0, self.look_at, shards)
+        self._handle = self._loop.call_later(0, self.check, shards)
         if not self._shards.leads(shard):
             return
         self._warn(shard)
@@ -70,22 +69,22 @@ class OffsetExpiry:
         try:
             self._shards.append_and_replay(shard, decision)
         except KafkaError as error:
-            log.error("Expired offsets of %s stay for now: %s", shard.name, error)
+            log.error("Expired offsets of %s could not be removed and will be retried: %s", shard.name, error)
 
     def _schedule(self) -> None:
         seconds = self._settings.offsets_retention_check_interval_ms / 1000
-        self._handle = self._loop.call_later(seconds, lambda: self.look_at(deque(self._shards.loaded())))
+        self._handle = self._loop.call_later(seconds, lambda: self.check(deque(self._shards.loaded())))
 
     def _warn(self, shard: LedShard[GroupShard]) -> None:
         now_ms = self._clock.wall_ms()
         retention_minutes = self._settings.offsets_retention_minutes
-        found = shard.state.expiring(now_ms + min(_WARNING_MS, retention_minutes * _MINUTE_MS // 2))
-        for group_id in sorted(found.keys() - self._expiring.get(shard.partition, {}).keys()):
+        expiring = shard.state.expiring(now_ms + min(_WARNING_MS, retention_minutes * _MINUTE_MS // 2))
+        for group_id in sorted(expiring.keys() - self._expiring.get(shard.partition, {}).keys()):
             log.warning(
-                "Group %s loses committed offsets in %s, which nobody has used for as long as"
-                " offsets.retention.minutes=%d allows. A member that joins or a commit keeps them.",
+                "Group %s will lose committed offsets in %s, because they have been unused for almost"
+                " offsets.retention.minutes=%d. To keep them, start a member or commit again.",
                 group_id,
-                count(max(found[group_id] - now_ms, 0) // _MINUTE_MS, "minute"),
+                count(max(expiring[group_id] - now_ms, 0) // _MINUTE_MS, "minute"),
                 retention_minutes,
             )
-        self._expiring[shard.partition] = found
+        self._expiring[shard.partition] = expiring

@@ -1,6 +1,6 @@
-"""What the broker's log says of groups: one line for each rebalance, when it is over. The history has the rest.
+"""Log one line for every completed rebalance. The group history has the details.
 
-Every note is logged at DEBUG.
+Logs every note at DEBUG.
 """
 
 import logging
@@ -16,41 +16,39 @@ _BEGINS: Final = (Happening.REBALANCING, Happening.BUMPED)
 _ENDS: Final = (Happening.STABLE, Happening.EMPTY)
 _TIMED_OUT: Final = (Happening.TIMED_OUT, Happening.NOT_REJOINED)
 _LOGGED: Final = (Happening.FENCED, Happening.UPGRADED, Happening.DOWNGRADED, Happening.DELETED)
-"""Logged on their own: no rebalance needs them."""
+"""Logged as separate lines."""
 _LONG_S: Final = 60.0
-"""A group that has rebalanced for so long, starting over again and again, is worth a line before it is done."""
+"""A rebalance that restarts for so long is logged before its end."""
 _MOST_NAMED: Final = 3
 _MOST_CHARACTERS: Final = 300
-"""Of what a client says of itself."""
+"""Limit for texts that clients provide."""
 
 
 @dataclass(slots=True)
 class _Rebalance:
     began: float
     cause: str
-    said_at: float
+    logged_at: float
     starts: int = 1
     timed_out: list[str] = field(default_factory=list)
 
 
 class RebalanceLog:
-    """Reads the notes of all groups; `now` is in seconds, of any clock that never goes back."""
+    """Logs the notes of all groups; `now` is in seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Rebalance] = {}
         self._sizes: dict[str, int] = {}
-        """Members of each group when it was last stable; only of groups that had some."""
+        """Group to its number of members when it was last stable, if it had any."""
         self._timed_out: tuple[str, float, list[str]] = ("", 0.0, [])
-        """Group, time and names of the latest members that timed out while no rebalance was under way: they are about
-        to cause one.
-        """
+        """Group, time and names of the latest members that timed out outside a rebalance, which they will cause."""
 
     def forget(self, group_id: str) -> None:
-        """The group is another coordinator's."""
+        """Drop a group that has moved to another coordinator."""
         self._settle(group_id, 0)
 
     def note(self, group_id: str, note: Note, members: int, now: float) -> None:
-        """Something happened to a group, which has so many members after it."""
+        """Log an event of a group, which has `members` after it."""
         log.debug("%s", _Line(group_id, note))
         if note.what in _BEGINS:
             self._begin(group_id, note, now)
@@ -75,8 +73,8 @@ class RebalanceLog:
                 rebalance.timed_out += self._timed_out[2]
             return
         rebalance.starts += 1
-        if now - rebalance.said_at >= _LONG_S:
-            rebalance.said_at = now
+        if now - rebalance.logged_at >= _LONG_S:
+            rebalance.logged_at = now
             log.warning(
                 "Group %s generation %d has been rebalancing for %d s and started over %s. First cause: %s. Now: %s",
                 group_id,
@@ -128,7 +126,7 @@ class RebalanceLog:
 
 
 class _Line:
-    """Put together only where it is logged."""
+    """A line that is formatted only if it is logged."""
 
     def __init__(self, group_id: str, note: Note) -> None:
         self._group_id = group_id
@@ -141,8 +139,8 @@ class _Line:
         if not note.member_id:
             return f"{start} {note.what}{reason}"
         instance = "" if note.instance_id is None else f", instance {note.instance_id}"
-        who = f"member {note.member_id} (client id {note.client_id}, host {note.client_host}{instance})"
-        return f"{start}: {who} {note.what}{reason}"
+        member = f"member {note.member_id} (client id {note.client_id}, host {note.client_host}{instance})"
+        return f"{start}: {member} {note.what}{reason}"
 
 
 def _cause(note: Note) -> str:

@@ -54,6 +54,10 @@ class Growth(Generic[P]):
         for watcher in self.watchers:
             watcher(partition, added)
 
+    def lose_count(self) -> None:
+        """The next `tell` does not know by how many bytes consumers see more."""
+        self._segment = None
+
     def wake_all(self) -> None:
         """Call everybody when the partition goes away."""
         partition = self._find()

@@ -7,22 +7,23 @@ and answer later, so that an append never runs a consumer's answer.
 import logging
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 from uuid import UUID
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.appends import ALL_REPLICAS, Appended, AppendResult, Batch, NoRoomError
+from headrace.replication.appends import ALL_REPLICAS, Appended, AppendResult, Batch, Completions, NoRoomError, Placed
 from headrace.replication.batch_rules import Accepted, PreparedBatch, accept
 from headrace.replication.growth import Growth
-from headrace.replication.producer_state import PackedProducer, ProducerState
+from headrace.replication.producer_checks import Before, ProducerChecks
+from headrace.replication.producer_state import ProducerState
+from headrace.replication.verification import VerificationGuard
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
-from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry, write_snapshot
+from headrace.storage.log.producers.producer_snapshot import write_snapshot
 from headrace.types import Buffer, TopicPartition, new_tuple
-from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, parse_header
-from headrace.wire.control import Marker, encode_marker
-from headrace.wire.records import RecordData, build_batch
+from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader, parse_header
+from headrace.wire.control import Marker, marker_batch
 
 _PLACED = struct.Struct(">qii")
 _PLACED_SIZE: Final = 16
@@ -31,33 +32,12 @@ _PLACED_SIZE: Final = 16
 log = logging.getLogger(__name__)
 
 
-class _Placed(NamedTuple):
-    """A batch with the offsets that it is going to have."""
-
-    header: BatchHeader
-    batch: Buffer
-    base_offset: int
-    last_offset: int
-
-
-class Completions(Protocol):
-    """Those who wait for appends, and what brings records to the disk for them: see `purgatory`."""
-
-    def flush(self, partition: "Partition") -> None:
-        """Bring the log to the disk, with all that is appended to it before the loop turns; then call `flushed_to`."""
-
-    def advanced(self, partition: "Partition") -> None:
-        """The high watermark or the recovery point has risen."""
-
-    def refuse(self, partition: "Partition", error: KafkaError) -> None:
-        """The partition goes away, and nothing more is committed to it."""
-
-
 class Partition:
     """A partition that this broker leads."""
 
     __slots__ = (
         "__weakref__",
+        "_checks",
         "awaits_flush",
         "completions",
         "growth",
@@ -87,13 +67,15 @@ class Partition:
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
         self.producers = producers
-        self.transactions = transactions or OpenTransactions()
+        self.transactions = OpenTransactions() if transactions is None else transactions
+        self.transactions.markers.loaded(log.log_end_offset)
+        self._checks = ProducerChecks(producers, self.transactions)
         self.isr_size = 1
         self.replica_count = 1
         self.high_watermark = log.log_end_offset
         self.refusal: str | None = None
         """Why records of clients are not taken at present."""
-        self.completions: Completions | None = None
+        self.completions: Completions[Partition] | None = None
         """Flushes the log where `flush.messages` asks for it; without it an append waits for the disk itself."""
         self.awaits_flush = False
         """Whether the high watermark waits for the disk."""
@@ -112,22 +94,30 @@ class Partition:
     def last_stable_offset(self) -> int:
         """What read_committed consumers see up to: where the oldest open transaction begins, or the high watermark."""
         first_open = self.transactions.first_offset
-        return self.high_watermark if first_open is None else min(first_open, self.high_watermark)
+        if first_open is None:
+            return self.high_watermark
+        return min(max(first_open, self.log.state.log_start_offset), self.high_watermark)
 
     def visible_end(self, *, read_committed: bool) -> int:
         """The offset up to which a consumer may read (KIP-98)."""
         return self.last_stable_offset if read_committed else self.high_watermark
 
     def append_as_leader(
-        self, records: bytes | PreparedBatch, *, now_ms: int, acks: int = ALL_REPLICAS, internal: bool = False
+        self,
+        records: bytes | PreparedBatch,
+        *,
+        now_ms: int,
+        acks: int = ALL_REPLICAS,
+        internal: bool = False,
+        guard: VerificationGuard | None = None,
     ) -> AppendResult:
         """Append the one batch that `records` is; `internal` for the broker's own topics.
 
-        Raises KafkaError: what `accept` says of the batch; not_enough_replicas (acks=all),
-        out_of_order_sequence_number, invalid_producer_epoch; kafka_storage_error when the disk does not take it, with
-        the log as it was, or is kept for the broker itself.
+        `guard` verifies a batch that begins a transaction. Raises KafkaError: what `accept` says of the batch;
+        not_enough_replicas (acks=all), out_of_order_sequence_number, invalid_producer_epoch, invalid_txn_state;
+        kafka_storage_error when the disk does not take it, with the log as it was, or is kept for the broker itself.
         """
-        checked = self._checked(records, now_ms, acks, internal)
+        checked = self._checked(records, now_ms, acks, internal, guard)
         if type(checked) is AppendResult:
             return checked
         header, batch, append_time = checked
@@ -137,10 +127,10 @@ class Partition:
         self._show(now_ms)
         return new_tuple(AppendResult, (base_offset, last_offset, append_time, self.log.state.log_start_offset))
 
-    def append_own(self, batch: bytes, now_ms: int) -> int:
+    def append_own(self, batch: bytes, now_ms: int, guard: VerificationGuard | None = None) -> int:
         """Append a batch that this broker has just made of records of its own, which need no check; its base offset.
 
-        Raises KafkaError as `append_as_leader` does.
+        Its transaction does, if it has one. Raises KafkaError as `append_as_leader` does.
         """
         config = self.log.state.config
         if (
@@ -149,8 +139,10 @@ class Partition:
             or config.compression_type != "producer"
             or config.message_timestamp_type == "LogAppendTime"
         ):
-            return self.append_as_leader(batch, now_ms=now_ms, internal=True).base_offset
+            return self.append_as_leader(batch, now_ms=now_ms, internal=True, guard=guard).base_offset
         header = parse_header(batch)
+        if header.attributes & TRANSACTIONAL_FLAG:
+            self._checks.check_own(header, guard)
         base_offset = self.log.state.log_end_offset
         self._append(header, batch, base_offset, base_offset + header.last_offset_delta, now_ms)
         self._show(now_ms)
@@ -161,33 +153,31 @@ class Partition:
 
         One write takes them all where they go to one segment: it costs little more than for a single one.
         """
-        before: dict[int, PackedProducer | None] = {}
+        before: Before = {}
         base_offset = self.log.state.log_end_offset
         try:
             results = self._append_all(batches, now_ms, before)
         except BaseException:
             # What was about to be appended must not be remembered: sent again it would be taken for a repetition.
-            self.producers.put_back(before)
+            self._checks.put_back(before)
             raise
         if self.log.state.log_end_offset > base_offset:
             self._show(now_ms)
         return results
 
-    def _append_all(
-        self, batches: Sequence[Batch], now_ms: int, before: dict[int, PackedProducer | None]
-    ) -> list[Appended]:
+    def _append_all(self, batches: Sequence[Batch], now_ms: int, before: Before) -> list[Appended]:
         """`append_all`; `before` has the state of every producer that has been told of a batch which is not written."""
         log = self.log
         state = log.state
         base_offset = end_offset = state.log_end_offset
-        placed: list[_Placed] = []
+        placed: list[Placed] = []
         buffers: list[Buffer] = []
         size = 0
         max_timestamp = offset_of_max_timestamp = -1
         results: list[Appended] = []
         for sent in batches:
             try:
-                checked = self._checked(sent.records, now_ms, sent.acks, False)
+                checked = self._checked(sent.records, now_ms, sent.acks, False, sent.guard)
             except KafkaError as error:
                 results.append(error)
                 continue
@@ -200,7 +190,7 @@ class Partition:
             first_offset = end_offset
             last_offset = first_offset + last_delta
             end_offset = last_offset + 1
-            placed.append(new_tuple(_Placed, (header, batch, first_offset, last_offset)))
+            placed.append(new_tuple(Placed, (header, batch, first_offset, last_offset)))
             results.append(new_tuple(AppendResult, (first_offset, last_offset, append_time, state.log_start_offset)))
             buffers.append(_PLACED.pack(first_offset, length, self.leader_epoch))
             buffers.append(memoryview(batch)[_PLACED_SIZE:])
@@ -209,9 +199,8 @@ class Partition:
                 max_timestamp, offset_of_max_timestamp = timestamp, last_offset
             if producer_id >= 0:
                 # The next batch may be of the same producer, and is checked against this one.
-                if producer_id not in before:
-                    before[producer_id] = self.producers.copy_of(producer_id)
-                self.producers.update(header, first_offset, last_offset, timestamp)
+                self._checks.note(producer_id, before)
+                self._checks.appended(header, first_offset, last_offset)
         if not placed:
             return results
         try:
@@ -228,12 +217,12 @@ class Partition:
                     now_ms=now_ms,
                 )
             else:
-                self.producers.put_back(before)
+                self._checks.put_back(before)
                 before.clear()
                 for each in placed:
                     self._append(*each, now_ms)
         except KafkaError as failure:
-            self.producers.put_back(before)
+            self._checks.put_back(before)
             end_offset = state.log_end_offset
             return [
                 failure if isinstance(result, AppendResult) and result.base_offset >= end_offset else result
@@ -242,7 +231,7 @@ class Partition:
         return results
 
     def _checked(
-        self, records: bytes | PreparedBatch, now_ms: int, acks: int, internal: bool
+        self, records: bytes | PreparedBatch, now_ms: int, acks: int, internal: bool, guard: VerificationGuard | None
     ) -> AppendResult | Accepted:
         """The batch as it goes to the log, or where it stands already.
 
@@ -253,10 +242,12 @@ class Partition:
             self._check_in_sync()
         accepted = accept(records, config, now_ms, internal=internal)
         header = accepted[0]
-        if not internal and (self.refusal is not None or header.attributes & TRANSACTIONAL_FLAG):
-            raise self._refused()
-        if header.producer_id >= 0:
-            earlier = self.producers.check(header)
+        if self.refusal is not None and not internal:
+            raise NoRoomError(ErrorCode.kafka_storage_error, self.refusal)
+        if header.attributes & TRANSACTIONAL_FLAG and internal:
+            self._checks.check_own(header, guard)
+        elif header.producer_id >= 0 or header.attributes & TRANSACTIONAL_FLAG:
+            earlier = self._checks.check(header, guard)
             if earlier is not None:
                 return AppendResult(
                     earlier.first_offset, earlier.last_offset, earlier.timestamp, self.log.log_start_offset
@@ -264,7 +255,12 @@ class Partition:
         return accepted
 
     def _append(self, header: BatchHeader, batch: Buffer, base_offset: int, last_offset: int, now_ms: int) -> None:
-        """Write one batch. Raises KafkaError(kafka_storage_error), with everything as it was."""
+        """Write one batch of data. Raises KafkaError(kafka_storage_error), with everything as it was."""
+        self._write(header, batch, base_offset, last_offset, now_ms)
+        if header.producer_id >= 0:
+            self._checks.appended(header, base_offset, last_offset)
+
+    def _write(self, header: BatchHeader, batch: Buffer, base_offset: int, last_offset: int, now_ms: int) -> None:
         rolled = self.log.append(
             (_PLACED.pack(base_offset, header.batch_length, self.leader_epoch), memoryview(batch)[_PLACED_SIZE:]),
             len(batch),
@@ -279,8 +275,6 @@ class Partition:
         if rolled:
             # The state as of the new segment's beginning, so that recovery need not read what is before it.
             self.write_producer_snapshot(base_offset)
-        if header.producer_id >= 0:
-            self.producers.update(header, base_offset, last_offset, header.max_timestamp)
 
     def _show(self, now_ms: int) -> None:
         """Let consumers see what was appended, once it is on the disk where that is asked for."""
@@ -291,28 +285,55 @@ class Partition:
             self._flush_first(now_ms)
         else:
             self.high_watermark = end_offset
+            if self.transactions.first_offset is not None:
+                self.transactions.committed_to(end_offset)
             if self.growth.watchers:
                 self.growth.tell()
 
-    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool, now_ms: int) -> None:
-        """Append the marker that ends an open transaction (KIP-98). Raises KafkaError(kafka_storage_error)."""
-        log = self.log
-        offset = log.log_end_offset
-        key, value = encode_marker(Marker.COMMIT if commit else Marker.ABORT, coordinator_epoch=0)
-        batch = build_batch(
-            [RecordData(key, value, now_ms)],
-            base_offset=offset,
-            leader_epoch=self.leader_epoch,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+    def start_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False, now_ms: int = 0
+    ) -> VerificationGuard | None:
+        """Begin to verify the producer's transaction (KIP-890); None where it is open here already.
+
+        `adds` for a producer whose partitions are added by what it sends (version 2). Raises
+        KafkaError(invalid_producer_epoch).
+        """
+        if self.transactions.is_open(producer_id, producer_epoch):
+            return None
+        return self.producers.start_verification(
+            producer_id, producer_epoch, base_sequence, begins_at_zero=adds and base_sequence >= 0, now_ms=now_ms
         )
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        transaction_version: int = 0,
+    ) -> int:
+        """Append the marker that ends the producer's transaction (KIP-98); the offset after it.
+
+        Consumers of committed records stop before the transaction until the marker is committed. Raises KafkaError:
+        invalid_producer_epoch, transaction_coordinator_fenced, not_enough_replicas, kafka_storage_error.
+        """
+        if self.isr_size < self.log.state.config.min_insync_replicas:
+            self._check_in_sync()
+        self._checks.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
+        offset = self.log.log_end_offset
+        marker = Marker.COMMIT if commit else Marker.ABORT
+        batch = marker_batch(marker, coordinator_epoch, producer_id, producer_epoch, now_ms)
         header = parse_header(batch)
-        self._append(header, batch, offset, offset, now_ms)
-        aborted = self.transactions.end(header, key)
+        self._write(header, batch, offset, offset, now_ms)
+        self.producers.end_transaction(header, coordinator_epoch)
+        aborted = self.transactions.end_at(producer_id, offset, marker)
         if aborted is not None:
-            log.segments.active.txn_index.append(aborted)
+            self.log.note_aborted(aborted)
+        self.growth.lose_count()  # more than the marker comes into sight
         self._show(now_ms)
+        return offset + 1
 
     def _flush_first(self, now_ms: int) -> None:
         """What was appended is on the disk before consumers see it and producers are answered."""
@@ -330,6 +351,7 @@ class Partition:
         visible = offset if self.awaits_flush else end_offset
         if visible > self.high_watermark:
             self.high_watermark = visible
+            self.transactions.committed_to(visible)
             if self.growth.watchers:
                 self.growth.tell()
         if self.completions is not None:
@@ -340,13 +362,6 @@ class Partition:
         self.growth.wake_all()
         if self.completions is not None:
             self.completions.refuse(self, error)
-
-    def _refused(self) -> KafkaError:
-        if self.refusal is not None:
-            return NoRoomError(ErrorCode.kafka_storage_error, self.refusal)
-        return KafkaError(
-            ErrorCode.transactional_id_authorization_failed, "a transactional batch needs a transactional id"
-        )
 
     def _check_in_sync(self) -> None:
         # Never more than there are (KIP-966).
@@ -412,10 +427,6 @@ class Partition:
     def last_producer_id(self) -> int:
         """The largest id of a producer that is known here; -1 without one."""
         return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
-
-    def producer_entries(self) -> list[ProducerEntry]:
-        """The producers' state, open transactions included."""
-        return [ProducerEntry(*ENTRY.unpack_from(packed)) for packed in self.packed_producers()]
 
     def packed_producers(self) -> list[bytes]:
         """The producers' state as `write_snapshot` takes it."""

@@ -1,16 +1,17 @@
 """What a partition remembers of idempotent producers, to refuse gaps and to answer repeats with the first answer.
 
 Pure: `check` decides about a batch, `update` takes an appended one into account; recovery replays `update` alone.
-The rules are those of KIP-98: for each producer id its epoch and its last five batches are kept.
+The rules are those of KIP-98 and KIP-890: for each producer id its epoch and its last five batches are kept.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.verification import UNVERIFIED, VerificationGuard
 from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry
-from headrace.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from headrace.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
 
 WINDOW: Final = 5
 """Batches remembered of each producer: as many as an idempotent client may have in flight on a connection."""
@@ -27,7 +28,12 @@ _LAST_BATCH: Final = slice(10, 10 + _BATCH.size)
 _EARLIER: Final = slice(ENTRY.size, ENTRY.size + (WINDOW - 2) * _BATCH.size)
 """The batches that remain when another one is appended, besides the last."""
 _EPOCH_AND_SEQUENCE: Final = Struct(">8xhi")
+_EPOCHS: Final = Struct(">8xh24xi")
+"""The producer's epoch and that of its coordinator."""
 _TIMESTAMP: Final = Struct(">26xq")
+_MAX_EPOCH: Final = 2**15 - 1
+_VERSION_2: Final = 2
+"""The version of transactions whose markers raise the producer's epoch."""
 
 
 class AppendedBatch(NamedTuple):
@@ -55,10 +61,11 @@ class Producer(NamedTuple):
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_producers", "_verifications")
 
     def __init__(self) -> None:
         self._producers: dict[int, PackedProducer] = {}
+        self._verifications: dict[int, VerificationGuard] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -79,41 +86,145 @@ class ProducerState:
         out_of_order_sequence_number when batches in between are missing.
         """
         packed = self._producers.get(header.producer_id)
+        if self._verifications:
+            self._check_tried(header, packed)
         if packed is None:
             return None  # nothing is known of it (new, or expired): any sequence is a beginning
         epoch, last = _EPOCH_AND_SEQUENCE.unpack_from(packed)
         if header.producer_epoch < epoch:
-            raise KafkaError(
-                ErrorCode.invalid_producer_epoch,
-                f"producer {header.producer_id} writes with epoch {header.producer_epoch} after {epoch}",
-            )
+            raise _fenced(header, epoch)
         if header.producer_epoch > epoch:
             if header.base_sequence != 0:
-                raise self._out_of_order(header, "a new epoch begins with sequence 0")
+                raise _out_of_order(header, "a new epoch begins with sequence 0")
             return None
-        if last < 0 or header.base_sequence == (last + 1) & _SEQUENCE_MASK:
+        if header.base_sequence == (last + 1) & _SEQUENCE_MASK:
             return None  # what comes next repeats nothing
-        last_sequence = header.last_sequence
-        for batch in _unpacked(packed).batches:
-            if batch.first_sequence == header.base_sequence and batch.last_sequence == last_sequence:
-                return batch
-        raise self._out_of_order(header, f"the last was {last}")
+        repeated = _repeated(packed, header)
+        if repeated is None:
+            raise _out_of_order(header, f"the last was {last}")
+        return repeated
+
+    # Transactions
+
+    def start_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, begins_at_zero: bool, now_ms: int
+    ) -> VerificationGuard:
+        """Begin to verify a transaction, or go on. Raises KafkaError(invalid_producer_epoch)."""
+        packed = self._producers.get(producer_id)
+        if packed is not None:
+            known, _ = _EPOCHS.unpack_from(packed)
+            if epoch < known:
+                raise KafkaError(
+                    ErrorCode.invalid_producer_epoch, f"producer {producer_id} has epoch {epoch}, after {known}"
+                )
+        guard = self._verifications.get(producer_id)
+        if guard is None:
+            guard = VerificationGuard(epoch, sequence, begins_at_zero=begins_at_zero, since_ms=now_ms)
+            self._verifications[producer_id] = guard
+        guard.tried(epoch, sequence)
+        return guard
+
+    def check_transactional(
+        self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool
+    ) -> AppendedBatch | None:
+        """As `check`, of a batch whose transaction `is_open` here, or begins with it.
+
+        Raises KafkaError besides: invalid_txn_state where it begins one that was not verified with `guard`.
+        """
+        packed = self._producers.get(header.producer_id)
+        if packed is not None:
+            repeated = _repeated(packed, header)
+            if repeated is not None:
+                return repeated
+        self.check_verified(header, guard, is_open=is_open)
+        return self.check(header)
+
+    def _check_tried(self, header: BatchHeader, packed: PackedProducer | None) -> None:
+        """Raises KafkaError(out_of_order_sequence_number) for a batch that overtakes one whose verification goes on."""
+        guard = self._verifications.get(header.producer_id)
+        if guard is None:
+            return
+        if packed is not None and (
+            header.producer_epoch < _EPOCHS.unpack_from(packed)[0] or _repeated(packed, header) is not None
+        ):
+            return
+        if guard.begins_at_zero and header.base_sequence and (packed is None or not _unpacked(packed).batches):
+            raise _out_of_order(header, "a producer that is not known here begins with sequence 0")
+        if header.base_sequence > guard.lowest_sequence:
+            raise _out_of_order(header, f"sequence {guard.lowest_sequence} was tried before")
+
+    def check_verified(self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool) -> None:
+        """Raises KafkaError(invalid_txn_state) for a batch that begins a transaction without a valid guard."""
+        if is_open or guard is UNVERIFIED:
+            return
+        if guard is None or guard is not self._verifications.get(header.producer_id):
+            raise KafkaError(ErrorCode.invalid_txn_state, "the batch is not part of an ongoing transaction")
+
+    def check_epoch(self, header: BatchHeader) -> None:
+        """Raises KafkaError(invalid_producer_epoch), of a batch that has no sequence numbers."""
+        packed = self._producers.get(header.producer_id)
+        if packed is not None and header.producer_epoch < _EPOCHS.unpack_from(packed)[0]:
+            raise _fenced(header, _EPOCHS.unpack_from(packed)[0])
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, transaction_version: int, is_open: bool
+    ) -> None:
+        """Raises KafkaError: invalid_producer_epoch, transaction_coordinator_fenced.
+
+        A marker of version 2 has a higher epoch than the producer had, unless it comes again.
+        """
+        packed = self._producers.get(producer_id)
+        if packed is None:
+            return
+        known, known_coordinator = _EPOCHS.unpack_from(packed)
+        repeats = epoch == known and (not is_open or epoch == _MAX_EPOCH)
+        if epoch < known or (transaction_version >= _VERSION_2 and epoch == known and not repeats):
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch, f"a marker of producer {producer_id} has epoch {epoch}, after {known}"
+            )
+        if coordinator_epoch < known_coordinator:
+            raise KafkaError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"a marker comes from coordinator epoch {coordinator_epoch}, after {known_coordinator}",
+            )
+
+    def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> None:
+        """Take a marker into account."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        self._verifications.pop(producer_id, None)
+        packed = self._producers.get(producer_id)
+        if packed is None or _EPOCHS.unpack_from(packed)[0] != epoch:
+            self._producers[producer_id] = ENTRY.pack(
+                producer_id, epoch, -1, -1, 0, header.max_timestamp, coordinator_epoch, -1
+            )
+            return
+        _, _, last, last_offset, delta, _, _, _ = ENTRY.unpack_from(packed)
+        self._producers[producer_id] = (
+            ENTRY.pack(producer_id, epoch, last, last_offset, delta, header.max_timestamp, coordinator_epoch, -1)
+            + packed[ENTRY.size :]
+        )
 
     def update(self, header: BatchHeader, first_offset: int, last_offset: int, timestamp: int) -> None:
         """Take the batch now at `first_offset` to `last_offset` into account; `timestamp` is its largest, in ms."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         earlier = b""
+        coordinator_epoch = -1
         packed = self._producers.get(producer_id)
         if packed is not None:
-            known_epoch, _ = _EPOCH_AND_SEQUENCE.unpack_from(packed)
+            known_epoch, coordinator_epoch = _EPOCHS.unpack_from(packed)
             if epoch <= known_epoch:
                 epoch = known_epoch
                 earlier = packed[_LAST_BATCH] + packed[_EARLIER]
         first = header.base_sequence
         last = NO_SEQUENCE if first < 0 else (first + header.last_offset_delta) & _SEQUENCE_MASK
         self._producers[producer_id] = (
-            ENTRY.pack(producer_id, epoch, last, last_offset, last_offset - first_offset, timestamp, -1, -1) + earlier
+            ENTRY.pack(
+                producer_id, epoch, last, last_offset, last_offset - first_offset, timestamp, coordinator_epoch, -1
+            )
+            + earlier
         )
+        if self._verifications and header.attributes & TRANSACTIONAL_FLAG:
+            self._verifications.pop(producer_id, None)
 
     def copy_of(self, producer_id: int) -> PackedProducer | None:
         """The state of one producer, for `put_back`; None for one that is not known."""
@@ -132,16 +243,18 @@ class ProducerState:
         if header.producer_id != NO_PRODUCER_ID and not header.is_control:
             self.update(header, header.base_offset, header.last_offset, header.max_timestamp)
 
-    def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that wrote nothing for `expiration_ms` (`producer.id.expiration.ms`)."""
+    def expire(self, now_ms: int, expiration_ms: int, keep: Container[int] = ()) -> None:
+        """Forget producers that wrote nothing for `producer.id.expiration.ms`, except those in `keep`."""
         oldest = now_ms - expiration_ms
         idle = [
             producer_id
             for producer_id, packed in self._producers.items()
-            if _TIMESTAMP.unpack_from(packed)[0] <= oldest
+            if _TIMESTAMP.unpack_from(packed)[0] <= oldest and producer_id not in keep
         ]
         for producer_id in idle:
             del self._producers[producer_id]
+        for producer_id in [each for each, guard in self._verifications.items() if guard.since_ms <= oldest]:
+            del self._verifications[producer_id]
 
     def clear(self) -> None:
         """Forget everybody, before a replay from the start."""
@@ -149,7 +262,7 @@ class ProducerState:
 
     def snapshot(self) -> list[ProducerEntry]:
         """The state as Kafka's snapshot file has it: the last batch of each producer."""
-        return [ProducerEntry(*ENTRY.unpack_from(packed)) for packed in self._producers.values()]
+        return [ProducerEntry.unpacked(packed) for packed in self._producers.values()]
 
     def restore(self, entries: list[ProducerEntry]) -> None:
         """Begin from a snapshot."""
@@ -161,7 +274,7 @@ class ProducerState:
                 entry.last_offset,
                 entry.offset_delta,
                 entry.timestamp,
-                -1,
+                entry.coordinator_epoch,
                 -1,
             )
 
@@ -178,12 +291,31 @@ class ProducerState:
             if known is not None and _identity(packed) == _identity(known):
                 self._producers[producer_id] = known[: ENTRY.size] + packed[ENTRY.size :]
 
-    @staticmethod
-    def _out_of_order(header: BatchHeader, why: str) -> KafkaError:
-        return KafkaError(
-            ErrorCode.out_of_order_sequence_number,
-            f"producer {header.producer_id} epoch {header.producer_epoch} sends sequence {header.base_sequence}: {why}",
-        )
+
+def _repeated(packed: PackedProducer, header: BatchHeader) -> AppendedBatch | None:
+    """The batch in the log that is the same as `header`."""
+    producer = _unpacked(packed)
+    if producer.epoch != header.producer_epoch:
+        return None
+    last_sequence = header.last_sequence
+    for batch in producer.batches:
+        if batch.first_sequence == header.base_sequence and batch.last_sequence == last_sequence:
+            return batch
+    return None
+
+
+def _fenced(header: BatchHeader, epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.invalid_producer_epoch,
+        f"producer {header.producer_id} writes with epoch {header.producer_epoch} after {epoch}",
+    )
+
+
+def _out_of_order(header: BatchHeader, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.out_of_order_sequence_number,
+        f"producer {header.producer_id} epoch {header.producer_epoch} sends sequence {header.base_sequence}: {why}",
+    )
 
 
 def _identity(packed: PackedProducer) -> tuple[int, int]:

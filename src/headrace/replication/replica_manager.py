@@ -9,7 +9,8 @@ from uuid import UUID
 
 from headrace.clock import now_ms
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.partition import Completions, Partition
+from headrace.replication.appends import Completions
+from headrace.replication.partition import Partition
 from headrace.replication.producer_state import ProducerState
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
@@ -18,8 +19,9 @@ from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
-from headrace.storage.log.producers.txn_recovery import replay_transactional
+from headrace.storage.log.producers.txn_recovery import control_record
 from headrace.types import TopicPartition
+from headrace.wire.control import coordinator_epoch_of, marker_of
 
 _NEVER_MS: Final = 2**63 - 1
 _SHORTEST_FLUSH_MS: Final = 10
@@ -40,7 +42,10 @@ class ReplicaManager:
     """Finds the partition of a request, and looks after all of them."""
 
     def __init__(
-        self, log_dirs: LogDirs, config_of: Callable[[str], LogConfig], completions: Completions | None = None
+        self,
+        log_dirs: LogDirs,
+        config_of: Callable[[str], LogConfig],
+        completions: Completions[Partition] | None = None,
     ) -> None:
         """`config_of` gives the settings in force for a topic. Without `completions` appends wait for the disk."""
         self.log_dirs = log_dirs
@@ -261,7 +266,7 @@ class ReplicaManager:
     def expire_producers(self, expiration_ms: int) -> None:
         """Forget producers that wrote nothing for `producer.id.expiration.ms`."""
         for partition in self.partitions():
-            partition.producers.expire(now_ms(), expiration_ms)
+            partition.producers.expire(now_ms(), expiration_ms, partition.transactions)
 
     def flush_due(self) -> None:
         """Flush the logs whose `flush.ms` is over; waits for the disk: call it in a thread.
@@ -330,6 +335,13 @@ def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
     for segment, position, header in opened.segments.batches(start):
         if header.base_offset >= start:
             state.replay(header)
-            if header.is_transactional:
-                replay_transactional(segment, position, header, transactions)
+            if not header.is_transactional:
+                continue
+            if not header.is_control:
+                transactions.add(header)
+                continue
+            record = control_record(segment, position, header)
+            if record is not None and marker_of(record.key) is not None:
+                state.end_transaction(header, coordinator_epoch_of(record.value))
+                transactions.end(header, record.key)
     return state, transactions

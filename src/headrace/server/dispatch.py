@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import ClientInfo, Handler, RawReply, Reply, RequestContext
 from headrace.server.error_replies import error_reply
-from headrace.server.frames import InvalidRequestError, Parts, check_size
+from headrace.server.frames import InvalidRequestError, Parts, check_size, skip_tags
 from headrace.server.large_answers import encode_in_steps, is_large
 from headrace.server.large_requests import MANY_BATCHES, MANY_ENTRIES, LargeRequests, is_large_frame
 from headrace.slices import Steps, finish, run_slice
@@ -24,7 +24,6 @@ from headrace.wire.apis import ApiKey, Schema, VersionRange, max_entries, schema
 from headrace.wire.bounds import TooManyEntriesError
 from headrace.wire.encoder import Fields
 from headrace.wire.strict_fields import may_hold_long_string
-from headrace.wire.varint import unsigned_varint
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +36,6 @@ _CORRELATION_ID_FIELD: Final = 4
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _PRODUCE: Final = ApiKey.PRODUCE.value
 _FETCH: Final = ApiKey.FETCH.value
-MAX_HEADER_TAGS: Final = 100
-"""Tagged fields of one request header."""
 _ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
 """Lowest versions named to clients that are not served, as Kafka does: older librdkafka sends everything
 uncompressed where it does not see Produce 0 (KAFKA-18659)."""
@@ -54,6 +51,8 @@ class Dispatcher:
     """The dispatch table and the way through it."""
 
     def __init__(self) -> None:
+        self.features: Callable[[], Fields] = dict
+        """What ApiVersions says of features."""
         self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
         self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
         self._produce_run: RunHandler | None = None
@@ -113,7 +112,8 @@ class Dispatcher:
             if isinstance(reply, GeneratorType):
                 done = run_slice(reply)
                 if done is None:
-                    return self._answer_later(context, api_schema, request, self._in_turn(context, reply))
+                    kept = None if context.api_key == _FETCH else request
+                    return self._answer_later(context, api_schema, kept, self._in_turn(context, reply))
                 reply = done.result
         except KafkaError as error:
             reply = error_reply(context, request, error)
@@ -124,23 +124,49 @@ class Dispatcher:
         if type(reply) is dict or type(reply) is RawReply:
             return self._encode(context, api_schema, reply)
         if isinstance(reply, Awaitable):
-            return self._answer_later(context, api_schema, request, reply)
+            # A Fetch may wait for long, and its errors need nothing of the request.
+            return self._answer_later(context, api_schema, None if context.api_key == _FETCH else request, reply)
         return self._encode(context, api_schema, reply)
 
     async def _handle_large(
         self, context: RequestContext, api_schema: Schema, frame: memoryview, position: int
     ) -> Parts:
-        """One large request at a time is decoded, and most kinds of request are then handled one at a time as well."""
+        """One large request at a time is decoded, and most kinds of request are then handled one at a time as well.
+
+        A Fetch that waits is counted by its partitions elsewhere, and keeps nothing of the request.
+        """
         with self._large_requests.admitted(context, len(frame)):
             async with self._large_requests.turn(context):
                 async with self._turn_of(context):
                     _count_entries(context, api_schema, frame, position)
+                    await asyncio.sleep(0)
                     content = await finish(_strictly(context, api_schema, frame, position))
                     await asyncio.sleep(0)
                     request = _decode(context, api_schema, content, 0)
-                await asyncio.sleep(0)
-                answer = self._answer(context, api_schema, request)
-                return answer if isinstance(answer, list) else await answer
+                    del frame, content
+                    if context.api_key == _FETCH:
+                        reply = await self._begun(context, request)
+                        del request
+                if context.api_key != _FETCH:
+                    await asyncio.sleep(0)
+                    answer = self._answer(context, api_schema, request)
+                    return answer if isinstance(answer, list) else await answer
+        return await self._answer_later(context, api_schema, None, reply)
+
+    async def _begun(self, context: RequestContext, request: Any) -> Awaitable[Reply]:
+        """The wait for the reply, after all steps of the handler: who waits for the lock still has its bytes only."""
+        reply: Any
+        try:
+            reply = self._handlers[context.api_key](context, request)
+            if isinstance(reply, GeneratorType):
+                reply = await finish(reply)
+        except KafkaError as error:
+            reply = error_reply(context, request, error)
+        except InvalidRequestError:
+            raise
+        except Exception as error:  # noqa: BLE001  a bug in one handler must not end the broker
+            reply = self._unexpected(context, request, error)
+        return reply if isinstance(reply, Awaitable) else _ready(reply)
 
     def _turn_of(self, context: RequestContext) -> asyncio.Lock:
         return self._long_fetches if context.api_key == _FETCH else self._long_work
@@ -268,7 +294,7 @@ class Dispatcher:
                 f" offered are {offered.lowest} to {offered.highest}"
             )
         if schema(api_key, api_version).has_flexible_request_header:
-            position = _skip_tags(frame, position)
+            position = skip_tags(frame, position)
         return context, True, position
 
     # ApiVersions is here because it is the table itself.
@@ -296,6 +322,7 @@ class Dispatcher:
             ]
             if error is ErrorCode.none
             else [],
+            **(self.features() if error is ErrorCode.none else {}),
         }
 
     def _unsupported_api_versions(self, context: RequestContext) -> Parts:
@@ -363,6 +390,10 @@ def _decode(context: RequestContext, api_schema: Schema, frame: Buffer, position
         raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
 
 
+async def _ready(reply: Reply) -> Reply:
+    return reply
+
+
 def _finish(steps: Steps[T]) -> T:
     """The result of steps that are few."""
     while (done := run_slice(steps)) is None:
@@ -396,27 +427,6 @@ def _frame(context: RequestContext, api_schema: Schema, parts: Sequence[bytes | 
 
 def _part_size(part: bytes | bytearray | FileSlice) -> int:
     return part.size if type(part) is FileSlice else len(part)
-
-
-def _skip_tags(frame: memoryview, position: int) -> int:
-    """Position behind the tagged fields of a request header (KIP-482); none is defined yet."""
-    try:
-        count, position = unsigned_varint(frame, position)
-        if count > MAX_HEADER_TAGS:
-            raise InvalidRequestError(
-                f"the request's header has {count} tagged fields; at most {MAX_HEADER_TAGS} are allowed"
-            )
-        for _ in range(count):
-            _, position = unsigned_varint(frame, position)
-            size, position = unsigned_varint(frame, position)
-            position += size
-    except IndexError:
-        raise InvalidRequestError("the request ends inside its header") from None
-    except ValueError as error:
-        raise InvalidRequestError(f"the request's header cannot be read: {error}") from None
-    if position > len(frame):
-        raise InvalidRequestError("the request ends inside its header")
-    return position
 
 
 def _is_software_name(name: str) -> bool:

@@ -7,6 +7,7 @@ import struct
 from typing import Final
 
 from headrace.storage.files.log_file import FileSlice
+from headrace.wire.varint import unsigned_varint
 
 Part = bytes | bytearray | memoryview | FileSlice
 Parts = list[Part]
@@ -16,6 +17,8 @@ MAX_RUN: Final = 64
 """Produce requests of one client that are appended together."""
 MAX_OTHER_FRAME: Final = 16 * 1024 * 1024
 """Bytes of any request but Produce: what has no records in it does not come near."""
+MAX_HEADER_TAGS: Final = 100
+"""Tagged fields of one request header."""
 _SIZE = struct.Struct(">i")
 _KEY = struct.Struct(">h")
 SIZE_BYTES: Final = _SIZE.size
@@ -82,3 +85,24 @@ def named(frame: memoryview) -> tuple[int, int, int]:
     """API key, version and size of a request, for a line in the log."""
     key, version = _KEY_VERSION.unpack_from(frame) if len(frame) >= _KEY_VERSION.size else (-1, -1)
     return key, version, len(frame)
+
+
+def skip_tags(frame: memoryview, position: int) -> int:
+    """Position behind the tagged fields of a request header (KIP-482); none is defined yet."""
+    try:
+        count, position = unsigned_varint(frame, position)
+        if count > MAX_HEADER_TAGS:
+            raise InvalidRequestError(
+                f"the request's header has {count} tagged fields; at most {MAX_HEADER_TAGS} are allowed"
+            )
+        for _ in range(count):
+            _, position = unsigned_varint(frame, position)
+            size, position = unsigned_varint(frame, position)
+            position += size
+    except IndexError:
+        raise InvalidRequestError("the request ends inside its header") from None
+    except ValueError as error:
+        raise InvalidRequestError(f"the request's header cannot be read: {error}") from None
+    if position > len(frame):
+        raise InvalidRequestError("the request ends inside its header")
+    return position

@@ -7,6 +7,9 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from headrace.wire.records import RecordData, build_batch
+
 _KEY: Final = Struct(">hh")
 """Version and type."""
 _VALUE: Final = Struct(">hi")
@@ -24,6 +27,18 @@ class Marker(IntEnum):
 def encode_marker(marker: Marker, coordinator_epoch: int) -> tuple[bytes, bytes]:
     """Return key and value of the record."""
     return _KEY.pack(_VERSION, marker), _VALUE.pack(_VERSION, coordinator_epoch)
+
+
+def marker_batch(
+    marker: Marker, coordinator_epoch: int, producer_id: int, producer_epoch: int, timestamp_ms: int
+) -> bytes:
+    """The control batch that ends the producer's transaction, without its place in a log."""
+    return build_batch(
+        [RecordData(*encode_marker(marker, coordinator_epoch), timestamp_ms)],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+    )
 
 
 def marker_of(key: bytes | None) -> Marker | None:

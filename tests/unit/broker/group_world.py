@@ -35,7 +35,7 @@ class GroupWorld:
         self.creation_error: KafkaError | None = None
         self.topics: dict[str, tuple[UUID, int]] = {"t": (TOPIC_ID, 3)}
         self.routes = {
-            **GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic).routes(),
+            **GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic, _nothing).routes(),
             **GroupAdminApis(self.coordinator).routes(),
             **OffsetApis(self.coordinator, self).routes(),
         }
@@ -138,3 +138,7 @@ class GroupWorld:
             answer = await self.ask(ApiKey.OFFSET_FETCH, version, groups=[group], **fields)
             return answer.groups[0]
         return await self.ask(ApiKey.OFFSET_FETCH, version, **group, **fields)
+
+
+async def _nothing() -> None:
+    """The topic of transactions is there."""

@@ -195,7 +195,7 @@ async def test_lists_are_added_to_and_taken_from(routes: Routes) -> None:
     ("changes", "code", "message"),
     [
         ([("nothing", SET, "1")], ErrorCode.invalid_config, "Unknown topic config name: nothing"),
-        ([("retention.ms", SET, "x")], ErrorCode.invalid_config, "'x' for retention.ms: allowed is a whole number"),
+        ([("retention.ms", SET, "x")], ErrorCode.invalid_config, "'x' for retention.ms: must be a whole number"),
         ([("retention.ms", SET, None)], ErrorCode.invalid_request, "Null value not supported for : retention.ms"),
         ([("retention.ms", APPEND, "1")], ErrorCode.invalid_config, "its type is not LIST"),
         ([("nothing", APPEND, "1")], ErrorCode.invalid_config, "its type is not LIST"),
@@ -222,10 +222,10 @@ async def test_deleting_what_is_not_set_does_nothing(routes: Routes) -> None:
 @pytest.mark.parametrize(
     ("name", "key", "value", "message"),
     [
-        ("0", "num.partitions", "5", "cannot be changed while the broker runs"),
+        ("0", "num.partitions", "5", "is read-only"),
         ("0", "nothing.there", "5", "Unknown broker setting nothing.there"),
         ("0", "message.max.bytes", "-5", "at least 0"),
-        ("", "ssl.key.password", "x", "can only be set for one broker"),
+        ("", "ssl.key.password", "x", "can only be set per broker"),
     ],
 )
 async def test_a_brokers_setting_that_cannot_change_is_refused(

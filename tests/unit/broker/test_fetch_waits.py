@@ -9,16 +9,20 @@ from uuid import UUID
 
 import pytest
 
+from headrace.broker.apis import fetch as fetch_module
 from headrace.broker.apis.fetch import FetchApi
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.verification import UNVERIFIED
 from headrace.server.context import ClientInfo, RawReply, RequestContext
+from headrace.server.large_requests import WaitingPartitions
 from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import FileSlice
 from headrace.storage.log.config import LogConfig
 from headrace.types import TopicPartition
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
+from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
 
 NOW = 1_700_000_000_000
@@ -59,6 +63,7 @@ class Broker:
         max_bytes: int = 50 << 20,
         partition_bytes: int = 1 << 20,
         wait_ms: int = FOREVER_MS,
+        read_committed: bool = False,
         session: tuple[int, int] = (0, -1),
         offsets: dict[int, int] | None = None,
     ) -> asyncio.Task[Any]:
@@ -69,7 +74,7 @@ class Broker:
             "max_wait": wait_ms,
             "min_bytes": min_bytes,
             "max_bytes": max_bytes,
-            "isolation_level": 0,
+            "isolation_level": int(read_committed),
             "session_id": session[0],
             "session_epoch": session[1],
             "topics": [
@@ -345,3 +350,44 @@ async def test_large_fetches_have_sessions(broker: Broker) -> None:
     assert not second.done()
     broker.append(2)
     assert sizes(await asyncio.wait_for(second, 10)) == {2: SIZE}
+
+
+@pytest.mark.parametrize("way", ["at once", "in steps"])
+async def test_where_many_partitions_wait_a_further_fetch_is_answered_at_once(
+    broker: Broker, way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetch_module, "_MANY_PARTITIONS", 1)
+    if way == "in steps":
+        monkeypatch.setattr(fetch_module, "AT_ONCE", 1)
+    broker.api.waiting = WaitingPartitions(limit=9)
+    first, small = broker.fetch(), broker.fetch(offsets={0: 0})
+    await turns(20)
+    refused = await asyncio.wait_for(broker.fetch(), 10)
+    assert sizes(refused) == dict.fromkeys(range(5), 0)
+    assert "one of 5 more was answered without a wait" in caplog.text
+    assert not first.done()
+    assert not small.done()
+
+    broker.append(0)
+    await asyncio.wait_for(first, 10)
+    await asyncio.wait_for(small, 10)
+    assert broker.api.waiting.count == 0
+
+
+async def test_a_marker_brings_the_bytes_of_its_transaction_into_sight(broker: Broker) -> None:
+    partition = broker.partitions[0]
+    data = build_batch(
+        [RecordData(b"k", bytes(1000), NOW)],
+        producer_id=4,
+        producer_epoch=0,
+        base_sequence=0,
+        attributes=TRANSACTIONAL_FLAG,
+    )
+    waiting = broker.fetch(min_bytes=len(data), read_committed=True)
+    await asyncio.sleep(0)
+    partition.append_as_leader(data, now_ms=NOW, guard=UNVERIFIED)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    partition.append_marker(4, 0, commit=True, coordinator_epoch=0, now_ms=NOW)
+    answer = await asyncio.wait_for(waiting, 10)
+    assert answer.responses[0].partitions[0].last_stable_offset == 2

@@ -81,7 +81,7 @@ async def test_a_bad_setting_is_refused_by_name(routes: Routes) -> None:
         topic("b", configs=[{"name": "retention.ms", "value": "soon"}]),
     )
     assert results["a"].error_message == "Unknown topic config name: retention.sm. Did you mean retention.ms?"
-    assert "'soon' for retention.ms: allowed is a whole number" in results["b"].error_message
+    assert "'soon' for retention.ms: must be a whole number" in results["b"].error_message
 
 
 async def test_replicas_may_be_chosen_by_hand(routes: Routes, cluster: Cluster) -> None:

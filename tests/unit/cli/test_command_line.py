@@ -33,6 +33,12 @@ COMMANDS = [
     ["verify"],
     ["takeover"],
     ["handover"],
+    ["transactions"],
+    ["transactions", "list"],
+    ["transactions", "describe"],
+    ["transactions", "describe-producers"],
+    ["transactions", "find-hanging"],
+    ["transactions", "abort"],
     ["groups"],
     ["groups", "list"],
     ["groups", "describe"],
@@ -55,7 +61,9 @@ def test_help_lists_the_commands() -> None:
         assert name in result.output
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in (["topics"], ["groups"])], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if c not in (["topics"], ["groups"], ["transactions"])], ids=" ".join
+)
 def test_every_command_explains_itself_with_examples(command: list[str]) -> None:
     result = runner.invoke(app, [*command, "--help"])
     assert result.exit_code == 0
@@ -66,34 +74,34 @@ def test_every_command_explains_itself_with_examples(command: list[str]) -> None
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("nonsense", "there is no command 'headrace nonsense'"),
+        ("nonsense", "unknown command 'headrace nonsense'"),
         ("topics create", "TOPIC is missing"),
-        ("topics create t --partitions 0", "--partitions '0': allowed is a whole number, at least 1"),
-        ("topics create t --partitions x", "--partitions 'x': allowed is a whole number, at least 1"),
+        ("topics create t --partitions 0", "--partitions '0': must be a whole number, at least 1"),
+        ("topics create t --partitions x", "--partitions 'x': must be a whole number, at least 1"),
         ("topics create t --partitions 9999999999", "at most 100000"),
         ("topics create t -r 20000", "at most 10000"),
         ("topics create t --config", "--config needs a value"),
         ("topics list --json=1", "--json takes no value"),
-        ("consume t --timeout x", "--timeout 'x': allowed is a number, at least 0.1"),
+        ("consume t --timeout x", "--timeout 'x': must be a number, at least 0.1"),
         ("consume t --from 1000000w", "'1000000w' is out of range"),
         ("consume t --from @99999999999999999999", "is out of range"),
         ("produce t --timestamp 99999999999999999999", "is out of range"),
         ("produce t --timeout 1e300", "at most 2147483"),
-        ("produce t --acks 7", "--acks '7': allowed is one of 0, 1, all"),
+        ("produce t --acks 7", "--acks '7': must be one of 0, 1, all"),
         ("consume t --formt x", "Did you mean --format or --from?"),
         ("consume t u", "unexpected argument: u"),
         ("topics create t --config retention.ms", "'retention.ms' is not KEY=VALUE"),
         ("topics alter t", "nothing to change"),
-        ("topics delete t", "deleting needs a yes"),
-        ("produce t --key k --key-separator :", "both say what the key is"),
+        ("topics delete t", "deleting needs confirmation"),
+        ("produce t --key k --key-separator :", "exclude each other"),
         ("produce t --jsonl --key k", "have their own keys"),
-        ("produce t --keep-partitions", "goes with --jsonl"),
+        ("produce t --keep-partitions", "needs --jsonl"),
         ("produce t --idempotent --acks 1", "needs --acks all"),
         ("produce t --compression rar", "rar"),
         ("consume t --from nowhere", "is not a valid position"),
-        ("consume t --group g --partition 1", "shares out the partitions itself"),
-        ("consume t --jsonl --print-key", "each say what a line is"),
-        ("consume t --format {nothing}", "is no field of a record"),
+        ("consume t --group g --partition 1", "assigns the partitions itself"),
+        ("consume t --jsonl --print-key", "exclude each other"),
+        ("consume t --format {nothing}", "is not a field of a record"),
         ("start --listen here", "is not HOST:PORT"),
         ("start --set x", "is not KEY=VALUE"),
         ("topics list --bootstrap host:port", "is not HOST:PORT"),
@@ -126,6 +134,11 @@ def test_the_list_of_commands_is_complete() -> None:
         ("group list", "Use `headrace groups`"),
         ("kafka-topics.sh --create --topic o --partitions 3", "Use `headrace topics create o --partitions 3`."),
         ("kafka-topics --list --bootstrap-server h:1", "Use `headrace topics list --bootstrap h:1`."),
+        ("transactions --bootstrap-server h:1 list", "`headrace transactions list --bootstrap HOST:PORT`"),
+        ("transactions list --duration-filter 60000", "`--longer-than 60000ms`"),
+        ("transactions describe --transactional-id t", "`headrace transactions describe t`"),
+        ("transactions find-hanging --topic t", "`headrace transactions find-hanging t`"),
+        ("kafka-transactions.sh list", "`headrace transactions`"),
         ("kafka-consumer-groups.sh --describe --group g", "Use `headrace groups describe g`."),
         ("kafka-console-consumer.sh --topic t", "Use `headrace consume TOPIC`."),
         ("kafka-server-stop.sh", "Press Ctrl-C"),
@@ -137,13 +150,13 @@ def test_the_list_of_commands_is_complete() -> None:
         ("topics ls", "Use `headrace topics list`."),
         ("topics describe --topic t", "Name topics as arguments: `headrace topics describe t`."),
         ("topics alter t --add-config a=b", "Use `--config a=b`."),
-        ("groups list --all", "It lists all groups by itself."),
+        ("groups list --all", "This is the default."),
         ("groups --reset-offsets --group g", "Use `headrace groups reset g`."),
         ("groups describe --group g", "The group is an argument: `headrace groups describe g`."),
         ("groups reset g --to-earliest", "Use `--to earliest`."),
         ("groups reset g --to-offset 5", "Use `--to 5`."),
         ("consume --topic t", "The topic is an argument: `headrace consume t`."),
-        ("consume t --from-beginning", "It begins there by itself"),
+        ("consume t --from-beginning", "This is the default"),
         ("consume t --timeout-ms 5000", "`--timeout 5`"),
         ("consume --list", "Use `headrace topics list`."),
         ("produce --topic=t", "The topic is an argument: `headrace produce t`."),
@@ -180,7 +193,7 @@ def test_where_nobody_listens_the_answer_is_quick_and_says_what_to_do(line: str)
     bootstrap = f"127.0.0.1:{free_port()}"
     result = runner.invoke(app, [*line.split(), "--bootstrap", bootstrap], input="")
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"Error: nobody listens at {bootstrap}\nStart a broker with `headrace start`")
+    assert result.stderr.startswith(f"Error: nothing listens at {bootstrap}\nStart a broker with `headrace start`")
     assert result.stdout == ""
 
 
@@ -189,19 +202,19 @@ def test_where_nobody_listens_the_answer_is_quick_and_says_what_to_do(line: str)
 def test_the_name_that_kafkas_tools_have_for_an_option_is_understood(command: str, option: str) -> None:
     result = runner.invoke(app, [*command.split(), *option.split()])
     assert result.exit_code == 1
-    assert "there is no host 'nowhere.invalid'" in result.stderr
+    assert "unknown host 'nowhere.invalid'" in result.stderr
 
 
 def test_a_host_that_does_not_exist_is_named() -> None:
     result = runner.invoke(app, ["topics", "list", "--bootstrap", "nowhere.invalid:9092"])
     assert result.exit_code == 1
-    assert "there is no host 'nowhere.invalid'" in result.stderr
+    assert "unknown host 'nowhere.invalid'" in result.stderr
 
 
 def test_the_environment_names_the_cluster() -> None:
     bootstrap = f"127.0.0.1:{free_port()}"
     result = runner.invoke(app, ["topics", "list"], env={"HEADRACE_BOOTSTRAP": bootstrap})
-    assert f"nobody listens at {bootstrap}" in result.stderr
+    assert f"nothing listens at {bootstrap}" in result.stderr
 
 
 def test_a_file_that_cannot_be_read_is_named_before_anything_is_sent() -> None:
@@ -250,7 +263,7 @@ def test_an_argument_that_is_not_utf8_is_named(words: list[str], complaint: str)
 
 
 def test_a_broker_that_answers_only_the_greeting_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.cli.group_calls._TIMEOUT_MS", 500)
+    monkeypatch.setattr("headrace.cli.python_admin._TIMEOUT_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as server:
         greeted = threading.Thread(target=_answer_the_first, args=(server,))
         greeted.start()
@@ -259,7 +272,7 @@ def test_a_broker_that_answers_only_the_greeting_is_given_up(monkeypatch: pytest
         took = time.monotonic() - started
         greeted.join()
     assert result.exit_code == 1
-    assert "asking for the groups: " in result.output
+    assert "listing groups: " in result.output
     assert took < 5
 
 

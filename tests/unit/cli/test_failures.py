@@ -9,8 +9,8 @@ KNOWN = ["access-log", "access-log.rejected", "orders"]
 
 def test_a_missing_topic_comes_with_the_names_that_are_close() -> None:
     error = missing_topic("acess-log", "b:1", KNOWN)
-    assert error.what == "there is no topic 'acess-log' at b:1"
-    assert error.hint == "Did you mean 'access-log' or 'access-log.rejected'? `headrace topics list` shows all."
+    assert error.what == "topic 'acess-log' does not exist at b:1"
+    assert error.hint == "Did you mean 'access-log' or 'access-log.rejected'? `headrace topics list` shows all topics."
 
 
 def test_where_no_name_is_close_the_way_to_create_it_is_shown() -> None:
@@ -21,7 +21,7 @@ def test_what_a_broker_refuses_is_told_with_the_name_of_the_error() -> None:
     error = refused(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR), "b:1", "creating topic 't'")
     assert error.what.startswith("creating topic 't': ")
     assert error.what.endswith("(INVALID_REPLICATION_FACTOR)")
-    assert error.hint == "There cannot be more replicas than brokers."
+    assert error.hint == "The replication factor cannot exceed the number of brokers."
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])

@@ -65,7 +65,7 @@ def test_the_first_separator_ends_the_key() -> None:
 
 
 def test_a_line_that_lacks_the_separator_is_no_record() -> None:
-    with pytest.raises(MalformedRecordError, match="':' does not occur"):
+    with pytest.raises(MalformedRecordError, match="':' is missing"):
         from_text_line(b"alice", b":", None)
 
 

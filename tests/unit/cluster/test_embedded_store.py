@@ -69,7 +69,7 @@ async def test_a_file_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: 
     await EmbeddedStore(path, durable=False).close()
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreUnavailableError, match="later version"):
+    with pytest.raises(StoreUnavailableError, match="newer version"):
         EmbeddedStore(path)
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (9,)
@@ -111,7 +111,7 @@ def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
         (sqlite3.SQLITE_BUSY, StoreLockedError, "locked by another process"),
         (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreLockedError, "locked by another process"),
         (sqlite3.SQLITE_READONLY, StoreUnavailableError, "read-only"),
-        (sqlite3.SQLITE_IOERR_WRITE, StoreUnavailableError, "the disk fails"),
+        (sqlite3.SQLITE_IOERR_WRITE, StoreUnavailableError, "the disk failed"),
         (sqlite3.SQLITE_FULL, StoreUnavailableError, "free space"),
         (sqlite3.SQLITE_CORRUPT, StoreUnavailableError, "restore it from a backup"),
         (sqlite3.SQLITE_MISUSE, StoreUnavailableError, "bad"),

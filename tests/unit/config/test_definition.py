@@ -28,12 +28,12 @@ def test_documentation_is_one_or_two_sentences(setting: Setting) -> None:
      (BOOLEAN, "yes")],
 )  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused_by_name(kind: int, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"some\.key: allowed is"):
+    with pytest.raises(ConfigError, match=r"some\.key: must be"):
         Setting("some.key", kind, None, "").parse(text)
 
 
 def test_a_value_outside_its_limits_is_refused_with_the_limits() -> None:
-    with pytest.raises(ConfigError, match=r"'0' for a: allowed is a whole number \(32 bits\), at least 1$"):
+    with pytest.raises(ConfigError, match=r"'0' for a: must be a whole number \(32 bits\), at least 1$"):
         Setting("a", INT, 1, "", at_least(1)).parse("0")
 
 

@@ -56,7 +56,7 @@ def test_the_hidden_segment_size_has_no_lower_limit() -> None:
         ({"compression.gzip.level": "0"}, "from 1 to 9, or -1"),
         ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "at most max.compaction.lag.ms, which is 1"),
         ({"leader.replication.throttled.replicas": "1:x"}, r"pairs \[partition\]:\[broker\]"),
-        ({"remote.storage.enable": "true"}, "no tiered storage"),
+        ({"remote.storage.enable": "true"}, "tiered storage is not supported"),
     ],
 )
 def test_what_a_topic_cannot_have_is_refused(overrides: dict[str, str], message: str) -> None:

@@ -77,7 +77,7 @@ class ConsumerDriver:
             "regex": client.regex,
             "assignor": client.assignor,
             "owned": client.owned if client.epoch > 0 else frozenset(),
-            "brings_member_id": True,
+            "provides_member_id": True,
         }
         request = ConsumerHeartbeat(**{**fields, **changes})
         request.check("g", self.settings.group_consumer_assignors)

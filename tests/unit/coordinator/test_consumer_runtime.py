@@ -33,7 +33,7 @@ def beat(world: World, member_id: str = "a", epoch: int = 0, **changes: Any) -> 
         "regex": None,
         "assignor": None,
         "owned": frozenset(),
-        "brings_member_id": True,
+        "provides_member_id": True,
     }
     return world.coordinator.consumer_heartbeat("g", ConsumerHeartbeat(**{**fields, **changes}))
 

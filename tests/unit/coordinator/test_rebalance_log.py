@@ -28,13 +28,13 @@ def test_a_rebalance_that_starts_over_is_one_rebalance(lines: pytest.LogCaptureF
     log.note("g", note(Happening.JOINED, member="m"), 4, 10.0)
     log.note("g", note(Happening.REBALANCING, "adding member m; client reason: not provided"), 4, 10.0)
     log.note("g", note(Happening.COMPLETING, "4 members"), 4, 10.5)
-    log.note("g", note(Happening.TIMED_OUT, "it did not ask for its assignment", member="m"), 3, 11.0)
+    log.note("g", note(Happening.TIMED_OUT, "it did not send SyncGroup in time", member="m"), 3, 11.0)
     log.note("g", note(Happening.REBALANCING, "members without a SyncGroup"), 3, 11.0)
     log.note("g", note(Happening.STABLE, "3 members", generation=8), 3, 12.5)
     assert messages(lines) == [
         (
             "Group g generation 8 is stable after 2500 ms: 3 members, 3 before."
-            " Cause: adding member m and 1 more change. Timed out: app (it did not ask for its assignment)"
+            " Cause: adding member m and 1 more change. Timed out: app (it did not send SyncGroup in time)"
         )
     ]
 

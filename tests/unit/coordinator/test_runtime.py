@@ -294,7 +294,7 @@ def test_offsets_that_expire_soon_are_announced_once_and_no_more_when_they_are_u
     assert world.coordinator.expiring_offsets() == {}
     world.loop.advance(600)
     assert world.coordinator.expiring_offsets() == {"g": committed_at + 3 * day_ms}
-    assert "Group g loses committed offsets in 7" in caplog.text
+    assert "Group g will lose committed offsets in 7" in caplog.text
     caplog.clear()
     world.loop.advance(600)
     assert not caplog.text
@@ -329,11 +329,11 @@ def test_a_failing_timer_of_one_group_leaves_the_others_alone(
 def test_a_shard_that_moves_away_while_others_expire_is_left_alone(world: World) -> None:
     world.join()
     world.loop.now += 600
-    world.coordinator._expiry.look_at(deque(world.coordinator._shards.loaded()))
+    world.coordinator._expiry.check(deque(world.coordinator._shards.loaded()))
     stored = len(world.log.stored)
     shards = deque(world.coordinator._shards.loaded())
     world.coordinator.resigned(0)
-    world.coordinator._expiry.look_at(shards)
+    world.coordinator._expiry.check(shards)
     assert len(world.log.stored) == stored
 
 

@@ -316,12 +316,11 @@ def test_a_client_that_hangs_up_before_its_answer_leaves_nothing_in_the_log(
         client.close()
         (transport,) = transports
         async with asyncio.timeout(5):
-            while not transport.is_closing():  # noqa: ASYNC110 (there is no event to wait for)
+            while not transport.is_closing():  # noqa: ASYNC110  a transport has no event for it
                 await asyncio.sleep(0.001)
         may_answer.set()
         async with asyncio.timeout(5):
-            while server._connections:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await asyncio.gather(*server._connections, return_exceptions=True)
         await server.close()
 
     factory = pytest.importorskip("uvloop").Loop if loop_of == "uvloop" else asyncio.SelectorEventLoop

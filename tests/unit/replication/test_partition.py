@@ -16,6 +16,7 @@ from headrace.replication.appends import ALL_REPLICAS, AppendResult, Batch
 from headrace.replication.batch_rules import Accepted, RecordsRefusedError
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.verification import VerificationGuard
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.files.log_file import LogFile
 from headrace.storage.log.config import LogConfig
@@ -234,6 +235,7 @@ def outcomes(results: Sequence[AppendResult | KafkaError]) -> list[int | ErrorCo
 class Sent(NamedTuple):
     records: bytes
     acks: int
+    guard: VerificationGuard | None = None
 
 
 def all_of(*batches: bytes) -> list[Batch]:

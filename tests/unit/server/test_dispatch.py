@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import struct
+import weakref
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.server import large_answers
 from headrace.server.context import NO_REPLY, ClientInfo, RawReply, Reply, RequestContext
 from headrace.server.dispatch import Dispatcher, Replies
 from headrace.server.frames import MAX_OTHER_FRAME, InvalidRequestError
+from headrace.server.large_requests import MAX_WAITING, LargeRequests
 from headrace.slices import Steps
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, versions
 from headrace.wire.encoder import Fields
@@ -415,3 +417,67 @@ async def test_produce_requests_with_many_batches_have_a_handler_of_their_own(
     assert position == len(parts)
     expected = {1: [("many", 1)], 2: [("few" if counts[-1] == 3 else "many", 2)], 3: [("many", 1)] * 3}
     assert runs == expected[len(counts)]
+
+
+async def test_a_large_fetch_that_waits_keeps_nothing_of_its_request(
+    dispatcher: Dispatcher, client: ClientInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[weakref.ref[Any]] = []
+    waits: list[asyncio.Future[Reply]] = []
+
+    class Request:
+        pass
+
+    def decode(*_: Any) -> Request:
+        decoded = Request()
+        requests.append(weakref.ref(decoded))
+        return decoded
+
+    monkeypatch.setattr("headrace.server.dispatch._decode", decode)
+
+    def fetch(_: RequestContext, __: Any) -> Steps[Reply | Awaitable[Reply]]:
+        yield
+        waits.append(asyncio.get_running_loop().create_future())
+        return waits[-1]
+
+    dispatcher.add_routes({ApiKey.FETCH: fetch})
+    partition = {"current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": 0, "partition_max_bytes": 1}
+    fields = {
+        "replica_id": -1,
+        "max_wait": 1000,
+        "min_bytes": 1,
+        "max_bytes": 1,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": "t", "partitions": [{**partition, "partition": index} for index in range(2100)]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    frames = [request(1, 11, body_of(ApiKey.FETCH, 11, fields)) for _ in range(2)]
+    answers = [asyncio.ensure_future(dispatcher.handle(client, each)) for each in frames]  # type: ignore[arg-type]
+    while len(waits) < 2:  # noqa: ASYNC110  nothing tells when both have begun
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert [each() for each in requests] == [None, None]
+    assert dispatcher._large_requests._waiting[ApiKey.FETCH] == 0
+    for each in waits:
+        each.set_result(RawReply((b"answer",)))
+    assert [b"".join(parts)[8:] for parts in await asyncio.gather(*answers)] == [b"answer"] * 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("api", "other"), [(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP), (ApiKey.SYNC_GROUP, ApiKey.FETCH)])
+def test_requests_that_may_wait_for_long_have_memory_of_their_own(
+    client: ClientInfo, api: ApiKey, other: ApiKey
+) -> None:
+    large = LargeRequests()
+    half = MAX_WAITING // 2 + 1
+    mine, others, read = (RequestContext(int(key), 0, 1, "me", client) for key in (api, other, ApiKey.DESCRIBE_GROUPS))
+    with contextlib.ExitStack() as held:
+        for each in (mine, others, read):
+            held.enter_context(large.admitted(each, half))
+        with pytest.raises(InvalidRequestError, match="large requests wait already"):
+            held.enter_context(large.admitted(mine, half))
+    with large.admitted(mine, half):
+        pass

@@ -154,7 +154,7 @@ def _heartbeat(context: RequestContext, request: Request) -> ConsumerHeartbeat:
         regex=getattr(request, "subscribed_topic_regex", None),
         assignor=request.server_assignor,
         owned=owned,
-        brings_member_id=context.api_version >= _MEMBER_ID_FROM_CLIENT_SINCE,
+        provides_member_id=context.api_version >= _MEMBER_ID_FROM_CLIENT_SINCE,
     )
 
 

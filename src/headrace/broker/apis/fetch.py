@@ -12,12 +12,19 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.broker.apis.fetch_answers import AT_ONCE, FLEXIBLE, OFTEN, Answered, encode, encode_in_steps
-from headrace.broker.fetch_session import FULL_EPOCH, FetchPartition, FetchSession, FetchSessions, PartitionKey
+from headrace.broker.fetch_session import (
+    FULL_EPOCH,
+    FetchPartition,
+    FetchSession,
+    FetchSessions,
+    PartitionKey,
+)
 from headrace.errors import ErrorCode, KafkaError
 from headrace.replication.growth import UNKNOWN_SIZE
 from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import NO_REPLY, Answer, ClientInfo, Handler, RawReply, Reply, RequestContext
+from headrace.server.large_requests import WaitingPartitions
 from headrace.server.loop.turns import HEAVY, LIGHT, Turns
 from headrace.slices import Steps, chunks, finish
 from headrace.wire.apis import ApiKey
@@ -25,7 +32,7 @@ from headrace.wire.apis import ApiKey
 _TOPIC_IDS: Final = 13
 _READ_COMMITTED: Final = 1
 _MANY_PARTITIONS: Final = 100
-"""A fetch of more partitions than this queues with costly requests when its wait ends."""
+"""A fetch of more partitions is counted while it waits, and then queues with costly requests."""
 
 
 class FetchApi:
@@ -47,6 +54,7 @@ class FetchApi:
         self.turns = turns or Turns(loop.call_soon)
         self._max_bytes = max_bytes
         self._sessions = FetchSessions(max_sessions, Random())
+        self.waiting = WaitingPartitions()
         self.ending = asyncio.Lock()
         """Large fetches whose wait has ended are answered one after the other."""
 
@@ -73,7 +81,7 @@ class FetchApi:
             self._sessions.changed(session)
         fetch = _Fetch(self, session, request, version, is_incremental=is_incremental)
         fetch.collect()
-        if fetch.is_satisfied():
+        if fetch.is_satisfied() or not fetch.may_wait():
             return fetch.reply()
         return fetch.wait(context.client)
 
@@ -157,6 +165,7 @@ class _Fetch:
         "_missing",
         "_news",
         "_read_committed",
+        "_reserved",
         "_room",
         "_session",
         "_timer",
@@ -181,6 +190,7 @@ class _Fetch:
         self._answered: list[Answered] = []
         self._bytes = 0
         self._has_error = False
+        self._reserved = 0
 
     def collect(self, partitions: Iterable[FetchPartition] | None = None) -> None:
         """Read every partition, or these, as far as the limits allow."""
@@ -211,8 +221,7 @@ class _Fetch:
             self._read(partitions[start : start + OFTEN])
             if watch and not self.is_satisfied():
                 self._missing -= self._bytes - before
-                for answered in self._answered[start:]:
-                    self._watch(answered)
+                self._watch(self._answered[start:])
             yield
 
     def is_satisfied(self) -> bool:
@@ -223,7 +232,9 @@ class _Fetch:
         """The answer, or a wait for it."""
         self._prepare_wait(client)
         self._is_large = True
-        may_wait = self._max_wait > 0
+        may_wait = self._max_wait > 0 and self.may_wait()
+        if not may_wait:
+            self._max_wait = 0
         is_waiting = False
         if may_wait:
             client.give_up = self._end
@@ -248,12 +259,20 @@ class _Fetch:
             await finish(self._collect_in_steps(list(wanted.values())))
             return await finish(self._reply_in_steps())
 
+    def may_wait(self) -> bool:
+        """Reserve the memory for a wait, until it ends."""
+        size = len(self._session.partitions)
+        if size > _MANY_PARTITIONS:
+            if not self._api.waiting.reserve(size):
+                return False
+            self._reserved = size
+        return True
+
     def wait(self, client: ClientInfo) -> "asyncio.Future[Reply]":
         """The answer, once there is enough or the time is up."""
         self._prepare_wait(client)
         self._missing -= self._bytes
-        for answered in self._answered:
-            self._watch(answered)
+        self._watch(self._answered)
         self._start_wait()
         return self._future
 
@@ -269,17 +288,20 @@ class _Fetch:
         self._news: dict[PartitionKey, FetchPartition] = {}
         self._watched: list[Partition] = []
 
-    def _watch(self, answered: Answered) -> None:
-        wanted, _, partition, part, _ = answered
-        if partition is None:
-            return
-        if part is not None:
-            self._room[partition] = max(wanted.max_bytes - part.size, 0)
-        if self._is_incremental and self._is_news(answered):
-            self._news[wanted.topic, wanted.index] = wanted
-        self._watched.append(partition)
-        # Bound anew each time: an attribute would be a cycle, which keeps the files of deleted partitions open.
-        partition.growth.add(self._grown)
+    def _watch(self, some: Iterable[Answered]) -> None:
+        # Bound once for all of them, but not kept: an attribute would be a cycle, which keeps the files of deleted
+        # partitions open.
+        grown = self._grown
+        for answered in some:
+            wanted, _, partition, part, _ = answered
+            if partition is None:
+                continue
+            if part is not None:
+                self._room[partition] = max(wanted.max_bytes - part.size, 0)
+            if self._is_incremental and self._is_news(answered):
+                self._news[wanted.topic, wanted.index] = wanted
+            self._watched.append(partition)
+            partition.growth.add(grown)
 
     def _start_wait(self) -> None:
         self._answered = []
@@ -355,9 +377,12 @@ class _Fetch:
         self._client.give_up = None
         if self._timer is not None:
             self._timer.cancel()
+        grown = self._grown
         for partition in self._watched:
-            partition.growth.discard(self._grown)
+            partition.growth.discard(grown)
         self._watched.clear()
+        reserved, self._reserved = self._reserved, 0
+        self._api.waiting.release(reserved)
 
     def reply(self) -> RawReply:
         """The encoded answer; in an incremental one, only of partitions that have something new."""

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from headrace.broker.addresses import Endpoint
+from headrace.cluster.topic_names import GROUP_OFFSETS, TRANSACTION_STATE
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.groups.effects import JoinResult, SyncResult
 from headrace.coordinator.groups.requests import (
@@ -43,17 +44,21 @@ _NOT_JOINED: Final[Fields] = {"generation_id": -1, "protocol_name": "", "leader"
 
 
 class GroupApis:
-    """`endpoint` says where a client finds this broker; `create_offsets_topic` returns once the topic exists."""
+    """`endpoint` says where a client finds this broker; `create_offsets_topic` and `create_state_topic` (that of
+    transactions) return once the topic exists.
+    """
 
     def __init__(
         self,
         coordinator: GroupCoordinator,
         endpoint: Callable[[RequestContext], Endpoint],
         create_offsets_topic: Callable[[], Awaitable[None]],
+        create_state_topic: Callable[[], Awaitable[None]],
     ) -> None:
         self._coordinator = coordinator
         self._endpoint = endpoint
         self._create_offsets_topic = create_offsets_topic
+        self._create_state_topic = create_state_topic
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -69,13 +74,12 @@ class GroupApis:
         key_type = getattr(request, "key_type", _GROUP)
         if key_type not in (_GROUP, _TRANSACTION):
             raise KafkaError(ErrorCode.invalid_request, f"there is no coordinator for keys of type {key_type}")
-        if key_type == _GROUP:
-            try:
-                await self._create_offsets_topic()
-            except KafkaError as error:
-                raise KafkaError(
-                    ErrorCode.coordinator_not_available, f"__consumer_offsets cannot be created: {error}"
-                ) from error
+        name = GROUP_OFFSETS if key_type == _GROUP else TRANSACTION_STATE
+        create_topic = self._create_offsets_topic if key_type == _GROUP else self._create_state_topic
+        try:
+            await create_topic()
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.coordinator_not_available, f"{name} cannot be created: {error}") from error
         here = self._endpoint(context)._asdict()
         keys = getattr(request, "coordinator_keys", ())
         coordinators = made_of(keys, lambda key: {"key": key, **here, "error_message": ""})

@@ -130,7 +130,7 @@ class PartitionOffsetsApi:
             found = await self._looked_up(partition, asked.timestamp)
         except KafkaError as failure:
             return self._offset_missing(asked, failure)
-        if asked.timestamp != MAX_TIMESTAMP and found[1] >= end:
+        if found[1] >= end:
             found = _NOWHERE
         return asked.partition_index, ErrorCode.none, found
 

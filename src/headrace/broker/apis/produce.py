@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from headrace.broker.apis.produce_answers import Outcome, Results, any_failed, failed, replies_to
-from headrace.broker.large_batches import Large, LargeBatches, Prepared
+from headrace.broker.apis.produce_transactions import TransactionVerification, Verdict, Verdicts
+from headrace.broker.large_batches import NOTHING_FOUND, Large, LargeBatches, Prepared, Requests
 from headrace.broker.refusals import RefusalLog
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
@@ -21,6 +22,7 @@ from headrace.replication.batch_rules import PreparedBatch
 from headrace.replication.partition import Partition
 from headrace.replication.purgatory import Completion, Purgatory
 from headrace.replication.replica_manager import OfflineError, ReplicaManager
+from headrace.replication.verification import VerificationGuard
 from headrace.server.context import RawReply, Reply, RequestContext
 from headrace.server.dispatch import Replies
 from headrace.server.frames import InvalidRequestError
@@ -55,6 +57,7 @@ class _Batch(NamedTuple):
     partition: int
     context: RequestContext
     timeout: timedelta
+    guard: VerificationGuard | None
 
 
 _Waiting: TypeAlias = dict[Partition, list[_Batch]]
@@ -79,10 +82,15 @@ class ProduceApi:
     """Handler of Produce, of one request and of several that have come together."""
 
     def __init__(
-        self, replicas: ReplicaManager, topic_name: Callable[[UUID | None], str | None], purgatory: Purgatory
+        self,
+        replicas: ReplicaManager,
+        topic_name: Callable[[UUID | None], str | None],
+        purgatory: Purgatory,
+        transactions: TransactionVerification,
     ) -> None:
         self._replicas = replicas
         self._purgatory = purgatory
+        self._transactions = transactions
         self._large_batches = LargeBatches(self._config_of)
         self._topic_name = topic_name
         self._many = asyncio.Lock()
@@ -93,21 +101,35 @@ class ProduceApi:
         replies = self.produce_run([(context, request)])
         return _only(replies) if isinstance(replies, list) else _only_later(replies)
 
-    def produce_run(self, requests: Sequence[tuple[RequestContext, Any]]) -> Replies | Awaitable[Replies]:
+    def produce_run(self, requests: Requests) -> Replies | Awaitable[Replies]:
         """Append what requests bring that a client has sent one behind the other, with one write for each partition.
 
         Their replies, in order; an error instead of one ends the connection and is the last.
         """
-        large, prepared = self._large_batches.found_in(requests)
-        return self._once_checked(requests, large, prepared) if large else self._append_run(requests, prepared)
+        found = self._large_batches.found_in(requests)
+        if found is NOTHING_FOUND:
+            return self._append_run(requests, {}, None)
+        large, prepared = found
+        if large:
+            return self._once_checked(requests, large, prepared)
+        verdicts = self._transactions.verify(requests)
+        if isinstance(verdicts, Awaitable):
+            return self._once_verified(requests, prepared, verdicts)
+        return self._append_run(requests, prepared, verdicts)
 
-    async def _once_checked(
-        self, requests: Sequence[tuple[RequestContext, Any]], large: Sequence[Large], prepared: Prepared
-    ) -> Replies:
-        replies = self._append_run(requests, {**prepared, **await self._large_batches.prepare(large)})
+    async def _once_checked(self, requests: Requests, large: Sequence[Large], prepared: Prepared) -> Replies:
+        prepared = {**prepared, **await self._large_batches.prepare(large)}
+        verdicts = self._transactions.verify(requests)
+        if isinstance(verdicts, Awaitable):
+            return await self._once_verified(requests, prepared, verdicts)
+        replies = self._append_run(requests, prepared, verdicts)
         return replies if isinstance(replies, list) else await replies
 
-    async def produce_many(self, requests: Sequence[tuple[RequestContext, Any]]) -> Replies:
+    async def _once_verified(self, requests: Requests, prepared: Prepared, verdicts: Awaitable[Verdicts]) -> Replies:
+        replies = self._append_run(requests, prepared, await verdicts)
+        return replies if isinstance(replies, list) else await replies
+
+    async def produce_many(self, requests: Requests) -> Replies:
         """`produce_run` for requests with many batches: other clients are served in between."""
         large, prepared = self._large_batches.found_in(requests)
         if large:
@@ -125,14 +147,15 @@ class ProduceApi:
             return None
 
     def _append_run(
-        self, requests: Sequence[tuple[RequestContext, Any]], prepared: Prepared
+        self, requests: Requests, prepared: Prepared, verdicts: Verdicts | None
     ) -> Replies | Awaitable[Replies]:
-        """`produce_run`, with the batches that were prepared in place of what they were."""
+        """`produce_run`, with the batches that were prepared in place of what they were, as the verdicts have it."""
         results: list[Results] = []
         waiting: _Waiting = {}
         incomplete: list[_Incomplete] = []
         for number, (context, request) in enumerate(requests):
-            results.append(self._sort(number, context, request, waiting, prepared))
+            verdict = None if verdicts is None else verdicts[number]
+            results.append(self._sort(number, context, request, waiting, prepared, verdict))
             if request.acks == 0:
                 self._append(waiting, incomplete)
                 if any_failed(results[-1]):
@@ -141,14 +164,16 @@ class ProduceApi:
         self._append(waiting, incomplete)
         return self._once_complete(requests, results, incomplete) if incomplete else replies_to(requests, results)
 
-    async def _append_many(self, requests: Sequence[tuple[RequestContext, Any]], prepared: Prepared) -> Replies:
+    async def _append_many(self, requests: Requests, prepared: Prepared) -> Replies:
         pace = Pace()
         results: list[Results] = []
         waiting: _Waiting = {}
         incomplete: list[_Incomplete] = []
         async with self._many:
+            verdicts = await self._transactions.verify_many(requests)
             for number, (context, request) in enumerate(requests):
-                results.append(self._sort(number, context, request, waiting, prepared))
+                verdict = None if verdicts is None else verdicts[number]
+                results.append(self._sort(number, context, request, waiting, prepared, verdict))
                 await pace.rest()
                 if request.acks == 0:
                     await self._append_in_turns(waiting, incomplete, pace)
@@ -181,10 +206,10 @@ class ProduceApi:
         for partition, batches in waiting.items():
             if len(batches) == 1:  # as most are, and two microseconds cheaper so
                 [batch] = batches
-                records, acks, outcomes, place, index, context, _ = batch
+                records, acks, outcomes, place, index, context, _, guard = batch
                 try:
                     base_offset, last_offset, append_time, start = partition.append_as_leader(
-                        records, now_ms=now_ms, acks=acks
+                        records, now_ms=now_ms, acks=acks, guard=guard
                     )
                 except KafkaError as error:
                     outcomes[place] = _refused_by(partition, context, error)
@@ -194,7 +219,7 @@ class ProduceApi:
                         self._note_incomplete(partition, batch, last_offset, incomplete)
                 continue
             for batch, result in zip(batches, partition.append_all(batches, now_ms=now_ms), strict=True):
-                _, _, outcomes, place, index, context, _ = batch
+                _, _, outcomes, place, index, context, _, _ = batch
                 if type(result) is AppendResult:
                     base_offset, last_offset, append_time, start = result
                     outcomes[place] = new_tuple(Outcome, (index, 0, base_offset, append_time, start, None, ()))
@@ -220,7 +245,7 @@ class ProduceApi:
 
     async def _once_complete(
         self,
-        requests: Sequence[tuple[RequestContext, Any]],
+        requests: Requests,
         results: Sequence[Results],
         incomplete: Sequence[_Incomplete],
     ) -> Replies:
@@ -241,6 +266,7 @@ class ProduceApi:
         request: Any,
         waiting: _Waiting,
         prepared: Prepared,
+        verdict: Verdict | None,
     ) -> Results:
         """Put the request's batches to those that wait for their partitions; the places of what becomes of them."""
         version = context.api_version
@@ -249,8 +275,8 @@ class ProduceApi:
         refusal = None
         if acks not in (0, 1, ALL_REPLICAS):
             refusal = _INVALID_ACKS
-        elif request.transactional_id is not None:
-            refusal = _NO_TRANSACTIONS
+        elif verdict is not None:
+            refusal = verdict.refusal
         results: Results = []
         for topic_place, topic in enumerate(request.topic_data):
             outcomes: list[Outcome] = []
@@ -274,10 +300,11 @@ class ProduceApi:
                     if prepared:
                         records = prepared.get((number, topic_place, place), records)
                     partition = self._replicas.get(name, index)
+                    guard = None if verdict is None else _guard_of(verdict, name, index)
                 except KafkaError as error:
                     outcomes.append(_refused(context, name, index, error))
                     continue
-                each = new_tuple(_Batch, (records, acks, outcomes, len(outcomes), index, context, timeout))
+                each = new_tuple(_Batch, (records, acks, outcomes, len(outcomes), index, context, timeout, guard))
                 outcomes.append(_PENDING)
                 batches = waiting.get(partition)
                 if batches is None:
@@ -320,6 +347,13 @@ async def _only_later(replies: Awaitable[Replies]) -> RawReply:
     return _only(await replies)
 
 
+def _guard_of(verdict: Verdict, name: str, index: int) -> VerificationGuard | None:
+    error = verdict.errors.get((name, index))
+    if error is not None:
+        raise error
+    return verdict.guards.get((name, index))
+
+
 def _refuse_zstd(records: bytes) -> None:
     if (
         len(records) > _ATTRIBUTES_POSITION + 2
@@ -333,4 +367,3 @@ def _refuse_zstd(records: bytes) -> None:
 _INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 or -1 (all)")
 _UNKNOWN_TOPIC_ID = KafkaError(ErrorCode.unknown_topic_id)
 _INTERNAL_TOPIC = KafkaError(ErrorCode.invalid_topic_exception, "only the broker itself writes to internal topics")
-_NO_TRANSACTIONS = KafkaError(ErrorCode.invalid_txn_state, "no transaction is open; InitProducerId begins none here")

@@ -1,22 +1,33 @@
 """Producers as partitions know them: InitProducerId and DescribeProducers."""
 
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from typing import Any
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.producer_state import PackedProducer
 from headrace.replication.replica_manager import ReplicaManager
 from headrace.server.context import Handler, Reply, RequestContext
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
-from headrace.wire.items import made_of
+from headrace.wire.items import Items
 
 
 class ProducersApi:
-    """Handlers for producer ids and states; `next_producer_id` gives one that nobody has had."""
+    """Handlers for producer ids and states; `next_producer_id` gives one that nobody has had, `init_transactional`
+    handles requests with a transactional id.
+    """
 
-    def __init__(self, replicas: ReplicaManager, next_producer_id: Callable[[], Awaitable[int]]) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        next_producer_id: Callable[[], Awaitable[int]],
+        init_transactional: Handler,
+    ) -> None:
         self._replicas = replicas
         self._next_producer_id = next_producer_id
+        self._init_transactional = init_transactional
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -24,17 +35,15 @@ class ProducersApi:
             ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
         }
 
-    async def init_producer_id(self, _: RequestContext, request: Any) -> Reply:
+    async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
         """A new producer id with epoch 0 for an idempotent producer (KIP-98). An id needs its epoch (KIP-360)."""
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         if (getattr(request, "producer_id", -1) == -1) != (getattr(request, "producer_epoch", -1) == -1):
             raise KafkaError(ErrorCode.invalid_request, "give the producer's id and epoch both, or neither")
         if request.transactional_id is not None:
-            raise KafkaError(
-                ErrorCode.unsupported_version,
-                "this broker has no transactions yet; leave transactional.id unset and use an idempotent producer",
-            )
+            reply = self._init_transactional(context, request)
+            return await reply if isawaitable(reply) else reply
         return {"error_code": ErrorCode.none, "producer_id": await self._next_producer_id(), "producer_epoch": 0}
 
     def describe_producers(self, _: RequestContext, request: Any) -> Reply:
@@ -43,14 +52,15 @@ class ProducersApi:
         def described(topic: Any) -> Fields:
             return {
                 "name": topic.name,
-                "partitions": made_of(topic.partition_indexes, lambda index: self._describe_one(topic.name, index)),
+                "partitions": Items(topic.partition_indexes, lambda index: self._describe_one(topic.name, index)),
             }
 
-        return {"topics": made_of(request.topics, described)}
+        # Made while they are encoded, however few are asked for: a partition may know thousands of producers.
+        return {"topics": Items(request.topics, described)}
 
     def _describe_one(self, topic: str, index: int) -> Fields:
         try:
-            producers = self._replicas.get(topic, index).producer_entries()
+            producers = self._replicas.get(topic, index).packed_producers()
         except KafkaError as error:
             return {
                 "partition_index": index,
@@ -62,15 +72,17 @@ class ProducersApi:
             "partition_index": index,
             "error_code": ErrorCode.none,
             "error_message": None,
-            "active_producers": [
-                {
-                    "producer_id": each.producer_id,
-                    "producer_epoch": each.epoch,
-                    "last_sequence": each.last_sequence,
-                    "last_timestamp": each.timestamp,
-                    "coordinator_epoch": each.coordinator_epoch,
-                    "current_txn_start_offset": each.current_txn_first_offset,
-                }
-                for each in producers
-            ],
+            "active_producers": Items(producers, _producer),
         }
+
+
+def _producer(packed: PackedProducer) -> Fields:
+    entry = ProducerEntry.unpacked(packed)
+    return {
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.epoch,
+        "last_sequence": entry.last_sequence,
+        "last_timestamp": entry.timestamp,
+        "coordinator_epoch": entry.coordinator_epoch,
+        "current_txn_start_offset": entry.current_txn_first_offset,
+    }

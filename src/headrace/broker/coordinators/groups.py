@@ -5,7 +5,7 @@ has them: they come a moment later, or with the first request about a group.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -64,8 +64,10 @@ class Groups:
         endpoint: "Callable[[RequestContext], Endpoint]",
         history_path: Path,
         opened: Callable[[], None],
+        create_state_topic: Callable[[], Awaitable[None]],
     ) -> None:
-        """`partition` finds one that this broker leads; `opened` is called when all modules are loaded."""
+        """`opened` is called when all modules are loaded; `create_state_topic` makes that of transactions."""
+        self._create_state_topic = create_state_topic
         self._config = config
         self._cache = cache
         self._admin = admin
@@ -75,7 +77,7 @@ class Groups:
         self._endpoint = endpoint
         self._history_path = history_path
         self._opened = opened
-        self._topic_table = TopicTable(cache)
+        self.topic_table = TopicTable(cache)
         self._topic_creation = asyncio.Lock()
         self._opening: asyncio.TimerHandle | None = None
         self._coordinator: GroupCoordinator | None = None
@@ -93,7 +95,7 @@ class Groups:
         """Let go of groups, whose state is in the log, and write what the history still has."""
         if self._opening is not None:
             self._opening.cancel()
-        await self._topic_table.stop()
+        await self.topic_table.stop()
         if self._coordinator is not None:
             self._coordinator.close()
             await self._history.stop()
@@ -134,7 +136,7 @@ class Groups:
             max_bytes=config.headrace_group_history_max_bytes,
             assumed_reset=Reset(config.headrace_group_lag_assumed_reset),
         )
-        coordinator = GroupCoordinator(self._settings(), self._loop, self._topic_table, history.observe)
+        coordinator = GroupCoordinator(self._settings(), self._loop, self.topic_table, history.observe)
         self._coordinator = coordinator
         self._add_handlers(coordinator)
         for resource in self._cache.image.configs:
@@ -142,7 +144,7 @@ class Groups:
                 self.configure(resource)
         for partition in self._replicas.partitions():
             self._tell(partition.topic_partition)
-        history.start(coordinator, self._topic_table, self._replicas.find)
+        history.start(coordinator, self.topic_table, self._replicas.find)
         self._opened()
         return coordinator
 
@@ -154,10 +156,10 @@ class Groups:
         from headrace.broker.coordinators.durable_groups import durable
 
         families: list[GroupApis | GroupAdminApis | OffsetApis | ConsumerGroupApis] = [
-            GroupApis(coordinator, self._endpoint, self._create_offsets_topic),
+            GroupApis(coordinator, self._endpoint, self._create_offsets_topic, self._create_state_topic),
             GroupAdminApis(coordinator),
-            OffsetApis(coordinator, self._topic_table),
-            ConsumerGroupApis(coordinator, self._topic_table),
+            OffsetApis(coordinator, self.topic_table),
+            ConsumerGroupApis(coordinator, self.topic_table),
         ]
         for family in families:
             self._handlers.update(durable(family.routes(), self._purgatory))
@@ -215,6 +217,11 @@ class Groups:
         """This broker does not have the partition any more, nor the groups that it may keep."""
         if self._coordinator is not None and topic_partition.topic == offsets_topic.NAME:
             self._coordinator.resigned(topic_partition.partition)
+
+    def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> None:
+        """A marker has been appended to `partition` of `__consumer_offsets`."""
+        if self._coordinator is not None:
+            self._coordinator.transaction_ended(partition, producer_id, committed)
 
     def _tell(self, topic_partition: TopicPartition) -> None:
         if topic_partition.topic == offsets_topic.NAME:

@@ -1,1 +1,1 @@
-"""The controller: who leads which partition. `machine` decides, `office` writes and hands out the commands."""
+"""The controller, which elects leaders. `machine` decides; `office` writes, and sends commands to the brokers."""

@@ -1,4 +1,4 @@
-"""Who leads each partition when brokers come and go. Pure."""
+"""Elect leaders when brokers come and go. Pure."""
 
 from headrace.cluster import znodes
 from headrace.cluster.image import NEVER_WRITTEN, NO_LEADER, MetadataImage, PartitionImage, TopicImage
@@ -6,12 +6,12 @@ from headrace.cluster.store import Create, Operation, Set
 
 
 def elect(image: MetadataImage) -> tuple[list[TopicImage], list[Operation]]:
-    """Elect a leader, under the next leader epoch, for every partition whose leader has not been alive all the time.
+    """Elect a leader, under the next leader epoch, for every partition whose leader is or was dead.
 
-    That is one that is not among the live brokers of `image`, or has registered since the partition's state was
-    written: its log may have lost its end meanwhile. Returns the topics that changed and the writes of their state.
-    A partition without a live in-sync replica has no leader until one comes back; its in-sync set stays, because only
-    those replicas hold all that was acknowledged.
+    A leader was dead if it has registered since the partition's state was written: its log may have lost its end.
+    Returns the changed topics and the writes of their state.
+    A partition without a live in-sync replica has no leader until one comes back. Its in-sync set stays, because only
+    these replicas have all acknowledged records.
     """
     newest = newest_registration(image)
     topics: list[TopicImage] = []
@@ -28,14 +28,14 @@ def elect(image: MetadataImage) -> tuple[list[TopicImage], list[Operation]]:
 
 
 def newest_registration(image: MetadataImage) -> int:
-    """The last transaction that registered one of the live brokers; -1 without one."""
+    """Return the zxid of the latest registration of a live broker; -1 without one."""
     return max((broker.epoch for broker in image.brokers.values()), default=-1)
 
 
 def _write(topic: str, index: int, old: PartitionImage, new: PartitionImage, controller_epoch: int) -> list[Operation]:
     path, state = znodes.state_path(topic, index), znodes.encode_state(new, controller_epoch)
     if old.version == NEVER_WRITTEN:
-        # The controller that assigned the replicas went before it named a leader.
+        # The controller that assigned the replicas stopped before it elected a leader.
         return [Create(znodes.partition_path(topic, index)), Create(path, state)]
     return [Set(path, state, old.version)]
 

@@ -1,7 +1,7 @@
 """The controller as a pure machine: an event in, writes and commands out.
 
-Its context is what the metadata store says. The context moves on only when the writes are durable (`committed`), so a
-failed write changes nothing. Brokers learn of a change from the commands alone.
+Its context mirrors the metadata store. It changes only after the writes are durable (`committed`), so a failed write
+changes nothing. Brokers learn of changes from the commands alone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,14 +26,14 @@ _Item = TypeVar("_Item")
 
 
 class Send(NamedTuple):
-    """Give a command to a broker. Commands to one broker arrive in order."""
+    """Send a command to a broker. Commands to one broker arrive in order."""
 
     broker_id: int
     command: Command
 
 
 class Effects(NamedTuple):
-    """The writes to do first, the commands to send then, and the context once both are under way."""
+    """The writes, the commands to send after them, and the new context."""
 
     operations: Sequence[Operation]
     commands: Sequence[Send]
@@ -41,20 +41,20 @@ class Effects(NamedTuple):
 
 
 class ControllerMachine:
-    """Everything the controller knows and decides."""
+    """The controller's state and decisions."""
 
     def __init__(self, broker_id: int, epoch: int, context: MetadataImage) -> None:
         self.context = replace(context, controller_id=broker_id, controller_epoch=epoch)
 
     def committed(self, effects: Effects) -> None:
-        """The writes of `effects` are durable."""
+        """Adopt the new context: the writes of `effects` are durable."""
         self.context = effects.context
 
     def brokers_changed(self, brokers: Iterable[BrokerImage]) -> Effects:
-        """Exactly `brokers` are alive. A partition whose leader has gone or come back since gets the next leader epoch.
+        """Handle that exactly `brokers` are alive. A partition whose leader is or was dead gets the next leader epoch.
 
-        The epoch rises even if the leader stays: records that an unclean stop cut off the log may be written again at
-        the same offsets, and only the epoch distinguishes the two (KIP-101).
+        The epoch rises even if the leader stays: after an unclean stop other records may be written at the offsets of
+        lost ones, and only the epoch distinguishes the two (KIP-101).
         """
         context = self.context.with_brokers(brokers)
         topics, operations = elect(context)
@@ -67,26 +67,26 @@ class ControllerMachine:
         )
 
     def partitions_added(self, topics: Sequence[tuple[TopicImage, int]]) -> Effects:
-        """These topics have new partitions, from the given number on: from 0 if they are new themselves."""
+        """Handle new partitions of topics, from the given number on, which is 0 for a new topic."""
         epoch = self.context.controller_epoch
         operations: list[Operation] = []
         states: list[PartitionState] = []
         for topic, first in topics:
             operations += state_nodes(topic, first, epoch)
             states += partition_states(topic, first, is_new=True)
-        context = self.context.with_topics([self._known(topic, first) for topic, first in topics])
+        context = self.context.with_topics([self._with_zxids(topic, first) for topic, first in topics])
         update = _to_all(context, topics=[topic for topic, _ in topics])
         return Effects(operations, [*_leader_and_isr(states, context), *update], context)
 
-    def _known(self, topic: TopicImage, first: int) -> TopicImage:
-        """The topic for the context: it knows which registrations the states are newer than, and brokers do not."""
+    def _with_zxids(self, topic: TopicImage, first: int) -> TopicImage:
+        """Return the topic as the context needs it, with the latest registration that its states know."""
         newest = newest_registration(self.context)
         old = self.context.topics[topic.name].partitions[:first] if first else ()
         new = (partition._replace(zxid=newest) for partition in topic.partitions[first:])
         return topic._replace(partitions=(*old, *new))
 
     def topics_deleted(self, topics: Sequence[TopicImage]) -> Effects:
-        """These topics are gone from the store. Clients forget them before the logs go."""
+        """Handle deleted topics. Their metadata is removed before their logs are."""
         names = [topic.name for topic in topics]
         context = self.context.without_topics(names)
         stopped = [
@@ -100,7 +100,7 @@ class ControllerMachine:
 
 
 def state_nodes(topic: TopicImage, first: int, controller_epoch: int) -> list[Operation]:
-    """The nodes of the topic's partitions from number `first` on, with their first states."""
+    """Return the operations that create the nodes of the topic's partitions from number `first` on."""
     operations: list[Operation] = []
     for index in range(first, len(topic.partitions)):
         state = znodes.encode_state(topic.partitions[index], controller_epoch)
@@ -123,9 +123,9 @@ def _to_all(context: MetadataImage, topics: Sequence[TopicImage] = (), deleted: 
 def _by_broker(
     items: Iterable[tuple[int, _Item]], context: MetadataImage, command: Callable[[list[_Item]], Command]
 ) -> list[Send]:
-    """One command for each live broker that has items."""
-    of_broker: dict[int, list[_Item]] = {}
+    """Return one command for every live broker with items."""
+    by_broker: dict[int, list[_Item]] = {}
     for broker_id, item in items:
         if broker_id in context.brokers:
-            of_broker.setdefault(broker_id, []).append(item)
-    return [Send(broker_id, command(found)) for broker_id, found in of_broker.items()]
+            by_broker.setdefault(broker_id, []).append(item)
+    return [Send(broker_id, command(found)) for broker_id, found in by_broker.items()]

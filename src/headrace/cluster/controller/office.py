@@ -1,6 +1,6 @@
-"""The controller's office: taking it, writing what the machine decides, and handing out its commands.
+"""Become controller, write the machine's decisions, and send its commands.
 
-The shell of `machine`. Its callers make one change after the other.
+The shell of `machine`. Callers make one change at a time.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.ids import id_to_text, new_id
 
 Deliver: TypeAlias = Callable[[int, Command], Awaitable[None]]
-"""Brings a command to a broker; done when the broker has carried it out."""
+"""Delivers a command; returns when the broker has executed it."""
 
 
 class ClusterIdMismatchError(Exception):
@@ -25,7 +25,7 @@ class ClusterIdMismatchError(Exception):
 
 
 class Office:
-    """The controller of one cluster, while broker `broker_id` holds the office."""
+    """The controller of a cluster, while it is broker `broker_id`."""
 
     machine: ControllerMachine
 
@@ -45,10 +45,10 @@ class Office:
         self._now_ms = now_ms
 
     async def take(self, cluster_id: str | None = None, founding: Sequence[Operation] = ()) -> None:
-        """Take the office under an epoch higher than any before, and read the tree, which is made if it is new.
+        """Become controller under the next controller epoch, and read the tree. Create it for a new cluster.
 
-        `cluster_id` is what the data directory says; raises ClusterIdMismatchError if the tree has another. A new tree
-        begins with the nodes that `founding` makes, as when directories of Kafka are adopted.
+        `cluster_id` is the data directory's; raises ClusterIdMismatchError if the tree has another. `founding` are
+        further nodes of a new tree, as when Kafka's directories are adopted.
         """
         known = await self._found_cluster(cluster_id, founding)
         if cluster_id is not None and known != cluster_id:
@@ -61,18 +61,18 @@ class Office:
         self.machine = ControllerMachine(self._broker_id, epoch, await load_image(self._store))
 
     async def register(self, broker: BrokerImage) -> None:
-        """Make a broker known, and leader of what it can lead. Its epoch is the zxid of this registration.
+        """Register a broker, and elect it where it can lead. Its epoch is the zxid of this registration.
 
-        Raises KafkaError(duplicate_broker_registration) while another with its id is running.
+        Raises KafkaError(duplicate_broker_registration) while another broker with its id is running.
         """
         path, data = znodes.broker_path(broker.id), znodes.encode_broker(broker, self._now_ms())
         try:
-            # As Kafka does, which makes the node's version 1.
+            # In two steps, as in Kafka: the node gets version 1.
             _, registered = await self._store.multi((Create(path, ephemeral=True), Set(path, data)))
         except NodeExistsError:
             raise KafkaError(
                 ErrorCode.duplicate_broker_registration,
-                f"Another running broker has id {broker.id}; give this one its own with node.id.",
+                f"Another broker with id {broker.id} is running; set another node.id for this one.",
             ) from None
         assert registered.stat is not None, "it was set"
         brokers = (*self.machine.context.brokers.values(), broker._replace(epoch=registered.stat.czxid))
@@ -83,31 +83,31 @@ class Office:
     ) -> None:
         """Write `operations` and those of `effects` in one transaction, call `written`, then send the commands.
 
-        Raises KafkaError, with nothing changed, if they cannot be written, as when another has taken the office.
+        Raises KafkaError, with nothing changed, if they cannot be written, as after another broker became controller.
         """
-        every = [*operations, *effects.operations]
-        if every:
+        writes = [*operations, *effects.operations]
+        if writes:
             with self._failures.answering():
-                await self._store.multi((Check(znodes.CONTROLLER_EPOCH, self._epoch_version), *every))
+                await self._store.multi((Check(znodes.CONTROLLER_EPOCH, self._epoch_version), *writes))
             self._failures.note_written()
         self.machine.committed(effects)
         written()
         failure: BaseException | None = None
         for broker_id, command in effects.commands:
-            # What is durable has to be seen: a broker that cannot carry out one command gets the next all the same.
+            # A durable change must become visible: send the next command even if a broker fails at this one.
             try:
                 await self._deliver(broker_id, command)
-            except Exception as error:  # noqa: BLE001  raised when all have theirs
+            except Exception as error:  # noqa: BLE001  raised after the last command
                 failure = failure or error
         if failure is not None:
             raise failure
 
     async def close(self) -> None:
-        """Leave the cluster: this broker's ephemeral nodes go."""
+        """Leave the cluster; deletes this broker's ephemeral nodes."""
         await self._store.close()
 
     async def _found_cluster(self, suggested: str | None, founding: Sequence[Operation]) -> str:
-        """The id of the cluster, which this broker founds if it is the first."""
+        """Return the cluster's id. The first broker creates the cluster."""
         while True:
             missing = await missing_nodes(self._store)
             if await self._store.exists(znodes.CLUSTER_ID) is None:
@@ -122,7 +122,7 @@ class Office:
             return decoded(znodes.CLUSTER_ID, znodes.decode_cluster_id, (await self._store.get(znodes.CLUSTER_ID)).data)
 
     async def _raise_epoch(self) -> tuple[int, int]:
-        """The new controller epoch, and the version of its node."""
+        """Return the new controller epoch and the version of its node."""
         office = Create(znodes.CONTROLLER, znodes.encode_controller(self._broker_id, self._now_ms()), True)
         try:
             node = await self._store.get(znodes.CONTROLLER_EPOCH)

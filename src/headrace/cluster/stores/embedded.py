@@ -1,7 +1,7 @@
-"""The embedded metadata store: one SQLite file, one process, no other service.
+"""The embedded metadata store: one SQLite file for one process.
 
-A write is on disk before it returns. All that may wait, for the disk or for another process's lock, runs on the
-executor, where there is one, off the event loop. A failure of SQLite or of the file is a StoreError, whatever it is.
+A write is on disk before it returns. Calls that may wait for the disk or a lock run on the executor, if any, to keep
+the event loop free. All failures of SQLite and the file become StoreErrors.
 """
 
 import asyncio
@@ -39,19 +39,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NEXT_LOCK_WAIT_S: Final = 0.1
-"""For requests that come, or waited their turn, while the lock has just outlasted a whole LOCK_WAIT_S."""
+"""Wait of requests that follow one that waited LOCK_WAIT_S in vain."""
 _PATHS_AT_ONCE: Final = 500
-"""SQLite may be built to allow no more than 999 values in a statement."""
+"""Some builds of SQLite allow only 999 values in a statement."""
 _STAT: Final = "version, czxid, mzxid, ctime_ms, ephemeral"
-"""The columns of a Stat."""
 _READ: Final = f"SELECT data, {_STAT} FROM node WHERE path = ?"
 _READ_STAT: Final = f"SELECT {_STAT} FROM node WHERE path = ?"
 
 
 class EmbeddedStore:
-    """A metadata store in the file `path`. One process may have it open; ephemeral nodes of a dead one are dropped.
+    """A metadata store in the file `path`, for one process. Deletes the ephemeral nodes of a dead process.
 
-    `durable=False` leaves fsync out, for tests. Raises StoreUnavailableError for a file that cannot be used.
+    `durable=False` omits fsync, for tests. Raises StoreUnavailableError if the file cannot be used.
     """
 
     def __init__(self, path: Path, *, executor: Executor | None = None, durable: bool = True) -> None:
@@ -79,10 +78,10 @@ class EmbeddedStore:
         def read() -> list[Node | None]:
             found: dict[str, Node] = {}
             for start in range(0, len(paths), _PATHS_AT_ONCE):
-                some = paths[start : start + _PATHS_AT_ONCE]
-                asked = ",".join("?" * len(some))
+                chunk = paths[start : start + _PATHS_AT_ONCE]
+                placeholders = ",".join("?" * len(chunk))
                 for path, data, *stat in self._database.execute(
-                    f"SELECT path, data, {_STAT} FROM node WHERE path IN ({asked})", some
+                    f"SELECT path, data, {_STAT} FROM node WHERE path IN ({placeholders})", chunk
                 ):
                     found[path] = Node(data, Stat(*stat))
             return [found.get(path) for path in paths]
@@ -113,7 +112,7 @@ class EmbeddedStore:
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         (done,) = await self.multi((Set(path, data, version),))
-        assert done.stat is not None, "every Set has one"
+        assert done.stat is not None, "every Set returns one"
         return done.stat
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
@@ -133,10 +132,10 @@ class EmbeddedStore:
 
     async def close(self) -> None:
         async with self._lock:
-            if self._why_gone() is not None:
+            if self._lost_reason() is not None:
                 _leave_open(self._database)
                 return
-            with suppress(self._failure):  # of a disk that has failed; the next start drops them too
+            with suppress(self._failure):  # the disk has failed; the next start deletes them
                 self._database.execute("PRAGMA busy_timeout = 0")
                 self._database.execute("DELETE FROM node WHERE ephemeral")
             with suppress(self._failure):
@@ -147,12 +146,12 @@ class EmbeddedStore:
             return await self._run(lambda: self._transact(batches))
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Do `work` where it may wait. Raises StoreUnavailableError for whatever SQLite or the disk has against it."""
+        """Run `work` on the executor, if any. Raises StoreUnavailableError for errors of SQLite and the disk."""
 
         def run() -> T:
-            why_gone = self._why_gone()
-            if why_gone is not None:
-                raise StoreUnavailableError(str(self._path), why_gone)
+            lost_reason = self._lost_reason()
+            if lost_reason is not None:
+                raise StoreUnavailableError(str(self._path), lost_reason)
             try:
                 self._limit_lock_wait()
                 return work()
@@ -167,7 +166,7 @@ class EmbeddedStore:
         return await asyncio.get_running_loop().run_in_executor(self._executor, run)
 
     def _limit_lock_wait(self) -> None:
-        """Let SQLite wait for a lock, but not each request in turn for one that has just proved to last."""
+        """Shorten SQLite's wait for a lock if the last request waited in vain."""
         wait_s = metadata_file.LOCK_WAIT_S
         if self._locked_at is not None and time.monotonic() - self._locked_at < wait_s:
             wait_s = _NEXT_LOCK_WAIT_S
@@ -175,18 +174,18 @@ class EmbeddedStore:
             self._database.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
             self._lock_wait_s = wait_s
 
-    def _why_gone(self) -> str | None:
-        """Why what is written now would not be found again, which SQLite does not notice; None where it would be."""
+    def _lost_reason(self) -> str | None:
+        """Explain why the next start would not find what is written now, which SQLite does not notice; else None."""
         try:
             found = _identity(self._path.stat())
         except (FileNotFoundError, NotADirectoryError):
-            return "the file was removed, or its directory was renamed, while the broker runs: restart it"
+            return "the file was removed, or its directory was renamed, while the broker was running: restart it"
         except OSError as error:
             return error.strerror or str(error)
-        return None if found == self._identity else "the file was replaced while the broker runs: restart it"
+        return None if found == self._identity else "the file was replaced while the broker was running: restart it"
 
     def _transact(self, batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
-        """Apply all batches, each wholly or not at all, in one transaction of SQLite: one flush for all of them."""
+        """Apply all batches, every one atomically, in one SQLite transaction to flush only once."""
         execute = self._database.execute
         results: list[list[Done] | StoreError] = []
         execute("BEGIN IMMEDIATE")
@@ -205,7 +204,7 @@ class EmbeddedStore:
             execute("COMMIT")
         except BaseException:
             if self._database.in_transaction:
-                with suppress(self._failure):  # what went wrong before says more
+                with suppress(self._failure):  # the first error says more
                     execute("ROLLBACK")
             raise
         self._locked_at = None
@@ -240,7 +239,7 @@ class EmbeddedStore:
         if found is None:
             raise NoNodeError(parent)
         if found[0]:
-            raise StoreError(parent, "it is ephemeral, and cannot have children")
+            raise StoreError(parent, "an ephemeral node cannot have children")
         if operation.sequential:
             path = f"{path}{found[1]:010}"
             self._database.execute("UPDATE node SET next_child = next_child + 1 WHERE path = ?", (parent,))
@@ -261,9 +260,9 @@ class EmbeddedStore:
 
 
 def _leave_open(database: "sqlite3.Connection") -> None:
-    """Keep a connection to a file that is gone until the process ends, and from being closed then.
+    """Never close this connection to a lost file, not even at the end of the process.
 
-    SQLite ends with deleting the write-ahead log by its name, which may be another broker's by now.
+    On close SQLite deletes the write-ahead log by its name, which may belong to another broker by now.
     """
     import ctypes
 

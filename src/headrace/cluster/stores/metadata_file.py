@@ -1,4 +1,4 @@
-"""The file of the embedded store: its layout, what its failures mean, and reading it while no broker has it open."""
+"""The file of the embedded store: its layout, its failures, and reading it without a broker."""
 
 import os
 from contextlib import closing, suppress
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 LOCK_WAIT_S: Final = 3.0
-"""How long a request waits for another process that has the file locked: a backup takes less, and clients wait more."""
+"""A request's wait for another process's lock: longer than a backup takes, shorter than clients wait."""
 _LOCKED: Final = frozenset({5, 6})
-"""SQLite's codes for a lock: SQLITE_BUSY, SQLITE_LOCKED."""
+"""SQLITE_BUSY, SQLITE_LOCKED."""
 _REASONS: Final = {
-    3: "this user may not use the file: let the broker run as its owner, or use chown",
-    8: "the file, or its file system, is read-only: make it writable",
-    10: "the disk fails: see the system's log",
+    3: "this user has no access to the file: run the broker as its owner, or use chown",
+    8: "the file or its file system is read-only: make it writable",
+    10: "the disk failed: see the system log",
     11: "the file is damaged: stop the broker and restore it from a backup",
     13: "the disk is full: free space",
-    14: "the file cannot be opened: see the rights and the limit of open files",
-    26: "this is no SQLite file: stop the broker and restore it from a backup",
+    14: "the file cannot be opened: check its permissions and the limit of open files",
+    26: "this is not an SQLite file: stop the broker and restore it from a backup",
 }
-"""What SQLite's codes mean to who has to act."""
+"""SQLite's code to what is wrong and what to do."""
 
 _LAYOUT: Final = 1
-"""The layout written here, in the file's `user_version`; the one before it had no number and no zxids."""
+"""The current layout, stored as the file's `user_version`. The previous one had neither a number nor zxids."""
 _HISTORY: Final = ("czxid", "mzxid", "ctime_ms", "next_child")
 _CREATE: Final = f"""
 CREATE TABLE node (
@@ -51,14 +51,14 @@ PRAGMA user_version = {_LAYOUT};
 
 
 def open_database(path: Path, *, durable: bool) -> tuple["sqlite3.Connection", os.stat_result]:
-    """Open the file for its only broker, created or brought up to date, without ephemeral nodes of a dead one.
+    """Open the file for its only broker. Create or migrate it, and delete ephemeral nodes of a dead broker.
 
-    Returns the connection and the file's state. Raises StoreUnavailableError.
+    Returns the connection and the file's status. Raises StoreUnavailableError.
     """
     import sqlite3  # loaded only by a broker that uses this store
 
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # settings in it may be secret
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # it may contain passwords
         status = os.fstat(descriptor)
         os.close(descriptor)
         database = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False)
@@ -67,7 +67,7 @@ def open_database(path: Path, *, durable: bool) -> tuple["sqlite3.Connection", o
             database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
             database.execute("PRAGMA cache_size = -256")
             database.execute("BEGIN IMMEDIATE")
-            _bring_up_to_date(path, database)
+            _migrate(path, database)
             database.execute("DELETE FROM node WHERE ephemeral")
             database.execute("COMMIT")
         except BaseException:
@@ -78,21 +78,21 @@ def open_database(path: Path, *, durable: bool) -> tuple["sqlite3.Connection", o
     return database, status
 
 
-def _bring_up_to_date(path: Path, database: "sqlite3.Connection") -> None:
+def _migrate(path: Path, database: "sqlite3.Connection") -> None:
     layout = database.execute("PRAGMA user_version").fetchone()[0]
     if layout == _LAYOUT:
         return
     if layout != 0:
-        raise StoreUnavailableError(str(path), "a later version of Headrace wrote the file: start that version")
+        raise StoreUnavailableError(str(path), "a newer version of Headrace wrote the file: start that version")
     is_old = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'node'").fetchone() is not None
     for statement in ((_ADD_HISTORY if is_old else _CREATE) + _ADD_COUNTER).split(";"):
-        database.execute(statement)  # not executescript, which commits first
+        database.execute(statement)  # executescript would commit first
 
 
 def founded_cluster(path: Path) -> str | None:
-    """The id of the cluster whose store is in the file `path`; None where there is none yet.
+    """Return the id of the cluster whose store is in the file `path`; None if it does not exist yet.
 
-    Raises StoreUnavailableError for a file that is no store, or that cannot be read.
+    Raises StoreUnavailableError for a file that is not a store or cannot be read.
     """
     import sqlite3
 
@@ -100,12 +100,12 @@ def founded_cluster(path: Path) -> str | None:
         if not path.exists():
             return None
     except OSError:
-        return None  # whoever locks the directory says what is wrong with it
+        return None  # locking the directory will report it
     try:
         with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S)) as database:
             tables = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'node'").fetchone()
             if tables is None:
-                return None  # nothing was founded in it
+                return None
             row = database.execute("SELECT data FROM node WHERE path = ?", (znodes.CLUSTER_ID,)).fetchone()
         return None if row is None else znodes.decode_cluster_id(row[0])
     except (OSError, sqlite3.Error, LookupError, TypeError, ValueError) as error:
@@ -113,7 +113,7 @@ def founded_cluster(path: Path) -> str | None:
 
 
 def read_tree(path: Path) -> dict[str, bytes]:
-    """Every node, by its path, of the store in the file `path`, whose broker does not run.
+    """Return the data of every node by its path. The broker of the file must not run.
 
     Raises StoreUnavailableError.
     """
@@ -129,7 +129,7 @@ def read_tree(path: Path) -> dict[str, bytes]:
 
 
 def topic_ids(path: Path) -> "dict[str, UUID]":
-    """The ids of the topics in the store in the file `path`, by name, as of the last change; a broker may have it open.
+    """Return the current topic ids by topic name. A broker may have the file open.
 
     Raises StoreError; OSError.
     """
@@ -137,7 +137,7 @@ def topic_ids(path: Path) -> "dict[str, UUID]":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="headrace-") as directory:
-        copy = Path(directory, path.name)  # for SQLite changes a file that it only reads
+        copy = Path(directory, path.name)  # SQLite changes even files that it only reads
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):
                 shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
@@ -153,10 +153,9 @@ def topic_ids(path: Path) -> "dict[str, UUID]":
 
 
 def failure_of(path: Path, error: Exception) -> StoreUnavailableError:
-    """The error of a store in the file `path` that failed with `error`: what is wrong, and what to do about it."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bytes say more than anybody can act on
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details of extended codes
     if code in _LOCKED:
-        return StoreLockedError(str(path), "end that process, or wait until it has done its work")
+        return StoreLockedError(str(path), "wait for that process, or end it")
     if isinstance(error, OSError):
         return StoreUnavailableError(str(path), error.strerror or str(error))
     reason = _REASONS.get(code)

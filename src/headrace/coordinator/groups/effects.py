@@ -1,4 +1,4 @@
-"""The effects of group machines beside those of the runtime: answers, timers by name, and notes for the operator."""
+"""Effects that only groups have: responses, their timers, and notes for the operator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """The answer to one JoinGroup; `members` (id, instance id, metadata) is filled for the leader only."""
+    """The response to a JoinGroup; only the leader gets `members` (id, instance id, metadata)."""
 
     error: ErrorCode = ErrorCode.none
     member_id: str = UNKNOWN_MEMBER_ID
@@ -28,7 +28,7 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The answer to one SyncGroup."""
+    """The response to a SyncGroup."""
 
     error: ErrorCode = ErrorCode.none
     protocol_type: str | None = None
@@ -38,20 +38,20 @@ class SyncResult:
 
 class TimerKind(StrEnum):
     HEARTBEAT = "heartbeat"
-    """A member, or a pending member, has not been heard of for its session timeout."""
+    """The session of a member or pending member has timed out."""
     JOIN = "join"
-    """The time that members have to rejoin is over."""
+    """The time for members to rejoin is over."""
     SYNC = "sync"
-    """The time that members have to ask for their assignment is over."""
+    """The time for members to fetch their assignment is over."""
     REVOCATION = "revocation"
-    """The time that a member of the consumer protocol has to give up partitions is over."""
+    """The time for a member of the consumer protocol to revoke partitions is over."""
     ASSIGNMENT = "assignment"
-    """A group of the consumer protocol may compute its next assignment."""
+    """A group of the consumer protocol may compute its next target assignment."""
 
 
 class Timer(NamedTuple):
-    """Names one timer of a group; `member_id` for those of one member. In a group of the consumer protocol members of
-    the classic one have their own joins and syncs.
+    """A timer of a group, or of one member if it has a `member_id`. Classic members of a consumer group have their own
+    JOIN and SYNC timers.
     """
 
     kind: TimerKind
@@ -62,7 +62,7 @@ class Timer(NamedTuple):
 
 
 class Happening(StrEnum):
-    """What can happen in the life of a group; each is one line of its rebalance timeline."""
+    """An event in the rebalance timeline of a group."""
 
     MEMBER_ID_ASSIGNED = "was given its member id and asked to rejoin with it"
     JOINED = "joined"
@@ -79,21 +79,21 @@ class Happening(StrEnum):
     STABLE = "is stable"
     EMPTY = "is empty"
     SUBSCRIBED = "changed its subscription"
-    UPGRADED = "is of the consumer protocol from now on"
-    DOWNGRADED = "is of the classic protocol from now on"
+    UPGRADED = "switched to the consumer protocol"
+    DOWNGRADED = "switched to the classic protocol"
     BUMPED = "rebalances towards a new assignment"
     TARGETED = "computed a new assignment"
-    REVOKING = "was asked to give up partitions"
+    REVOKING = "was asked to revoke partitions"
     RECONCILED = "has its new assignment"
     AWAY = "left and keeps its place until its session times out"
     STALLED = "cannot complete the rebalance"
-    LOADED = "was read by its coordinator"
+    LOADED = "was loaded by its coordinator"
     DELETED = "was deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """One thing that happened to the group (no member) or to one of its members, and why."""
+    """An event of the group (without a member) or of one of its members, and the reason for it."""
 
     what: Happening
     generation: int
@@ -106,14 +106,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downgraded:
-    """The group has become one of the classic protocol. `protocols` are soft state: members send them again after a
-    restart.
-    """
+    """The group has switched to the classic protocol."""
 
     protocols: Mapping[str, tuple[tuple[str, bytes], ...]]
-    """Member id to the names of its assignors and its subscription for each."""
+    """Member id to assignors and their subscriptions. Not stored: members send them again after a restart."""
     reason: str | None
-    """Why it has to rebalance; None where its members keep what they have."""
+    """Why it has to rebalance; None if its members keep their assignments."""
 
 
 Effect: TypeAlias = Complete | ScheduleTimer[Timer] | CancelTimer[Timer] | Write | Then | Note | Downgraded

@@ -1,7 +1,7 @@
-"""Regular expressions of consumers, matched by RE2, the C++ sister of the engine that Kafka uses.
+"""Match topics by regular expressions of consumers with RE2, the C++ version of Kafka's engine.
 
-RE2 matches in time proportional to the name, whatever the expression. That is still up to a millisecond for a name, and
-there may be many names and expressions, so results are kept, and a call works only as long as it may.
+RE2 matches in time linear in the length of the name, but that may be a millisecond. With many names and expressions
+this adds up, so results are cached and calls have time limits.
 """
 
 import re
@@ -13,30 +13,30 @@ from typing import Any, Final
 from headrace.errors import ErrorCode, KafkaError
 
 MAX_LENGTH: Final = 10_000
-"""Characters of an expression."""
+"""Maximum length of an expression (characters)."""
 _MAX_MEMORY: Final = 512 * 1024
-"""Bytes of a compiled expression and of what matching adds to it. RE2's own cache keeps up to 128 of them."""
+"""Memory (bytes) of a compiled expression, including matching. RE2's cache keeps up to 128 expressions."""
 _MAX_NAMES: Final = 1_000_000
-"""Names in all results that are kept."""
+"""Maximum number of names in all cached results."""
 _MAX_RESULTS: Final = 1_000
 _WINDOW_S: Final = 0.1
 _SHARE_S: Final = 0.005
-"""Time that answers may spend on matching in any `_WINDOW_S`; what is left to do then waits for `work`."""
+"""Time that requests may spend on matching in any `_WINDOW_S`; `work` does the rest."""
 _GROUP_NAME: Final = re.compile(r"\(\?P?<(\w+)>")
 
 
 def compiled(regex: str) -> Any:
-    """The expression, ready to match. Raises KafkaError(invalid_regular_expression) with RE2's reason."""
+    """Compile an expression. Raises KafkaError(invalid_regular_expression) with RE2's reason."""
     try:
-        import re2  # with the first expression: a broker without one does not load it
+        import re2  # only when the first expression is used
     except ModuleNotFoundError:
-        raise _invalid(regex, "this broker cannot read any, as the package google-re2 is not installed") from None
+        raise _invalid(regex, "unsupported by this broker: the package google-re2 is not installed") from None
     if len(regex) > MAX_LENGTH:
         raise _invalid(regex, f"longer than {MAX_LENGTH} characters")
-    _refuse_what_java_lacks(regex)
+    _reject_cpp_only_syntax(regex)
     options = re2.Options()
     options.max_mem = _MAX_MEMORY
-    options.log_errors = False  # RE2 would write them to standard error
+    options.log_errors = False  # they would go to standard error
     options.never_capture = True
     try:
         return re2.compile(regex, options)
@@ -45,8 +45,8 @@ def compiled(regex: str) -> Any:
         raise _invalid(regex, reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from None
 
 
-def _refuse_what_java_lacks(regex: str) -> None:
-    r"""Raise KafkaError for what RE2 has in C++ only: `\C`, a single byte, and two groups of one name."""
+def _reject_cpp_only_syntax(regex: str) -> None:
+    r"""Raise KafkaError for syntax that RE2 supports in C++ but not in Java: `\C` and duplicate group names."""
     names = _GROUP_NAME.findall(regex)
     if len(names) > len(set(names)):
         raise _invalid(regex, "duplicate capture group name")
@@ -67,14 +67,14 @@ def _invalid(regex: str, reason: str) -> KafkaError:
 
 
 def matching(regex: str, names: Collection[str]) -> tuple[str, ...]:
-    """The names that the whole expression matches, sorted."""
+    """Return the names that match the expression as a whole, sorted."""
     expression = compiled(regex)
     return tuple(sorted(name for name in names if expression.fullmatch(name.encode())))
 
 
 @dataclass(slots=True)
 class _Result:
-    """`found` are the matches among the first `seen` names."""
+    """The matches `found` among the first `seen` names."""
 
     seen: int = 0
     found: list[str] = field(default_factory=list)
@@ -82,9 +82,9 @@ class _Result:
 
 
 class TopicExpressions:
-    """Which topics match which expression; after a change only new names are matched.
+    """Caches the topics that match expressions, and matches only new names.
 
-    `clock` gives seconds; `report` is told of an expression in the log that RE2 does not take.
+    `clock` returns seconds; `report` is called for an expression in the log that RE2 rejects.
     """
 
     def __init__(self, clock: Callable[[], float], report: Callable[[KafkaError], None]) -> None:
@@ -93,21 +93,21 @@ class TopicExpressions:
         self._results: OrderedDict[str, _Result] = OrderedDict()
         self._pending: dict[str, None] = {}
         self._names: list[str] = []
-        """In the order in which they appeared; some may be gone."""
+        """In order of appearance; some may have been removed."""
         self._known: set[str] = set()
         self._removals = 0
-        """Grows whenever names go."""
+        """Increases when names are removed."""
         self._version = -1
         self._window_ends = 0.0
         self._share_left = 0.0
 
     def matching(self, regex: str, version: int, names: Callable[[], Collection[str]]) -> tuple[str, ...] | None:
-        """The names that match, sorted; None while `work` has something to do for it.
+        """Return the names that match, sorted; None while `work` has to match more names.
 
-        `names` gives all there are; they are the same as long as `version` is.
+        `names` returns all names, which do not change while `version` is the same.
         """
         if version != self._version:
-            self._take(names())
+            self._update_names(names())
             self._version = version
         result = self._results.setdefault(regex, _Result(removals=self._removals))
         self._results.move_to_end(regex)
@@ -125,21 +125,21 @@ class TopicExpressions:
         return tuple(result.found)
 
     def work(self, seconds: float) -> bool:
-        """Match for about as long; whether something is left to do."""
+        """Match pending names for about `seconds`. Return True if some remain."""
         deadline = self._clock() + seconds
         while self._pending and self._clock() < deadline:
             regex = next(iter(self._pending))
             result = self._results.get(regex)
             if result is not None:
                 self._advance(regex, result, deadline)
-            # In turns: an expression that takes long does not keep others waiting for its end.
+            # Take turns, so that a slow expression does not delay the others.
             del self._pending[regex]
             if result is not None and not self._is_complete(result):
                 self._pending[regex] = None
         self._evict()
         return bool(self._pending)
 
-    def _take(self, names: Collection[str]) -> None:
+    def _update_names(self, names: Collection[str]) -> None:
         current = set(names)
         if not self._results:
             self._names, self._known = list(names), current

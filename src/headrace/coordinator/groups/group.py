@@ -1,4 +1,4 @@
-"""The interface of a group, of whichever protocol: what the table of groups, its history and its APIs need. Pure."""
+"""The common interface of groups of both protocols. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from headrace.errors import ErrorCode
 
 
 class GroupType(StrEnum):
-    """By the names that ListGroups shows."""
+    """Types of groups, named as in ListGroups."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -26,7 +26,7 @@ class GroupType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """One member; `partitions` is topic to what it reads, `is_waited_for` whether the group waits for it now."""
+    """A member and its assignment by topic. `is_waited_for`: the group's rebalance waits for it."""
 
     member_id: str
     instance_id: str | None
@@ -37,14 +37,14 @@ class MemberView:
 
 
 Reads: TypeAlias = Mapping[str, frozenset[int] | None]
-"""Topic to the partitions that the members of a group read; None for all partitions."""
+"""Topic to the partitions that members read; None for all."""
 
 OffsetToCommit: TypeAlias = tuple[str, int, CommittedOffset]
-"""Topic, partition, and what to commit for it."""
+"""Topic, partition and offset."""
 
 
 class Group(Protocol):
-    """Times in ms. Members of the classic protocol send `join`, `sync`, `heartbeat` and `leave` to groups of both."""
+    """Times in ms. Members of the classic protocol use `join`, `sync`, `heartbeat` and `leave` in groups of both."""
 
     group_id: str
 
@@ -56,7 +56,7 @@ class Group(Protocol):
 
     @property
     def generation(self) -> int:
-        """Of a group of the consumer protocol, its epoch."""
+        """The generation, or the epoch of a group of the consumer protocol."""
 
     @property
     def protocol_type(self) -> str | None: ...
@@ -66,28 +66,26 @@ class Group(Protocol):
 
     @property
     def is_consumer(self) -> bool:
-        """Whether its members are consumers, of either protocol."""
+        """True if its members are consumers, of either protocol."""
 
     @property
-    def size(self) -> int:
-        """Number of members."""
+    def size(self) -> int: ...
 
-    def members_seen(self) -> list[MemberView]:
-        """In the order in which they joined."""
+    def members_seen(self) -> list[MemberView]: ...
 
     def reads(self) -> Reads:
-        """Subscribed topics, and partitions of others that a client's own assignor has given to a member."""
+        """Return subscribed topics, and partitions of other topics assigned by a client-side assignor."""
 
     def is_subscribed_to(self, topic: str) -> bool: ...
 
     def offset_kept_from(self, commit_timestamp: int) -> int | None:
-        """From when the retention of an offset counts; None while it must be kept (KIP-211)."""
+        """Return the start of an offset's retention time; None while it must be kept (KIP-211)."""
 
     def tombstones(self) -> WrittenRecords:
-        """Remove all of the group, offsets excepted."""
+        """Return the tombstones that remove the group, except its offsets."""
 
     def join(self, request: Join, now_ms: int) -> Result[None]:
-        """JoinGroup. Raises KafkaError, which is the answer."""
+        """Handle JoinGroup. Raises the KafkaError to respond with."""
 
     def sync(self, request: Sync) -> Result[None]: ...
 
@@ -95,7 +93,7 @@ class Group(Protocol):
         """Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, coordinator_not_available."""
 
     def leave(self, leavers: Sequence[Leaver], now_ms: int) -> Result[list[ErrorCode]]:
-        """One error code each. Raises KafkaError(coordinator_not_available)."""
+        """Return an error code per leaver. Raises KafkaError(coordinator_not_available)."""
 
     def check_offset_commit(
         self,
@@ -107,8 +105,8 @@ class Group(Protocol):
         knows_epochs: bool = True,
         transactional: bool = False,
     ) -> list[Effect]:
-        """The effects of a commit on the member that commits, if it is one. `knows_epochs`: a version of OffsetCommit
-        that members of the consumer protocol may use; `transactional`: TxnOffsetCommit.
+        """Check a commit and return its effects on the committing member. `knows_epochs`: the version of OffsetCommit
+        supports the consumer protocol; `transactional`: TxnOffsetCommit.
 
         Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, rebalance_in_progress,
         coordinator_not_available, stale_member_epoch, unsupported_version.
@@ -118,16 +116,16 @@ class Group(Protocol):
         """Raises KafkaError: unknown_member_id, stale_member_epoch, illegal_generation (a classic member)."""
 
     def timer_fired(self, timer: Timer, now_ms: int) -> Result[None]:
-        """A timer that was scheduled and not cancelled has run out."""
+        """Handle the expiry of a timer."""
 
     def loaded(self, now_ms: int) -> list[Effect]:
-        """The group has been read from the log: expect heartbeats."""
+        """Start the session timers of a group loaded from the log."""
 
     def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """The group goes away: another coordinator takes it, or the broker stops."""
+        """Handle that the group moves to another coordinator, or the broker stops."""
 
     def append_failed(self) -> None:
-        """The latest decision could not be written."""
+        """Handle that the last decision could not be written."""
 
     def check(self) -> None:
         """Assert every invariant; for tests."""

@@ -1,15 +1,15 @@
-"""Requests of members of the classic protocol, to groups of either, free of the wire's versions."""
+"""Requests of the classic protocol, independent of their version."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""Names of the assignors a member supports, best first, each with the member's metadata for it."""
+"""A member's assignors, preferred first, with its metadata for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A JoinGroup request. `new_member_id` is the id to give to a member that comes without one; timeouts in ms."""
+    """A JoinGroup request. `new_member_id` is the id to assign to a member without one; timeouts in ms."""
 
     reply_to: object
     member_id: str
@@ -28,7 +28,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """A SyncGroup request; only the leader's has assignments."""
+    """A SyncGroup request; only the leader's contains assignments."""
 
     reply_to: object
     member_id: str
@@ -41,7 +41,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaver:
-    """One member of a LeaveGroup request; an admin names static members by instance id alone."""
+    """A member of a LeaveGroup request; admins identify static members by instance id alone."""
 
     member_id: str
     instance_id: str | None

@@ -8,7 +8,7 @@ EVERY_GROUP: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Times in ms, sizes in bytes; each field is the setting of that name with dots for underscores."""
+    """Times in ms, sizes in bytes; fields are named like the settings, with underscores for dots."""
 
     group_initial_rebalance_delay_ms: int = 3000
     group_min_session_timeout_ms: int = 6000
@@ -27,10 +27,8 @@ class GroupSettings:
     offsets_topic_compression_codec: int = 0
     """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
     by_group: dict[str, "GroupSettings"] = field(default_factory=dict, compare=False, repr=False)
-    """Groups of the consumer protocol that have settings of their own (KIP-848); under EVERY_GROUP what has changed for
-    all of them since the start.
-    """
+    """Settings of single groups (KIP-848); under EVERY_GROUP the dynamic settings of all."""
 
     def of(self, group_id: str) -> "GroupSettings":
-        """The settings that hold for the group."""
+        """Return the group's effective settings."""
         return self.by_group.get(group_id) or self.by_group.get(EVERY_GROUP, self)

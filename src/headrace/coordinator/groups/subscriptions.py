@@ -1,4 +1,4 @@
-"""What members of the consumer protocol subscribe to: topics by name, and by regular expression (KIP-848)."""
+"""The topics that members of the consumer protocol may subscribe to (KIP-848)."""
 
 import hashlib
 from collections.abc import Iterable
@@ -6,24 +6,24 @@ from typing import Protocol
 
 
 class Topics(Protocol):
-    """What topics there are."""
+    """The topics of the cluster."""
 
     @property
     def version(self) -> int:
-        """Grows whenever a topic or a partition is added or removed."""
+        """Increases when a topic or a partition is added or removed."""
 
     def matching(self, regex: str) -> tuple[str, ...] | None:
-        """The topics whose whole name the expression matches, sorted; None where that takes longer: ask again."""
+        """Return the topics whose whole name matches, sorted; None if matching takes longer: retry later."""
 
     def describe(self, topic: str) -> tuple[bytes, int] | None:
-        """Id (16 bytes) and number of partitions; None where it does not exist."""
+        """Return the topic's id (16 bytes) and number of partitions; None if it does not exist."""
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """None where it does not exist."""
+        """Return the topic's name; None if it does not exist."""
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
-    """A signed 64-bit number that changes when one of the topics does; 0 where none of them exists."""
+    """Return a signed 64-bit hash of the topics' ids and partition counts; 0 if none of them exists."""
     existing = [(name, description) for name in sorted(names) if (description := topics.describe(name)) is not None]
     if not existing:
         return 0

@@ -1,1 +1,1 @@
-"""What every coordinator needs: shards over an internal topic, loading, timers. Knows no kind of record."""
+"""The runtime of all coordinators: shards of an internal topic, loading, timers. Independent of record types."""

@@ -1,4 +1,4 @@
-"""Read a shard's partition of an internal topic back into memory, a slice of time at a time."""
+"""Load a shard from its partition of an internal topic, in time slices."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ _RECORDS_PER_STEP: Final = 200
 
 
 class Loadable(Protocol):
-    """What loading needs of a shard's state (`shards.ShardState`)."""
+    """The part of `shards.ShardState` that loading needs."""
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int) -> bool: ...
 
@@ -24,9 +24,9 @@ class Loadable(Protocol):
 
 
 def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], name: str) -> Iterator[int]:
-    """Replay `batches` (each buffer holds whole batches) into `state`; yields the records replayed, now and then.
+    """Replay `batches` (buffers of whole batches) into `state`; yields the record count at intervals.
 
-    Raises KafkaError(corrupt_message) for a batch that cannot be read; a single bad record is logged and skipped.
+    Raises KafkaError(corrupt_message) for a corrupt batch; a bad record is logged and skipped.
     """
     count = 0
     for data in batches:
@@ -47,7 +47,7 @@ def load(state: Loadable, batches: Iterable[Buffer], now_ms: Callable[[], int], 
                         record.key, record.value, record.offset, now_ms=now_ms(), producer_id=producer_id
                     )
                 except (KafkaError, UnicodeDecodeError) as error:
-                    log.error("%s: the record at offset %d is skipped: %s", name, record.offset, error)
+                    log.error("%s: skipped the record at offset %d: %s", name, record.offset, error)
     yield count
 
 

@@ -1,4 +1,4 @@
-"""Which partition of `__consumer_offsets` a group lives in: Java's hash of its name, which all Kafka brokers share."""
+"""Map groups and transactional ids to partitions of their internal topic by Java's hash, as all Kafka brokers do."""
 
 from functools import lru_cache
 
@@ -6,7 +6,7 @@ _JAVA_MIN_INT = -(2**31)
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode()`: over UTF-16 code units, as a signed 32-bit number."""
+    """Return `String.hashCode()`: a hash over UTF-16 code units, as a signed 32-bit number."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for index in range(0, len(units), 2):

@@ -1,4 +1,4 @@
-"""Reads the fields of Kafka's versioned records: plain, and from version 4 on in the flexible encoding of KIP-482."""
+"""Read the fields of versioned records, plain or, from version 4 on, in the flexible encoding (KIP-482)."""
 
 import struct
 from typing import Final
@@ -7,7 +7,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.varint import unsigned_varint
 
 _FIRST_FLEXIBLE: Final = 4
-"""Of the values of offsets and classic groups: lengths become varints and tagged fields may follow."""
+"""First flexible version of values of offsets and classic groups, with varint lengths and tagged fields."""
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
@@ -16,8 +16,8 @@ _INT64 = struct.Struct(">q")
 
 
 class RecordReader:
-    """Reads fields one after the other, in the plain or the flexible encoding that `version` asks for; `flexible` for
-    records that are so from version 0 on.
+    """Reads fields in order, in the encoding of the record's version. `flexible`: records of this type are flexible
+    from version 0 on.
     """
 
     __slots__ = ("_data", "_is_flexible", "_position", "version")
@@ -30,14 +30,14 @@ class RecordReader:
 
     @classmethod
     def of_structure(cls, data: bytes) -> "RecordReader":
-        """A reader of a structure inside of a record, in the flexible encoding and without a version of its own."""
+        """Return a reader of a nested structure, which is flexible and has no version."""
         reader = cls(data, flexible=True)
         reader._position = 0
         return reader
 
     @classmethod
     def of_key(cls, data: bytes) -> "RecordReader":
-        """A reader of a key, which is plain in every version."""
+        """Return a reader of a key, which is plain in every version."""
         reader = cls(data)
         reader._is_flexible = False
         return reader
@@ -65,7 +65,7 @@ class RecordReader:
         return self._length(_INT32)
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """Tag to its bytes; none in the plain encoding."""
+        """Return bytes by tag; the plain encoding has none."""
         if not self._is_flexible:
             return {}
         return {self._uvarint(): self.take(self._uvarint()) for _ in range(self._uvarint())}
@@ -82,13 +82,12 @@ class RecordReader:
         return value
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
         end = self._position + size
         if end > len(self._data):
             raise too_short(self._data)
-        taken = self._data[self._position : end]
+        data = self._data[self._position : end]
         self._position = end
-        return taken
+        return data
 
     def _uvarint(self) -> int:
         try:
@@ -99,4 +98,4 @@ class RecordReader:
 
 
 def too_short(data: bytes) -> KafkaError:
-    return KafkaError(ErrorCode.corrupt_message, f"a record of __consumer_offsets ends early: {data[:64]!r}")
+    return KafkaError(ErrorCode.corrupt_message, f"a record of __consumer_offsets is truncated: {data[:64]!r}")

@@ -1,4 +1,4 @@
-"""The result of a decision of a coordinator's machines, for the one shell (`runtime.py`) that carries it out. Pure."""
+"""The results of decisions of coordinator machines, which `runtime.py` executes. Pure."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTimer(Generic[T]):
-    """(Re)start a timer; an earlier schedule of the same timer is forgotten, unless it `may_run_already`."""
+    """Start or restart a timer. With `may_run_already`, a running timer keeps its deadline."""
 
     timer: T
     delay_ms: int
@@ -38,7 +38,7 @@ class CancelTimer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write records that are not replayed: the machine acts by itself once `then(error, now_ms)` says how it went."""
+    """Write records without replaying them, then call `then(error, now_ms)` for further effects."""
 
     records: Records
     then: Callable[[ErrorCode, int], Sequence[Any]]
@@ -46,16 +46,16 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """Go on, at `now_ms`, with state that exists only once the records have been replayed."""
+    """Call `follow(now_ms)` for further effects, after the records have been replayed."""
 
     follow: Callable[[int], Sequence[Any]]
 
 
 @dataclass(slots=True)
 class Result(Generic[A]):
-    """`records` are written and replayed together; then the effects are carried out, in order; then comes the answer.
+    """Records to write and replay together, effects to execute in order after that, and the answer.
 
-    Effects other than those above are the coordinator's own. Nothing happens if the records cannot be written.
+    Coordinators define further effects. Nothing happens if the records cannot be written.
     """
 
     answer: A

@@ -1,6 +1,6 @@
-"""The shell of a coordinator: carries out the results of its machines, runs their timers, loads and unloads shards.
+"""The shell of a coordinator: execute the results of its machines, run their timers, load and unload shards.
 
-Every operation is decide -> append -> replay -> effects -> answer. Nothing here knows what the records mean.
+Every operation is decide -> append -> replay -> effects -> answer. Independent of record types.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from headrace.wire.compression import Codec
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 1.0
-"""When a timer is tried again whose consequence could not be written."""
+"""Delay before a timer is retried whose records could not be written."""
 
 
 class Machine(ShardState, Protocol):
-    """The state of one shard, with timers, whose `str` goes into the log. A name is a group's or a transactional id."""
+    """The state of a shard, with timers, which are logged by their `str`. A name is a group id or transactional id."""
 
     def loaded(self, now_ms: int) -> Iterable[tuple[str, Sequence[object]]]:
-        """Names and the effects of having been read from the log."""
+        """Return names and the effects of loading them."""
 
     def unloaded(self, error: ErrorCode, now_ms: int) -> Iterable[tuple[str, Sequence[object]]]:
-        """Names and the effects of going away; they answer whatever is parked, with `error`."""
+        """Return names and the effects of unloading them, which answer parked requests with `error`."""
 
     def timer_fired(self, name: str, timer: Any, now_ms: int) -> Result[None]:
-        """A timer has run out; moot for a name that is gone."""
+        """Handle the expiry of a timer; ignore names that no longer exist."""
 
     def append_failed(self, name: str) -> None:
-        """The latest records of `name` could not be written."""
+        """Handle that the last records of `name` could not be written."""
 
 
 S = TypeVar("S", bound=Machine)
@@ -42,7 +42,7 @@ A = TypeVar("A")
 
 
 class Runtime(Generic[S]):
-    """Shards of one internal topic. `perform` carries out the effects that only this coordinator knows."""
+    """Shards of one internal topic. `perform` executes the effects that the coordinator defines."""
 
     def __init__(
         self,
@@ -68,11 +68,10 @@ class Runtime(Generic[S]):
     # Leadership
 
     def elected(self, partition: int, coordinator_log: CoordinatorLog) -> None:
-        """This broker leads `partition`: read it, then answer for it."""
         self.shards.lead(partition, coordinator_log)
 
     def resigned(self, partition: int) -> LedShard[S] | None:
-        """Another broker leads `partition`, or it is gone: parked requests are answered with not_coordinator."""
+        """Drop a partition that moved or was deleted, and answer parked requests with not_coordinator."""
         shard = self.shards.drop(partition)
         if shard is not None:
             for name, effects in shard.state.unloaded(ErrorCode.not_coordinator, self._clock.wall_ms()):
@@ -80,7 +79,7 @@ class Runtime(Generic[S]):
         return shard
 
     def close(self) -> None:
-        """Answer everything that is parked and stop all timers."""
+        """Answer parked requests and stop all timers."""
         for partition in self.shards.partitions():
             self.resigned(partition)
         if self._handle is not None:
@@ -93,9 +92,9 @@ class Runtime(Generic[S]):
     # Results
 
     def carry_out(self, shard: LedShard[S], name: str, result: Result[A]) -> A:
-        """Write and replay the records, then carry out the effects; the answer.
+        """Write and replay the records, execute the effects, and return the answer.
 
-        Raises KafkaError: that of the result; of the append, with nothing changed.
+        Raises the KafkaError of the result, or of the append, which changes nothing.
         """
         if result.records:
             try:
@@ -109,7 +108,7 @@ class Runtime(Generic[S]):
         return result.answer
 
     def act(self, shard: LedShard[S], name: str, effects: Iterable[object]) -> None:
-        """Carry out effects, each with what follows from it before the next."""
+        """Execute effects in order, with their further effects."""
         for effect in effects:
             if isinstance(effect, ScheduleTimer):
                 self._schedule(name, effect)
@@ -129,7 +128,7 @@ class Runtime(Generic[S]):
         try:
             self.shards.append(shard, effect.records, self._clock.wall_ms())
         except KafkaError as failure:
-            log.warning("%s: the records of %s could not be stored: %s", shard.name, name, failure)
+            log.warning("%s: the records of %s could not be written: %s", shard.name, name, failure)
             error = failure.code
         return effect.then(error, self._clock.wall_ms())
 
@@ -143,7 +142,7 @@ class Runtime(Generic[S]):
             self._arm()
 
     def _arm(self) -> None:
-        at = self._timers.next_look
+        at = self._timers.next_deadline
         if at is None or (self._handle is not None and self._handle_at <= at):
             return
         if self._handle is not None:
@@ -157,11 +156,11 @@ class Runtime(Generic[S]):
             try:
                 shard = self.shards.of(name)
             except KafkaError:
-                continue  # its shard has moved since
+                continue  # its shard has moved
             try:
                 self.carry_out(shard, name, shard.state.timer_fired(name, timer, self._clock.wall_ms()))
             except KafkaError as error:
-                log.warning("%s: the %s timer of %s is tried again: %s", shard.name, timer, name, error)
+                log.warning("%s: the %s timer of %s will be retried: %s", shard.name, timer, name, error)
                 self._timers.schedule((name, timer), self._loop.time() + _RETRY_S)
             except Exception:
                 log.exception("%s: the %s timer of %s failed", shard.name, timer, name)

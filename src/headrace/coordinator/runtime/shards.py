@@ -1,7 +1,7 @@
-"""The shards that this broker leads: reading them from their log, and writing to it what they decide.
+"""The shards that this broker leads: load them from the log, and write their decisions to it.
 
-Every write is decide -> append -> replay. A key (a group, a transactional id) belongs to the shard its name hashes to;
-a shard answers once its whole partition is in memory. Nothing here knows what the records mean.
+Every write is decide -> append -> replay. The hash of a group id or transactional id determines its shard. A shard
+serves requests after its whole partition is loaded. Independent of record types.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from headrace.wording import count
 log = logging.getLogger(__name__)
 
 _LOAD_SLICE_S: Final = 0.005
-"""How long loading may keep the event loop from its connections."""
+"""Time for which loading may hold the event loop."""
 
 _RECORDS_PER_BATCH: Final = 5000
-"""A commit is one batch; what is removed from a large group or with a topic may take several."""
+"""A commit fits into one batch; the deletion of a large group or a topic may take several."""
 
 _AS_COORDINATOR_ERROR: Final = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
@@ -40,43 +40,42 @@ _AS_COORDINATOR_ERROR: Final = {
     ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
     ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
 }
-"""The error that a coordinator's client gets when an append fails."""
+"""The error for clients when an append fails."""
 
 
 class ShardState(Protocol):
-    """The contents of one partition, as a pure machine. `replay` is the only code that changes it."""
+    """The state of one partition, as a pure machine. Only `replay` changes it."""
 
     def __len__(self) -> int:
-        """The number of groups or transactional ids."""
+        """Return the number of groups or transactional ids."""
 
     def encode(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
-        """One change as a record's key and value."""
+        """Encode a change as a record's key and value."""
 
     def replay(self, key: Any, value: Any, now_ms: int) -> None:
-        """Apply one change that has just been written."""
+        """Apply a change that has been written."""
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int) -> bool:
-        """Apply one record of the log; false if it is not for this coordinator. Raises KafkaError(corrupt_message)."""
+        """Apply a loaded record. Return False if it is of an unknown type. Raises KafkaError(corrupt_message)."""
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction's marker."""
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None: ...
 
 
 S = TypeVar("S", bound=ShardState)
 
 
 class CoordinatorLog(Protocol):
-    """The partition of an internal topic that a shard lives in."""
+    """The partition of an internal topic that stores a shard."""
 
     def append(self, batch: bytes, now_ms: int) -> int:
-        """Write one batch, whose offsets begin at 0; the base offset it got. Raises KafkaError."""
+        """Write a batch and return its base offset. Raises KafkaError."""
 
     def batches(self) -> Iterator[Buffer]:
-        """All that was ever written and is still there, in order, as buffers of whole batches."""
+        """Yield the contents of the log as buffers of whole batches."""
 
 
 class LedShard(Generic[S]):
-    """A shard, its log, and whether the whole log is in memory yet."""
+    """A shard and its log; `is_loaded` after the whole log has been replayed."""
 
     __slots__ = ("is_loaded", "log", "name", "partition", "state", "steps")
 
@@ -90,7 +89,7 @@ class LedShard(Generic[S]):
 
 
 class Shards(Generic[S]):
-    """Shards by partition of `topic`; `on_loaded` is called for each that has been read."""
+    """Shards by partition of `topic`; `on_loaded` is called for every loaded shard."""
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class Shards(Generic[S]):
         on_loaded: Callable[[LedShard[S]], None],
     ) -> None:
         self.partition_count = partition_count
-        """Partitions of the topic as it was created, whatever the setting says now."""
+        """Actual number of partitions; the setting may have changed since the topic was created."""
         self._topic = topic
         self._make_state = make_state
         self._codec = codec
@@ -116,7 +115,7 @@ class Shards(Generic[S]):
         self._loading_since = 0.0
 
     def lead(self, partition: int, coordinator_log: CoordinatorLog) -> None:
-        """Read the partition, then answer for it; nothing to do for one that is led already."""
+        """Load the partition and serve requests for it, unless it is led already."""
         if partition in self._led:
             return
         shard = LedShard(self._topic, partition, coordinator_log, self._make_state(), self._clock)
@@ -127,11 +126,10 @@ class Shards(Generic[S]):
             self._load_slice()
 
     def drop(self, partition: int) -> LedShard[S] | None:
-        """Forget the partition, which another broker leads."""
         return self._led.pop(partition, None)
 
     def of(self, name: str) -> LedShard[S]:
-        """The shard of a group or a transactional id.
+        """Return the shard of a group id or transactional id.
 
         Raises KafkaError: not_coordinator, coordinator_load_in_progress.
         """
@@ -143,30 +141,28 @@ class Shards(Generic[S]):
         return shard
 
     def loaded(self) -> list[LedShard[S]]:
-        """The shards that answer."""
         return [shard for shard in self._led.values() if shard.is_loaded]
 
     def all(self) -> list[LedShard[S]]:
-        """Every shard. Raises KafkaError(coordinator_load_in_progress) while one is being read."""
+        """Return all shards. Raises KafkaError(coordinator_load_in_progress) while one is being loaded."""
         if self._to_load:
             raise KafkaError(ErrorCode.coordinator_load_in_progress)
         return list(self._led.values())
 
     def leads(self, shard: LedShard[S]) -> bool:
-        """Whether the shard is still here."""
         return self._led.get(shard.partition) is shard
 
     def partitions(self) -> list[int]:
         return list(self._led)
 
     def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
-        """A transaction's marker has been appended to the partition."""
+        """Apply a transaction marker that has been appended to the partition."""
         shard = self._led.get(partition)
         if shard is not None:
             shard.state.end_transaction(producer_id, committed=committed)
 
     def append(self, shard: LedShard[S], decision: Records, now_ms: int) -> int:
-        """Write the decision as one batch; its base offset. Raises KafkaError as the coordinator's clients know it."""
+        """Write the decision as one batch, and return its base offset. Raises KafkaError as clients expect it."""
         batch = plain_batch(starmap(shard.state.encode, decision), now_ms, self._codec)
         try:
             return shard.log.append(batch, now_ms)
@@ -174,7 +170,7 @@ class Shards(Generic[S]):
             raise KafkaError(_AS_COORDINATOR_ERROR.get(error.code, error.code), error.message) from error
 
     def append_and_replay(self, shard: LedShard[S], decision: Records) -> None:
-        """Write the decision, then make it true. Raises KafkaError, with nothing of that batch changed."""
+        """Write the decision and replay it, in several batches if it is large. Raises KafkaError."""
         if len(decision) > _RECORDS_PER_BATCH:
             for start in range(0, len(decision), _RECORDS_PER_BATCH):
                 self.append_and_replay(shard, decision[start : start + _RECORDS_PER_BATCH])
@@ -193,7 +189,9 @@ class Shards(Generic[S]):
                 if next(shard.steps, None) is not None:
                     continue
             except Exception as error:
-                log.error("%s cannot be loaded; requests for it are refused", shard.name, exc_info=error)
+                log.error(
+                    "%s cannot be loaded: requests for it are refused until a restart", shard.name, exc_info=error
+                )
                 self._led.pop(shard.partition, None)
             else:
                 self._finish(shard)
@@ -206,11 +204,11 @@ class Shards(Generic[S]):
         if not self.leads(shard):
             return
         if len(shard.state):
-            took_ms = (self._clock.monotonic() - self._loading_since) * 1000
+            elapsed_ms = (self._clock.monotonic() - self._loading_since) * 1000
             log.info(
                 "Loaded %s of %s, %d ms after the first partition",
                 count(len(shard.state), "entry", "entries"),
                 shard.name,
-                took_ms,
+                elapsed_ms,
             )
         self._on_loaded(shard)

@@ -1,7 +1,7 @@
-"""Many timers behind one: a heap that a reschedule rarely touches.
+"""Many timers driven by one, in a heap that rescheduling rarely changes.
 
-Heartbeats push a member's deadline back all the time. A later deadline only changes the entry; the heap learns of it
-when the old deadline comes up. Knows no clock: times are whatever unit the caller uses.
+Heartbeats keep postponing a member's deadline. A later deadline changes only the entry; the heap is updated when the
+old deadline is reached. Times are in the caller's unit.
 """
 
 import heapq
@@ -16,7 +16,7 @@ class Timers(Generic[K]):
 
     def __init__(self) -> None:
         self._deadlines: dict[K, tuple[float, int, float]] = {}
-        """Key to its deadline, and the number and time of its item in the heap, which is never later."""
+        """Key to its deadline, and to the number and time of its heap item, which is never later."""
         self._heap: list[tuple[float, int, K]] = []
         self._sequence = 0
 
@@ -27,7 +27,7 @@ class Timers(Generic[K]):
         return key in self._deadlines
 
     def schedule(self, key: K, deadline: float) -> bool:
-        """Set or move the deadline of `key`; whether `next_look` may be another now."""
+        """Set or move the deadline of `key`. Return True if `next_deadline` may have changed."""
         entry = self._deadlines.get(key)
         if entry is not None and entry[2] <= deadline:
             self._deadlines[key] = (deadline, *entry[1:])
@@ -38,24 +38,24 @@ class Timers(Generic[K]):
     def cancel(self, key: K) -> None:
         self._deadlines.pop(key, None)
         if len(self._heap) > 2 * len(self._deadlines) + 64:
-            self._heap = [item for item in self._heap if self._stands_for(item)]
+            self._heap = [item for item in self._heap if self._is_current(item)]
             heapq.heapify(self._heap)
 
     @property
-    def next_look(self) -> float | None:
-        """When `expired` should be called next; None without timers."""
+    def next_deadline(self) -> float | None:
+        """The next time to call `expired`; None without timers."""
         return self._heap[0][0] if self._heap else None
 
     def expired(self, now: float) -> Iterator[K]:
-        """The keys whose deadline has come, earliest first; each is forgotten as it is taken. One that is moved or
-        cancelled in consequence of another does not come any more, and one that is scheduled meanwhile comes with the
-        next call: a consequence that schedules its own timer again, for now or for the past, cannot go on for ever.
+        """Yield and remove the keys whose deadlines have passed, earliest first. The caller may move or cancel timers
+        meanwhile, which are then skipped. A timer scheduled meanwhile expires with the next call at the earliest, so
+        that one that reschedules itself for now does not loop forever.
         """
         due = []
         while self._heap and self._heap[0][0] <= now:
             due.append(heapq.heappop(self._heap))
         for item in due:
-            if not self._stands_for(item):
+            if not self._is_current(item):
                 continue
             key = item[2]
             deadline = self._deadlines[key][0]
@@ -70,6 +70,6 @@ class Timers(Generic[K]):
         self._deadlines[key] = (deadline, self._sequence, deadline)
         heapq.heappush(self._heap, (deadline, self._sequence, key))
 
-    def _stands_for(self, item: tuple[float, int, K]) -> bool:
+    def _is_current(self, item: tuple[float, int, K]) -> bool:
         entry = self._deadlines.get(item[2])
         return entry is not None and entry[1] == item[1]

@@ -1,1 +1,1 @@
-"""Transactions: the records of `__transaction_state`, and ending what Kafka left open."""
+"""Transactions: what becomes of a transactional id, and the records of `__transaction_state`. Pure."""

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, KeysView, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -24,6 +25,8 @@ from headrace.storage.log.state import LogState
 from headrace.types import TopicPartition
 
 _AT_ONCE: Final = 2**63
+_CLOSING_THREADS: Final = 16
+"""Logs of a directory that are closed at the same time: each waits for the disk several times."""
 
 log = logging.getLogger(__name__)
 
@@ -423,8 +426,8 @@ class LogDirs:
                 continue
             try:
                 logs = self._logs_in(directory)
-                for loaded in logs:
-                    loaded.close()
+                with ThreadPoolExecutor(_CLOSING_THREADS) as threads:
+                    list(threads.map(Log.close, logs))
                 directory.write_checkpoints(logs, high_watermarks)
                 if len(logs) == sum(1 for owner, _ in self._places.values() if owner is directory):
                     directory.mark_clean_shutdown()

@@ -15,6 +15,7 @@ from headrace.storage.files.atomic_file import sync_directory
 from headrace.storage.files.checkpoint import CorruptCheckpointError
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.flusher import LogFlusher
+from headrace.storage.log.indexes.txn_index import AbortedTransaction
 from headrace.storage.log.leader_epochs import FILE_NAME as LEADER_EPOCHS_FILE
 from headrace.storage.log.leader_epochs import EpochEntry, LeaderEpochs, read_entries
 from headrace.storage.log.producers.producer_snapshot import remove_stray_snapshots
@@ -190,6 +191,16 @@ class Log:
         """Return True if the active segment is not empty and can take `size` bytes of batches up to `last_offset`."""
         segment = self.segments.ordered[-1]
         return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.state.config, now_ms)
+
+    def note_aborted(self, transaction: AbortedTransaction) -> None:
+        """Note a transaction in the index of the segment that has its marker, the active one.
+
+        Raises KafkaError(kafka_storage_error).
+        """
+        try:
+            self.segments.active.txn_index.append(transaction)
+        except OSError as error:
+            raise self.state.storage_error("write the transaction index of", error) from error
 
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment at the log end offset, unless the active one is empty."""

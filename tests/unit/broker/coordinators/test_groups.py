@@ -11,6 +11,6 @@ from headrace.broker.coordinators.groups import CLASSIC_APIS, CONSUMER_APIS
 
 def test_every_api_of_groups_has_a_handler_once_it_is_asked_for() -> None:
     nothing: Any = None
-    families = (GroupApis(nothing, nothing, nothing), GroupAdminApis(nothing), OffsetApis(nothing, nothing))
+    families = (GroupApis(nothing, nothing, nothing, nothing), GroupAdminApis(nothing), OffsetApis(nothing, nothing))
     assert {key for family in families for key in family.routes()} == set(CLASSIC_APIS)
     assert set(ConsumerGroupApis(nothing, nothing).routes()) == set(CONSUMER_APIS)

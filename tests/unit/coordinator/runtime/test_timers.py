@@ -63,7 +63,7 @@ def test_a_timer_fires_once_at_its_last_deadline(steps: list[tuple[str, int, int
             for each in due:
                 del model[each]
         if model:
-            look = timers.next_look
+            look = timers.next_deadline
             assert look is not None
             assert look <= min(model.values())
 
@@ -92,5 +92,5 @@ def test_a_timer_that_schedules_itself_again_fires_once_a_look() -> None:
             timers.schedule(key, again)
             assert len(fired) < 10, "it goes on for ever"
         assert fired == ["a"]
-        assert timers.next_look == again
+        assert timers.next_deadline == again
         assert list(timers.expired(1)) == ["a"]

@@ -14,6 +14,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.log_dirs import LogDirs
 from headrace.storage.dirs.partition_dir import DELETE_SUFFIX, parse_name, retired_name
 from headrace.storage.log.config import LogConfig
+from headrace.storage.log.log import Log
 from headrace.types import TopicPartition
 from tests.unit.storage.logs import NOW, SMALL, append, offsets, read_all
 
@@ -364,3 +365,18 @@ def test_unknown_directories_and_files_stay(tmp_path: Path) -> None:
     assert {"lost+found", "backup", "t-9", "t-0.0123456789abcdef0123456789abcdef-future"} <= {
         path.name for path in tmp_path.iterdir()
     }
+
+
+def test_logs_are_closed_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dirs = open_dirs(tmp_path)
+    create(dirs, partition(0), partition(1))
+    both = threading.Barrier(2, timeout=5)
+    close = Log.close
+
+    def close_with_the_other(log: Log) -> None:
+        both.wait()
+        close(log)
+
+    monkeypatch.setattr(Log, "close", close_with_the_other)
+    dirs.close({})
+    assert [each.log_end_offset for each in reopen(tmp_path).logs.values()] == [3, 3]

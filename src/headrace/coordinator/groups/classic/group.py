@@ -1,12 +1,12 @@
-"""One group of the classic protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as a pure machine.
+"""A group of the classic protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as a pure machine.
 
-Requests and fired timers go in with the time; a list of effects comes out. The machine does no I/O, reads no clock and
-draws no random numbers: the shell passes `now_ms` (wall clock) and the ids of new members, starts the timers it is
-asked for, and says when a record is in the log. Whom to answer (`reply_to`) is opaque here.
+Requests and expired timers go in, effects come out. The machine does no I/O, reads no clock and draws no random
+numbers: the shell passes `now_ms` (wall clock) and the ids of new members, runs the timers, and reports written
+records. `reply_to` is opaque.
 
 A member's life: join without an id -> MEMBER_ID_REQUIRED with one (KIP-394) -> join again, parked until the join phase
-completes -> sync, parked until the leader's assignment is in the log -> heartbeats. Static members (KIP-345) keep
-their place by instance id: a new join takes over the place and the assignment, and fences the earlier member id.
+completes -> sync, parked until the leader's assignment is written -> heartbeats. The instance id identifies a static
+member (KIP-345): when it joins again, it keeps its assignment, and its old member id is fenced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ from headrace.wording import count
 
 
 class ClassicGroup:
-    """A group of the classic protocol: what members ask of it, checked and carried out."""
+    """A group of the classic protocol: validates requests and executes them."""
 
     type = GroupType.CLASSIC
 
@@ -58,17 +58,17 @@ class ClassicGroup:
         self.membership: Membership = self._rebalance.membership
 
     def restore(self, metadata: GroupMetadata) -> None:
-        """Become what a record of the log says; only for a group without history."""
+        """Load the state of a new group from its record."""
         self._rebalance.restore(metadata)
 
     # Events
 
     def join(self, request: Join, now_ms: int) -> Result[None]:
-        """Answers at once with an error, or parks the request until the join phase completes."""
+        """Refuse the request, or park it until the join phase completes."""
         return Result(None, effects=self._joining.join(request, now_ms))
 
     def sync(self, request: Sync) -> Result[None]:
-        """Answers at once with an error or the assignment, or parks the request until the leader's is in the log."""
+        """Answer with an error or the assignment, or park the request until the leader's assignment is written."""
         out: list[Effect] = []
         rebalance = self._rebalance
         try:
@@ -81,7 +81,7 @@ class ClassicGroup:
         if rebalance.state is GroupState.STABLE:
             out += (Complete(request.reply_to, rebalance.sync_result(member)), rebalance.session_timer(member))
             return Result(None, effects=out)
-        # Where a client gave up on an earlier request, nobody reads this answer.
+        # Complete an earlier request of this member, which its client has abandoned.
         rebalance.answer_sync(out, member, SyncResult(error=ErrorCode.rebalance_in_progress))
         member.awaiting_sync = request.reply_to
         if member.member_id == self.membership.leader_id:
@@ -93,9 +93,9 @@ class ClassicGroup:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        now_ms: int,  # noqa: ARG002  # a group of the consumer protocol looks at the topics
+        now_ms: int,  # noqa: ARG002  # groups of the consumer protocol check the topics
     ) -> Result[ErrorCode]:
-        """Keeps the member alive; REBALANCE_IN_PROGRESS asks it to join again.
+        """Reset the member's session timer; REBALANCE_IN_PROGRESS asks it to rejoin.
 
         Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, coordinator_not_available.
         """
@@ -105,7 +105,7 @@ class ClassicGroup:
         return Result(ErrorCode.rebalance_in_progress if is_rebalancing else ErrorCode.none, effects=[timer])
 
     def leave(self, leavers: Sequence[Leaver], now_ms: int) -> Result[list[ErrorCode]]:
-        """Removes members; one error code each. Raises KafkaError(coordinator_not_available) for a dead group."""
+        """Remove members; return an error code per leaver. Raises KafkaError(coordinator_not_available) if dead."""
         rebalance = self._rebalance
         rebalance.check_alive()
         out: list[Effect] = []
@@ -119,7 +119,6 @@ class ClassicGroup:
         return Result(errors, effects=out)
 
     def timer_fired(self, timer: Timer, now_ms: int) -> Result[None]:
-        """A timer that was scheduled and not cancelled has run out."""
         out: list[Effect] = []
         if timer.kind is TimerKind.HEARTBEAT:
             self._rebalance.session_expired(out, timer.member_id, now_ms)
@@ -130,19 +129,19 @@ class ClassicGroup:
         return Result(None, effects=out)
 
     def loaded(self, now_ms: int) -> list[Effect]:
-        """The group has been read from the log: expect heartbeats, and shrink if `group.max.size` did."""
+        """Start the session timers of a loaded group, and rebalance if it exceeds `group.max.size`."""
         rebalance = self._rebalance
         out: list[Effect] = [rebalance.session_timer(member) for member in self.membership.members.values()]
         if rebalance.needs_rebalance:
-            reason = "it was of the consumer protocol before and has not rebalanced since"
+            reason = "it has not rebalanced since it switched from the consumer protocol"
             rebalance.prepare_rebalance(out, reason, now_ms)
         elif len(self.membership) > self._max_size:
-            reason = f"loaded with {count(len(self.membership), 'member')} where group.max.size is {self._max_size}"
+            reason = f"loaded with {count(len(self.membership), 'member')}, but group.max.size is {self._max_size}"
             rebalance.prepare_rebalance(out, reason, now_ms)
         return out
 
     def hand_over(self, now_ms: int) -> list[Effect]:
-        """The group is one of the consumer protocol from now on: whoever waits is to join again."""
+        """End the classic group after its switch to the consumer protocol. Waiting members have to rejoin."""
         out: list[Effect] = [CancelTimer(Timer(TimerKind.HEARTBEAT, each)) for each in self.membership.pending_joins]
         out += (CancelTimer(Timer(TimerKind.JOIN)), CancelTimer(Timer(TimerKind.SYNC)))
         if self.membership.members:
@@ -151,8 +150,8 @@ class ClassicGroup:
         return out + self.unload(ErrorCode.rebalance_in_progress, now_ms)
 
     def take_over(self, protocols: Mapping[str, Protocols], reason: str | None, now_ms: int) -> list[Effect]:
-        """The group was one of the consumer protocol until now. `protocols` are what each member offers, of which the
-        log has but one; it rebalances where there is a `reason`.
+        """Complete the switch from the consumer protocol. `protocols` are those of the members, of which the record
+        has only the selected one. The group rebalances if a `reason` is given.
         """
         out: list[Effect] = [
             Note(what=Happening.DOWNGRADED, generation=self.generation, reason=count(len(self.membership), "member"))
@@ -166,11 +165,11 @@ class ClassicGroup:
         return out
 
     def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """The group goes away: another coordinator takes it, or the broker stops."""
+        """Handle that the group moves to another coordinator, or the broker stops."""
         return self._rebalance.end(error, now_ms)
 
     def append_failed(self) -> None:
-        """Nothing is decided before it is written."""
+        """Do nothing: this machine changes only after a write."""
 
     # Queries
 
@@ -188,7 +187,7 @@ class ClassicGroup:
 
     @property
     def protocol_name(self) -> str | None:
-        """The assignor that all members have, while there is a generation."""
+        """The selected assignor of the current generation."""
         return self._rebalance.protocol_name
 
     @property
@@ -204,19 +203,15 @@ class ClassicGroup:
         return len(self.membership)
 
     def metadata(self) -> GroupMetadata:
-        """The group's record as of now."""
         return self._rebalance.metadata()
 
     def tombstones(self) -> WrittenRecords:
-        """Remove the group; its offsets stay."""
         return [(GroupKey(self.group_id), None)]
 
     def members_seen(self) -> list[MemberView]:
-        """In the order in which they joined, those to come at the end."""
         return views_of(self._rebalance)
 
     def reads(self) -> Reads:
-        """Subscribed topics, and partitions of others that a client's own assignor has given to a member."""
         return reads_of(self._rebalance)
 
     def check_offset_commit(
@@ -224,12 +219,12 @@ class ClassicGroup:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        offsets: Sequence[OffsetToCommit] = (),  # noqa: ARG002  # a generation has all or nothing
+        offsets: Sequence[OffsetToCommit] = (),  # noqa: ARG002  # a generation owns all its partitions
         *,
-        knows_epochs: bool = True,  # noqa: ARG002  # there are none
+        knows_epochs: bool = True,  # noqa: ARG002  # classic groups have none
         transactional: bool = False,
     ) -> list[Effect]:
-        """A commit is as good as a heartbeat. Clients outside the group may commit while it is empty.
+        """Check a commit, which counts as a heartbeat. Clients outside the group may commit while it is empty.
 
         Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, rebalance_in_progress,
         coordinator_not_available.
@@ -243,21 +238,21 @@ class ClassicGroup:
         else:
             rebalance.check_alive()
             if not transactional:
-                raise KafkaError(ErrorCode.unknown_member_id, "the group has members: only they may commit its offsets")
+                raise KafkaError(ErrorCode.unknown_member_id, "only members may commit offsets of a non-empty group")
         if rebalance.state is GroupState.COMPLETING_REBALANCE and not transactional:
             raise KafkaError(ErrorCode.rebalance_in_progress)
         return out
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Anybody may ask."""
+        """Allow everything: classic groups do not check fetches."""
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads `topic`; a consumer group whose subscriptions cannot be read may read everything."""
+        """Return True if a member reads `topic`, or if the subscriptions of consumers cannot be decoded."""
         subscribed = self._rebalance.subscribed_topics
         return self.is_consumer if subscribed is None else topic in subscribed
 
     def offset_kept_from(self, commit_timestamp: int) -> int | None:
-        """From when (ms) the retention of an offset counts; None while it must be kept (KIP-211)."""
+        """Return the start of an offset's retention time (ms); None while it must be kept (KIP-211)."""
         rebalance = self._rebalance
         if rebalance.protocol_type is None:
             return commit_timestamp

@@ -1,4 +1,4 @@
-"""How members get into a classic group: new ones, those that join again, and static ones that come back (KIP-345)."""
+"""Joins of new members, rejoins, and joins of restarted static members (KIP-345) in a classic group."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -28,12 +28,12 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.wording import count
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long a new member's join may stay parked: it has no id to send heartbeats with, and may be long gone."""
+"""How long the join of a new member may stay parked. Without a member id it sends no heartbeats, so it may be dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replaced:
-    """A static member came back under a new member id; what is needed to answer it, or to undo it. Timeouts in ms."""
+    """The data to complete or undo the replacement of a static member's id. Timeouts in ms."""
 
     old_member_id: str
     new_member_id: str
@@ -45,7 +45,7 @@ class _Replaced:
 
 
 class Joining:
-    """JoinGroup of one group."""
+    """Handles JoinGroup for one group."""
 
     def __init__(self, rebalance: Rebalance, max_size: int) -> None:
         self._rebalance = rebalance
@@ -76,7 +76,7 @@ class Joining:
             return True
         member = rebalance.membership.members.get(member_id)
         if rebalance.state is GroupState.PREPARING_REBALANCE:
-            # Counting parked joins, and not members, drops the last to rejoin after group.max.size was reduced.
+            # After a reduction of group.max.size the last members to rejoin have to leave: count parked joins.
             if member is not None and member.awaiting_join is not None:
                 return True
             return rebalance.membership.awaiting_join_count < self._max_size
@@ -97,7 +97,7 @@ class Joining:
         if member is not None:
             rebalance.drop(out, member, ErrorCode.group_max_size_reached)
             rebalance.note(
-                out, Happening.LEFT, member, f"the group has its {count(self._max_size, 'member')} (group.max.size)"
+                out, Happening.LEFT, member, f"the group is full: {count(self._max_size, 'member')} (group.max.size)"
             )
         rebalance.maybe_complete_join(out, now_ms)
 
@@ -140,14 +140,14 @@ class Joining:
             _refuse(out, request, error.code, request.member_id)
             return
         if rebalance.state is GroupState.PREPARING_REBALANCE:
-            why = f"member {member.member_id} rejoined"
+            cause = f"member {member.member_id} rejoined"
         elif member.protocols != request.protocols:
-            why = f"member {member.member_id} changed its metadata"
+            cause = f"member {member.member_id} changed its metadata"
         elif rebalance.state is GroupState.STABLE and member.member_id == rebalance.membership.leader_id:
-            # It wants to assign partitions again, e.g. because the topics' metadata changed.
-            why = f"leader {member.member_id} rejoined"
+            # The leader rejoins to assign partitions again, for example after topics changed.
+            cause = f"leader {member.member_id} rejoined"
         else:
-            # It may have missed the answer to its earlier request: nothing changes for the generation.
+            # It may not have received the response to its last join: repeat it.
             out.append(Complete(request.reply_to, rebalance.join_result(member)))
             out.append(rebalance.session_timer(member))
             return
@@ -155,18 +155,18 @@ class Joining:
         self._park(out, member, request)
         rebalance.note(out, Happening.REJOINED, member, request.reason)
         self._note_subscription(out, member, before)
-        rebalance.rebalance_or_complete(out, f"{why}; client reason: {request.reason}", now_ms)
+        rebalance.rebalance_or_complete(out, f"{cause}; client reason: {request.reason}", now_ms)
 
     def _park(self, out: list[Effect], member: ClassicMember, request: Join) -> None:
         rebalance = self._rebalance
-        # Where a client gave up on an earlier request, nobody reads this answer.
+        # Complete an earlier request of this member, which its client has abandoned.
         stale = JoinResult(error=ErrorCode.rebalance_in_progress, member_id=member.member_id)
         rebalance.answer_join(out, member, stale)
         rebalance.membership.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
         rebalance.membership.park_join(member, request.reply_to)
 
     def _replace_static(self, out: list[Effect], request: Join, old_id: str, now_ms: int) -> None:
-        """A restarted static member takes over its place under a new id (KIP-345)."""
+        """Replace the member id of a restarted static member (KIP-345)."""
         rebalance = self._rebalance
         member = rebalance.membership.members[old_id]
         rebalance.note(out, Happening.FENCED, member, f"replaced by {request.new_member_id}")
@@ -181,11 +181,11 @@ class Joining:
             old_leader_id=rebalance.membership.leader_id or "",
             supports_skipping_assignment=request.supports_skipping_assignment,
         )
-        has_given_up = _was_giving_up(member.metadata(rebalance.protocol_name), member.assignment)
+        was_revoking = _was_revoking(member.metadata(rebalance.protocol_name), member.assignment)
         self._rename(out, member, request.new_member_id)
         member.is_new = False
         self._park(out, member, request)
-        # The member keeps the client id and host of whom it replaces, as with Kafka; the timeline has the newcomer's.
+        # As in Kafka the member keeps its old client id and host; the timeline shows the new ones.
         out.append(
             Note(
                 what=Happening.REPLACED,
@@ -198,15 +198,15 @@ class Joining:
             )
         )
         is_same_protocol = rebalance.membership.select_protocol() == rebalance.protocol_name
-        if rebalance.state is GroupState.STABLE and is_same_protocol and not has_given_up:
+        if rebalance.state is GroupState.STABLE and is_same_protocol and not was_revoking:
             record = GroupKey(rebalance.group_id), rebalance.metadata()
             out.append(Write([record], partial(self._replacement_written, replaced)))
         elif rebalance.state is GroupState.PREPARING_REBALANCE:
             rebalance.maybe_complete_join(out, now_ms)
         else:
-            # The protocol changes, or the leader may be assigning to the earlier id already, or what the member gave up
-            # waits for the rebalance that its earlier self would have asked for.
-            rebalance.prepare_rebalance(out, f"static member {request.instance_id} came back with a new id", now_ms)
+            # The protocol changes, or the leader may already be assigning to the old id, or revoked partitions wait for
+            # a rebalance that the replaced member would have started.
+            rebalance.prepare_rebalance(out, f"static member {request.instance_id} rejoined with a new id", now_ms)
 
     def _rename(self, out: list[Effect], member: ClassicMember, new_id: str) -> None:
         rebalance = self._rebalance
@@ -229,14 +229,14 @@ class Joining:
             is_leader = member.member_id == membership.leader_id
             rebalance.answer_join(out, member, rebalance.join_result(member, skip_assignment=is_leader))
         else:
-            # Named as leader, an older client would assign again: its earlier id makes it a follower (KIP-814).
+            # An older client that leads would assign again: with its old id as leader it is a follower (KIP-814).
             rebalance.answer_join(out, member, rebalance.join_result(member, leader=replaced.old_leader_id))
         return out
 
     def _note_subscription(self, out: list[Effect], member: ClassicMember, before: Protocols) -> None:
         rebalance = self._rebalance
         if rebalance.is_consumer and before and member.protocols and before != member.protocols:
-            # With a cooperative assignor the metadata differs at each rejoin: it tells of owned partitions too.
+            # A cooperative member's metadata changes with every rejoin: it includes the owned partitions.
             old, new = (subscribed_topics(protocols[0][1]) for protocols in (before, member.protocols))
             if old is not None and new is not None and old != new:
                 rebalance.note(
@@ -244,9 +244,9 @@ class Joining:
                 )
 
 
-def _was_giving_up(subscription: bytes, assignment: bytes) -> bool:
-    """Whether a cooperative member owned more when it joined than it was assigned: it has to join again, having given
-    that up, for somebody else to get it. Kafka forgets it where the member is replaced meanwhile.
+def _was_revoking(subscription: bytes, assignment: bytes) -> bool:
+    """Return True if a cooperative member owned more partitions when it joined than it was assigned. It has to revoke
+    them and rejoin, so that others can get them. Kafka forgets this when the member is replaced.
     """
     try:
         owned = {(topic, index) for topic, indexes in decode_subscription(subscription).owned for index in indexes}

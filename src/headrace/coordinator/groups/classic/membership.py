@@ -1,6 +1,6 @@
-"""Who is in a classic group: members, static instances, pending members, the leader and the protocols they share.
+"""The members of a classic group: static instances, pending members, the leader and the shared protocols.
 
-Bookkeeping only: knows nothing of states, generations, timers or records.
+Bookkeeping only: no states, generations, timers or records.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from headrace.coordinator.groups.requests import Protocols
 
 @dataclass(slots=True, kw_only=True)
 class ClassicMember:
-    """One member. `awaiting_join` and `awaiting_sync` hold whom to answer while a request is parked."""
+    """A member. `awaiting_join` and `awaiting_sync` are the `reply_to` of parked requests."""
 
     member_id: str
     instance_id: str | None
@@ -25,10 +25,10 @@ class ClassicMember:
     awaiting_join: object | None = None
     awaiting_sync: object | None = None
     is_new: bool = False
-    """True until its first rebalance completes: it cannot send heartbeats yet, so waiting does not keep it alive."""
+    """True until its first join phase completes. It sends no heartbeats yet, so a parked join may be abandoned."""
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """The member's metadata for the group's protocol; empty when it has none for it."""
+        """Return the member's metadata for this protocol; empty if it does not support it."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
@@ -36,7 +36,7 @@ class ClassicMember:
 
     @property
     def is_alive_while_waiting(self) -> bool:
-        """A parked join or sync stands for heartbeats, except for members that never had a generation."""
+        """A parked request replaces heartbeats, except for new members."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
@@ -58,9 +58,9 @@ class Membership:
         self.static: dict[str, str] = {}
         """Instance id to member id."""
         self.pending_joins: dict[str, tuple[str, str]] = {}
-        """Member ids given out (MEMBER_ID_REQUIRED) that have not joined yet, each with its client id and host."""
+        """Member ids assigned by MEMBER_ID_REQUIRED that have not joined yet, with client id and host."""
         self.pending_syncs: set[str] = set()
-        """Members of the current generation that have not asked for their assignment yet."""
+        """Members of the current generation that have not sent SyncGroup yet."""
         self.leader_id: str | None = None
         self._protocol_counts: dict[str, int] = {}
         self._awaiting_join = 0
@@ -81,7 +81,7 @@ class Membership:
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     def add(self, member: ClassicMember, reply_to: object | None = None) -> None:
-        """Add a new member; the first one leads."""
+        """Add a new member; the first one becomes the leader."""
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         self.members[member.member_id] = member
@@ -92,7 +92,7 @@ class Membership:
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> ClassicMember | None:
-        """Forget a member or pending member; leadership passes to the one that joined first."""
+        """Remove a member or pending member. The oldest member becomes the leader if the leader is removed."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member.protocols, -1)
@@ -106,7 +106,7 @@ class Membership:
         return member
 
     def rename(self, old_id: str, new_id: str) -> ClassicMember:
-        """Give a static member its new id; it keeps its assignment and its leadership."""
+        """Change the id of a static member, which keeps its assignment and leadership."""
         member = self.members.pop(old_id)
         assert member.instance_id is not None
         self.pending_syncs.discard(old_id)
@@ -127,12 +127,12 @@ class Membership:
         member.session_timeout_ms = session_timeout_ms
 
     def park_join(self, member: ClassicMember, reply_to: object | None) -> None:
-        """Set or clear whom to answer when the join phase completes."""
+        """Set or clear the member's parked join."""
         self._awaiting_join += (reply_to is not None) - (member.awaiting_join is not None)
         member.awaiting_join = reply_to
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader has rejoined; false when nobody has."""
+        """Replace a leader that has not rejoined. Return False if no member has."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].awaiting_join is not None:
@@ -144,11 +144,11 @@ class Membership:
         return False
 
     def shares_a_protocol(self, names: Iterable[str]) -> bool:
-        """Whether all present members support one of `names`."""
+        """Return True if all members support one of `names`."""
         return any(self._protocol_counts.get(name, 0) == len(self.members) for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all support."""
+        """Return the protocol that most members prefer among those that all support."""
         candidates = {name for name, count in self._protocol_counts.items() if count == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():

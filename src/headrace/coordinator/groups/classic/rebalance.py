@@ -1,8 +1,7 @@
-"""The phases of a classic group: prepare, complete the join, hand out assignments, and the timers of each.
+"""The phases of a classic group's rebalance: prepare, complete the join, distribute assignments.
 
-Below the group's requests: it knows states, generations and parked requests, and nothing of how requests
-are validated. Initial rebalances wait `group.initial.rebalance.delay.ms` for more members (KIP-134); later ones end
-when all have rejoined or the largest rebalance timeout of the members is over.
+Requests are validated by the callers. Initial rebalances wait `group.initial.rebalance.delay.ms` for more members
+(KIP-134); later ones end when all have rejoined, or after the members' largest rebalance timeout.
 """
 
 from collections.abc import Sequence
@@ -31,23 +30,23 @@ from headrace.wording import count
 
 _JOIN_TIMER = Timer(TimerKind.JOIN)
 _SYNC_TIMER = Timer(TimerKind.SYNC)
-_STALLED_LOOK_MS = 1000
-"""How soon, at the earliest, a group without a member that could lead looks for one again."""
+_STALLED_RETRY_MS = 1000
+"""Minimum delay before a group in which no member rejoined tries again."""
 
 
 @lru_cache(maxsize=16_384)
 def _session_timer(member_id: str, timeout_ms: int) -> ScheduleTimer[Timer]:
-    # With every heartbeat and every commit the same again.
+    # Cached because every heartbeat and commit makes the same one.
     return ScheduleTimer(Timer(TimerKind.HEARTBEAT, member_id), timeout_ms)
 
 
-def _nothing_follows(_error: ErrorCode, _now_ms: int) -> Sequence[Effect]:
-    """Empty groups go on without their record: it only keeps the generation."""
+def _ignore_outcome(_error: ErrorCode, _now_ms: int) -> Sequence[Effect]:
+    """Continue even if the write failed: the record of an empty group only keeps its generation."""
     return ()
 
 
 class Rebalance:
-    """State of one classic group and its way from generation to generation; `state_timestamp` in ms."""
+    """The state of a classic group and its transitions; `state_timestamp` in ms."""
 
     def __init__(self, group_id: str, *, initial_rebalance_delay_ms: int, now_ms: int) -> None:
         self.group_id = group_id
@@ -58,20 +57,20 @@ class Rebalance:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.subscribed_topics: set[str] | None = None
-        """What all members subscribe to, in the consumer's protocol; None where that is not known."""
+        """Topics that the members subscribe to, if they are consumers; None if unknown."""
         self.membership = Membership()
         self.needs_rebalance = False
-        """Whether the log has members without a leader, who were to rebalance when it was written."""
+        """True if the loaded record has members without a leader: a rebalance was due when it was written."""
         self._new_member_added = False
-        """Whether an initial rebalance should wait once more."""
+        """True if an initial rebalance should extend its delay."""
         self._is_stalled = False
-        """Whether this join phase has been over once without a member that could lead."""
+        """True if this join phase has ended once without a rejoined member."""
         self._initial_rebalance_delay_ms = initial_rebalance_delay_ms
         self._initial_delay_ms = 0
         self._initial_delay_left_ms = 0
 
     def metadata(self, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
-        """The group's record as of now, or with these assignments by member id."""
+        """Return the group's current record, or one with these assignments by member id."""
         return GroupMetadata(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -127,7 +126,7 @@ class Rebalance:
     # Members
 
     def add(self, member: ClassicMember, reply_to: object) -> None:
-        """A new member joins; an initial rebalance waits once more for others."""
+        """Add a new member; an initial rebalance extends its delay."""
         if self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY:
             self._new_member_added = True
         if not self.membership.members:
@@ -140,7 +139,7 @@ class Rebalance:
             raise KafkaError(ErrorCode.coordinator_not_available)
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
-        """The member, if it is what it says.
+        """Return the member if its ids and generation are valid.
 
         Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, coordinator_not_available.
         """
@@ -163,7 +162,7 @@ class Rebalance:
     # Phases
 
     def rebalance_or_complete(self, out: list[Effect], reason: str, now_ms: int) -> None:
-        """Start a rebalance, or go on with the one that is under way."""
+        """Start a rebalance, or complete the current one if all have joined."""
         if self.state in VALID_PREVIOUS[GroupState.PREPARING_REBALANCE]:
             self.prepare_rebalance(out, reason, now_ms)
         else:
@@ -187,7 +186,7 @@ class Rebalance:
             out.append(ScheduleTimer(_JOIN_TIMER, self.membership.rebalance_timeout_ms))
 
     def maybe_complete_join(self, out: list[Effect], now_ms: int) -> None:
-        """Complete the join phase once all have rejoined; an initial rebalance always waits for its delay."""
+        """Complete the join phase if all have rejoined; an initial rebalance always waits for its delay."""
         if (
             self.state is GroupState.PREPARING_REBALANCE
             and self.previous_state is not GroupState.EMPTY
@@ -196,7 +195,7 @@ class Rebalance:
             self.complete_join(out, now_ms)
 
     def complete_join(self, out: list[Effect], now_ms: int) -> None:
-        """Drop dynamic members that did not rejoin, and answer the joins of all others with a new generation."""
+        """Remove dynamic members that did not rejoin, and answer the joins of the others with a new generation."""
         out.append(CancelTimer(_JOIN_TIMER))
         for member in list(self.membership.members.values()):
             if member.awaiting_join is None and member.instance_id is None:
@@ -208,8 +207,8 @@ class Rebalance:
                 self._is_stalled = True
                 reason = "no member rejoined; waiting for the sessions of its static members to expire"
                 out.append(Note(what=Happening.STALLED, generation=self.generation, reason=reason))
-            # A client chooses the timeout: with 0 the group would do nothing but look.
-            out.append(ScheduleTimer(_JOIN_TIMER, max(self.membership.rebalance_timeout_ms, _STALLED_LOOK_MS)))
+            # Clients choose the timeout: 0 would make a busy loop.
+            out.append(ScheduleTimer(_JOIN_TIMER, max(self.membership.rebalance_timeout_ms, _STALLED_RETRY_MS)))
             return
         if self.membership.leader_id != former_leader and self.membership.leader_id is not None:
             leader = self.membership.members[self.membership.leader_id]
@@ -223,7 +222,7 @@ class Rebalance:
             self.subscribed_topics = self._compute_subscribed_topics()
             self._move_to(GroupState.EMPTY, now_ms)
             out.append(Note(what=Happening.EMPTY, generation=self.generation))
-            out.append(Write([(GroupKey(self.group_id), self.metadata())], _nothing_follows))
+            out.append(Write([(GroupKey(self.group_id), self.metadata())], _ignore_outcome))
 
     def _start_generation(self, out: list[Effect], now_ms: int) -> None:
         self.protocol_name = self.membership.select_protocol()
@@ -239,7 +238,7 @@ class Rebalance:
         out.append(ScheduleTimer(_SYNC_TIMER, self.membership.rebalance_timeout_ms))
 
     def assign(self, out: list[Effect], leader: ClassicMember, assignments: dict[str, bytes]) -> None:
-        """The leader has sent its assignment; it counts once it is in the log."""
+        """Write the leader's assignment."""
         members = self.membership.members
         given = {member_id: assignments.get(member_id, b"") for member_id in members}
         missing = sum(not assignment for assignment in given.values())
@@ -250,7 +249,6 @@ class Rebalance:
     def _assignment_written(
         self, generation: int, assignments: dict[str, bytes], error: ErrorCode, now_ms: int
     ) -> list[Effect]:
-        """Moot once the group has moved on."""
         out: list[Effect] = []
         if self.state is not GroupState.COMPLETING_REBALANCE or generation != self.generation:
             return out
@@ -271,11 +269,11 @@ class Rebalance:
             if member.awaiting_sync is not None:
                 result = self.sync_result(member) if error is ErrorCode.none else SyncResult(error=error)
                 self.answer_sync(out, member, result)
-                # Its session may have run out, without effect, while the request was parked.
+                # Its session may have expired, without effect, while the request was parked.
                 out.append(self.session_timer(member))
 
     def end(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """The group goes away: whoever waits is told `error`."""
+        """Answer parked requests with `error`, and end the group."""
         out: list[Effect] = []
         for member in self.membership.members.values():
             self.answer_join(out, member, JoinResult(error=error, member_id=member.member_id))
@@ -305,7 +303,7 @@ class Rebalance:
         for member_id in sorted(late):
             member = self.membership.members[member_id]
             self.drop(out, member, ErrorCode.unknown_member_id)
-            self.note(out, Happening.TIMED_OUT, member, "it did not ask for its assignment")
+            self.note(out, Happening.TIMED_OUT, member, "it did not send SyncGroup in time")
         self.prepare_rebalance(out, reason, now_ms)
 
     def session_expired(self, out: list[Effect], member_id: str, now_ms: int) -> None:
@@ -329,7 +327,7 @@ class Rebalance:
     # Answers
 
     def drop(self, out: list[Effect], member: ClassicMember, error: ErrorCode) -> None:
-        """Remove a member; whoever waits in its name is told `error`, so that a living client joins again."""
+        """Remove a member, and answer its parked requests with `error`, so that a live client rejoins."""
         self.answer_join(out, member, JoinResult(error=error))
         self.answer_sync(out, member, SyncResult(error=error))
         self.membership.remove(member.member_id)
@@ -348,7 +346,7 @@ class Rebalance:
     def join_result(
         self, member: ClassicMember, *, leader: str | None = None, skip_assignment: bool = False
     ) -> JoinResult:
-        """The current generation as `member` is told of it; `leader` overrides who leads."""
+        """Return the JoinGroup response for `member`; `leader` overrides the leader's id."""
         leader = self.membership.leader_id if leader is None else leader
         members = self.membership.members.values() if leader == member.member_id else ()
         return JoinResult(
@@ -385,7 +383,7 @@ class Rebalance:
     def note_fenced(
         self, out: list[Effect], error: KafkaError, member_id: str, instance_id: str | None, operation: str
     ) -> None:
-        """For errors that fence, and for no others."""
+        """Add a note if the error is FENCED_INSTANCE_ID."""
         if error.code is ErrorCode.fenced_instance_id:
             out.append(
                 Note(

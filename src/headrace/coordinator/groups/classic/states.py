@@ -17,13 +17,13 @@ class GroupState(StrEnum):
     """Members are asked to rejoin.
 
     action: heartbeats and syncs answer REBALANCE_IN_PROGRESS; joins are parked; commits of the old generation count.
-    transition: all have rejoined or time is over => COMPLETING_REBALANCE, or EMPTY when nobody is left
+    transition: all have rejoined or the timeout is over => COMPLETING_REBALANCE, or EMPTY without members
     """
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """Members know the generation and wait for the leader's assignment.
+    """Members have joined the generation and wait for the leader's assignment.
 
-    action: syncs are parked until the leader's; commits answer REBALANCE_IN_PROGRESS.
-    transition: the leader's assignment is in the log => STABLE; a join with new metadata, a member that leaves or
+    action: syncs are parked until the leader's arrives; commits answer REBALANCE_IN_PROGRESS.
+    transition: the leader's assignment is written => STABLE; a join with new metadata, a member that leaves or
                 fails, or one that does not sync in time => PREPARING_REBALANCE
     """
     STABLE = "Stable"
@@ -33,7 +33,7 @@ class GroupState(StrEnum):
     transition: a member joins, leaves or fails, or the leader rejoins => PREPARING_REBALANCE
     """
     DEAD = "Dead"
-    """The group is being removed or has moved to another coordinator.
+    """The group is deleted or has moved to another coordinator.
 
     action: everything answers COORDINATOR_NOT_AVAILABLE.
     transition: none

@@ -1,4 +1,4 @@
-"""The members of a classic group and what they read, in the form that both protocols share. Pure."""
+"""Views of a classic group's members and assignments, in the form that both protocols share. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from headrace.coordinator.groups.records.embedded import decode_assignment
 
 
 def reads_of(group: Rebalance) -> Reads:
-    """Subscribed topics, and partitions of others that a client's own assignor has given to a member."""
+    """Return subscribed topics, and partitions of other topics assigned by a client-side assignor."""
     if not group.is_consumer:
         return {}
     assigned: dict[str, set[int]] = {}
@@ -22,7 +22,7 @@ def reads_of(group: Rebalance) -> Reads:
 
 
 def views_of(group: Rebalance) -> list[MemberView]:
-    """The members in the order in which they joined, those to come at the end."""
+    """Return the members in the order in which they joined, then pending ones."""
     membership = group.membership
     views = []
     for member in membership.members.values():
@@ -59,4 +59,4 @@ def _assigned(assignment: bytes) -> Mapping[str, Sequence[int]]:
     try:
         return decode_assignment(assignment).partitions if assignment else {}
     except ValueError:
-        return {}  # an assignor of the clients' own makes
+        return {}  # a custom assignor's format

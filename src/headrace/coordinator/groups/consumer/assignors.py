@@ -1,7 +1,7 @@
-"""The assignors of the consumer protocol: who is to read which partitions. Pure functions, deterministic.
+"""The assignors of the consumer protocol. Pure and deterministic.
 
-`range` gives each member consecutive partitions of every topic, the same ones of topics with as many partitions.
-`uniform` balances the number of partitions and moves as few as it can.
+`range` assigns consecutive partitions of every topic, co-partitioned for topics with equal partition counts. `uniform`
+balances the number of partitions and moves as few as possible.
 """
 
 from collections import defaultdict
@@ -17,21 +17,21 @@ _TOPIC_ID: Final = attrgetter("topic_id")
 
 
 class Subscriber(NamedTuple):
-    """What an assignor is told of a member."""
+    """A member, as an assignor sees it."""
 
     member_id: str
     instance_id: str | None
     topic_ids: frozenset[bytes]
     current: Partitions
-    """Its target assignment so far."""
+    """Its previous target assignment."""
 
 
 Assignor: TypeAlias = Callable[[list[Subscriber], Mapping[bytes, int]], dict[str, Partitions]]
-"""From the members and the partition count of each subscribed topic to an assignment for each member."""
+"""Takes the members, and topic id to partition count; returns the assignments by member id."""
 
 
 def assign_range(subscribers: list[Subscriber], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """Static members come first, by instance id, so that they keep their ranges when others come and go."""
+    """Assign ranges, first to static members by instance id, so that they keep theirs when others join and leave."""
     ordered = sorted(subscribers, key=lambda each: (each.instance_id is None, each.instance_id or "", each.member_id))
     readers: dict[bytes, list[str]] = defaultdict(list)
     for each in ordered:
@@ -49,8 +49,8 @@ def assign_range(subscribers: list[Subscriber], partition_counts: Mapping[bytes,
 
 
 def assign_uniform(subscribers: list[Subscriber], partition_counts: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """As even as the subscriptions allow, keeping of the current assignment what can stay."""
-    # Who has most keeps most: where not all can have the same number, the extra ones need not move.
+    """Assign as evenly as the subscriptions allow, with few changes to the current assignment."""
+    # If the counts cannot be equal, the members with most partitions keep the extra ones, which avoids moves.
     ordered = sorted(subscribers, key=lambda each: (-len(each.current), each.member_id))
     unassigned = {
         TopicIdPartition(topic_id, index) for topic_id, count in partition_counts.items() for index in range(count)
@@ -71,7 +71,7 @@ def assign_uniform(subscribers: list[Subscriber], partition_counts: Mapping[byte
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
-"""By the names that members and `group.consumer.assignors` use."""
+"""Assignors by name."""
 
 
 def _fill_evenly(assigned: dict[str, list[TopicIdPartition]], unassigned: set[TopicIdPartition]) -> None:
@@ -88,7 +88,7 @@ def _fill_evenly(assigned: dict[str, list[TopicIdPartition]], unassigned: set[To
 
 
 class _Balance:
-    """Hands partitions to members that do not all read the same topics, and evens out their loads."""
+    """Balances members that subscribe to different topics."""
 
     def __init__(self, subscribers: list[Subscriber], assigned: Mapping[str, list[TopicIdPartition]]) -> None:
         self._loads = {member_id: len(partitions) for member_id, partitions in assigned.items()}
@@ -110,18 +110,18 @@ class _Balance:
                 self._held[one.topic_id][member_id].append(one)
 
     def fill(self, unassigned: set[TopicIdPartition]) -> None:
-        """Topics with few readers first: the others can still even out what these do."""
+        """Assign free partitions, first of topics with few readers: later ones can balance the loads."""
         counts = {topic_id: sum(each.size for each in readers) for topic_id, readers in self._readers.items()}
         free = [one for one in unassigned if one.topic_id in counts]
         for topic_id, ones in groupby(sorted(free, key=lambda each: (counts[each.topic_id], each)), _TOPIC_ID):
-            least = _Least(self._readers[topic_id])
+            least = _LeastLoaded(self._readers[topic_id])
             for one in ones:
                 self._give(one, least.member())
 
     def even_out(self) -> None:
-        """Each move makes the sum of squared loads smaller, so this ends."""
+        """Move partitions until the loads are even. Terminates, as every move reduces the sum of squared loads."""
         topics = sorted(self._readers)
-        while sum(self._even_out(topic_id) for topic_id in topics):  # all of them in every round
+        while sum(self._even_out(topic_id) for topic_id in topics):  # sum() visits all topics in every round
             pass
 
     def put_into(self, assigned: Mapping[str, list[TopicIdPartition]]) -> None:
@@ -139,19 +139,19 @@ class _Balance:
     def _even_out(self, topic_id: bytes) -> bool:
         """Move partitions of one topic from its most to its least loaded readers."""
         loads, holders = self._loads, self._held[topic_id]
-        least = _Least(self._readers[topic_id])
+        least = _LeastLoaded(self._readers[topic_id])
         most = [(-loads[member_id], member_id) for member_id, partitions in holders.items() if partitions]
         heapify(most)
         has_moved = False
         while most:
             load, giver = most[0]
             if -load != loads[giver] or not holders[giver]:
-                heappop(most)  # it has another entry
+                heappop(most)  # outdated
                 continue
             taker = least.member()
             if -load - loads[taker] < 2:
                 break
-            moved = holders[giver].pop()  # what it has had for the shortest time
+            moved = holders[giver].pop()  # the latest one
             loads[giver] -= 1
             self._readers_with[giver].note(giver)
             self._give(moved, taker)
@@ -162,7 +162,7 @@ class _Balance:
 
 
 class _Readers:
-    """Members that read the same topics, by their loads: mostly, thousands of members are few of these."""
+    """Members with the same subscription, by load. Usually there are few different subscriptions."""
 
     __slots__ = ("_heap", "_loads", "size")
 
@@ -172,19 +172,19 @@ class _Readers:
         self.size = 0
 
     def note(self, member_id: str) -> None:
-        """Take the load of a member into account, which is new or another one."""
+        """Add a new member, or update the load of one."""
         heappush(self._heap, (self._loads[member_id], member_id))
 
     def least(self) -> tuple[int, str]:
-        """The least load, and the member that has it."""
+        """Return the lowest load and its member."""
         heap = self._heap
         while heap[0][0] != self._loads[heap[0][1]]:
-            heappop(heap)  # it was the load of that member once
+            heappop(heap)  # outdated
         return heap[0]
 
 
-class _Least:
-    """Finds the least loaded reader of a topic, while the loads of its readers change."""
+class _LeastLoaded:
+    """Finds the least loaded reader of a topic while loads change."""
 
     __slots__ = ("_heap",)
 
@@ -193,7 +193,6 @@ class _Least:
         heapify(self._heap)
 
     def member(self) -> str:
-        """Its id."""
         while True:
             load, member_id, place, readers = self._heap[0]
             now = readers.least()

@@ -1,10 +1,9 @@
-"""Members of the classic protocol in a group of the consumer protocol: a group moves from one protocol to
-the other while it works (KIP-848, `group.consumer.migration.policy`).
+"""Members of the classic protocol in a group of the consumer protocol, for online migration (KIP-848,
+`group.consumer.migration.policy`).
 
-Such members send JoinGroup, SyncGroup and Heartbeat as ever; here each of these is a step of the member towards its
-target assignment. A join says what the member reads and moves it on, a sync tells it what it may read, and a heartbeat
-answers REBALANCE_IN_PROGRESS while it has something to do. Nobody leads: the group's assignor assigns. When the last
-member of the consumer protocol goes, what is left becomes a group of the classic protocol (`downgrade.py`).
+Every JoinGroup, which includes the owned partitions, is a step of the member towards its target assignment. SyncGroup
+returns its current assignment, and Heartbeat answers REBALANCE_IN_PROGRESS if it has to rejoin. No member leads: the
+broker assigns. When the last member of the consumer protocol leaves, the group becomes classic (`downgrade.py`).
 """
 
 from dataclasses import replace
@@ -42,7 +41,7 @@ _DISABLED: Final = "disabled"
 
 
 class ClassicMembers:
-    """JoinGroup, SyncGroup and Heartbeat in one group of the consumer protocol."""
+    """Handles JoinGroup, SyncGroup and Heartbeat in one group of the consumer protocol."""
 
     def __init__(self, known: ConsumerState, steps: Steps, downgrade: Downgrade, topics: Topics) -> None:
         self._known = known
@@ -51,10 +50,10 @@ class ClassicMembers:
         self._topics = topics
 
     def join(self, request: Join, now_ms: int) -> Result[None]:
-        """A member of the classic protocol joins or joins again; it is answered when the decision is in the log.
+        """Handle a join or rejoin. It is answered when the decision is written.
 
         Raises KafkaError: inconsistent_group_protocol, group_max_size_reached, unknown_member_id, fenced_instance_id,
-        unknown_server_error (a subscription that cannot be read).
+        unknown_server_error (a malformed subscription).
         """
         steps = self._steps
         known = self._known
@@ -66,7 +65,7 @@ class ClassicMembers:
             return out
         subscription = _subscription_in(request)
         if subscription.owned and request.member_id not in known.members:
-            # It was removed and does not know. Kafka takes it in again, and then commits of what it has lost.
+            # It does not know that it was removed. Kafka adds it again, and then accepts commits of lost partitions.
             raise KafkaError(ErrorCode.unknown_member_id, f"Member {request.member_id} has been removed.")
         draft = steps.draft()
         replaced = known.members.get(known.instances.get(request.instance_id or "", ""))
@@ -90,7 +89,7 @@ class ClassicMembers:
         becomes_classic = (
             replaced is not None and replaced.classic is None and self._downgrade.is_possible(draft.members)
         )
-        # Where somebody has yet to give up what another is to get, a stable classic group would give it to both.
+        # A stable classic group would assign partitions twice that are being revoked.
         is_unsettled = draft.epoch > known.assignment_epoch or any(
             not each.is_reconciled_to(known.assignment_epoch) for each in known.members.values() if each is not replaced
         )
@@ -122,7 +121,7 @@ class ClassicMembers:
         return out
 
     def sync(self, request: Sync) -> Result[None]:
-        """Answers with what the member may read now, or with an error."""
+        """Answer with the member's current assignment or an error."""
         out = Result(None)
         result = SyncResult(protocol_type=request.protocol_type, protocol_name=request.protocol_name)
         try:
@@ -144,7 +143,7 @@ class ClassicMembers:
         return out
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Result[ErrorCode]:
-        """Keeps a member of the classic protocol alive; REBALANCE_IN_PROGRESS asks it to join again.
+        """Reset the member's session timer; REBALANCE_IN_PROGRESS asks it to rejoin.
 
         Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation.
         """
@@ -152,12 +151,12 @@ class ClassicMembers:
         member, _ = self._check_classic(member_id, instance_id, generation)
         out = Result(None)
         steps.schedule_session(out, member)
-        # With Kafka members of the consumer protocol alone see that the topics or the members have changed. Where there
-        # are none, as after the last has gone while groups may not be downgraded, nobody would.
+        # Kafka checks for changes in heartbeats of the consumer protocol only. A group without such members, which the
+        # policy may forbid to downgrade, would never see them.
         target_epoch = self._known.assignment_epoch
-        if self._known.epoch > target_epoch or not steps.has_seen():
+        if self._known.epoch > target_epoch or not steps.has_checked_topics():
             draft = steps.draft()
-            steps.look_at(out, draft, now_ms)
+            steps.check_topics(out, draft, now_ms)
             target_epoch, _ = steps.retarget(out, draft, now_ms)
         has_to_rejoin = (
             member.epoch < target_epoch
@@ -188,7 +187,7 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
 
     def _find_classic(self, out: Result[None], request: Join) -> ConsumerMember:
-        """Who joins: a new member, one that is known, or a static one that is back and takes over its place."""
+        """Return the joining member: a new one, a known one, or the replacement of a static one."""
         known = self._known
         member_id = request.member_id or request.new_member_id
         if request.instance_id is None:
@@ -218,7 +217,7 @@ class ClassicMembers:
         out.effects.append(ScheduleTimer(timer, max(member.rebalance_timeout_ms, 0), may_run_already=True))
 
     def _waits_for_others(self, member: ConsumerMember) -> bool:
-        """Whether a partition that it is to get is still read by another member."""
+        """Return True if another member still reads a partition of its target assignment."""
         missing = self._known.target.get(member.member_id, NO_PARTITIONS) - member.assigned.keys()
         return any(one in self._known.owners for one in missing)
 
@@ -227,13 +226,13 @@ class ClassicMembers:
 
 
 def _subscription_in(request: Join) -> Subscription:
-    """All of a member's protocols have the same subscription. Raises KafkaError(unknown_server_error)."""
+    """Decode the subscription, which is the same for all protocols. Raises KafkaError(unknown_server_error)."""
     try:
         return decode_subscription(request.protocols[0][1])
     except ValueError as error:
-        # What Kafka answers, too: the member's assignor does not speak the consumer's embedded protocol.
+        # Kafka's error, too: the member's assignor uses another embedded protocol.
         raise KafkaError(
-            ErrorCode.unknown_server_error, f"the member's subscription cannot be read: {error}"
+            ErrorCode.unknown_server_error, f"the member's subscription cannot be decoded: {error}"
         ) from error
 
 

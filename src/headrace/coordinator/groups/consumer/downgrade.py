@@ -1,4 +1,4 @@
-"""A group of the consumer protocol becomes a classic one when the last member of its own protocol goes (KIP-848)."""
+"""Convert a group to the classic protocol when its last member of the consumer protocol leaves (KIP-848)."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,14 +26,14 @@ _DOWNGRADES: Final = frozenset({"downgrade", "bidirectional"})
 
 
 class Downgrade:
-    """Of one group."""
+    """Converts one group."""
 
     def __init__(self, known: ConsumerState, topics: Topics) -> None:
         self._known = known
         self._topics = topics
 
     def is_possible(self, members: dict[str, ConsumerMember]) -> bool:
-        """Whether the group may consist of `members` as one of the classic protocol."""
+        """Return True if a classic group may consist of `members`."""
         settings = self._known.settings
         return (
             bool(members)
@@ -51,21 +51,21 @@ class Downgrade:
         replacing: ConsumerMember | None,
         reason: str | None,
     ) -> None:
-        """Decide that `members`, who all speak the classic protocol, are a classic group from now on. Each keeps
-        what it has as its assignment, or gets what it waits for; one that is `replacing` another has that one's.
+        """Write `members`, all of the classic protocol, as a classic group. Members keep their partitions and get those
+        that they wait for; one that is `replacing` another gets that member's.
         """
         known = self._known
-        protocols = {each.member_id: each.classic.protocols for each in members.values() if each.classic is not None}
-        chosen = _select_protocol(protocols)
+        protocols = {m.member_id: m.classic.protocols for m in members.values() if m.classic is not None}
+        selected = _select_protocol(protocols)
         described = []
         for member in members.values():
             assert member.classic is not None
-            subscription = next(metadata for name, metadata in member.classic.protocols if name == chosen)
+            subscription = next(metadata for name, metadata in member.classic.protocols if name == selected)
             is_new = replacing is not None and member.instance_id == replacing.instance_id
             former_id = replacing.member_id if is_new and replacing is not None else member.member_id
-            # What it still reads is its own, and what another member still reads is not.
-            has = {one for one, owner in known.owners.items() if owner == former_id}
-            has.update(one for one in known.target.get(former_id, NO_PARTITIONS) if one not in known.owners)
+            # It owns the partitions that it still reads, and not those that other members still read.
+            assigned = {one for one, owner in known.owners.items() if owner == former_id}
+            assigned.update(one for one in known.target.get(former_id, NO_PARTITIONS) if one not in known.owners)
             described.append(
                 MemberMetadata(
                     member_id=member.member_id,
@@ -76,28 +76,28 @@ class Downgrade:
                     session_timeout_ms=member.classic.session_timeout_ms,
                     subscription=subscription,
                     assignment=encode_assignment(
-                        with_names(has, self._topics), int.from_bytes(subscription[:2], "big")
+                        with_names(assigned, self._topics), int.from_bytes(subscription[:2], "big")
                     ),
                 )
             )
-        # Without a leader in its record a group that is read again knows that it has yet to rebalance.
+        # A record without a leader means, when loaded again, that a rebalance is due.
         leader = described[0].member_id if reason is None else None
-        metadata = GroupMetadata(CONSUMER_PROTOCOL_TYPE, known.epoch, chosen, leader, now_ms, tuple(described))
+        metadata = GroupMetadata(CONSUMER_PROTOCOL_TYPE, known.epoch, selected, leader, now_ms, tuple(described))
         for member_id in {*known.members, *members}:
             out.effects += no_more_timers(member_id)
         out.effects.append(CancelTimer(Timer(TimerKind.ASSIGNMENT)))
         out.records += known.tombstones()
         if replacing is not None:
-            # Its successor's records have been decided before these.
+            # The decision has created records of the new member already.
             for member_id in members.keys() - known.members.keys():
                 out.records += member_tombstones(known.group_id, member_id)
-        why = None if reason is None else f"Downgrade group {known.group_id} from consumer to classic {reason}."
+        full_reason = None if reason is None else f"Downgrade group {known.group_id} from consumer to classic {reason}."
         out.records.append((GroupKey(known.group_id), metadata))
-        out.effects.append(Downgraded(protocols=protocols, reason=why))
+        out.effects.append(Downgraded(protocols=protocols, reason=full_reason))
 
 
 def with_names(partitions: Iterable[TopicIdPartition], topics: Topics) -> dict[str, list[int]]:
-    """Those of topics that still exist."""
+    """Group partitions by topic name, without those of deleted topics."""
     out: dict[str, list[int]] = {}
     for one in sorted(partitions):
         name = topics.name_of(one.topic_id)
@@ -107,7 +107,7 @@ def with_names(partitions: Iterable[TopicIdPartition], topics: Topics) -> dict[s
 
 
 def _select_protocol(protocols: Mapping[str, tuple[tuple[str, bytes], ...]]) -> str:
-    """The one that most members prefer among those that all have."""
-    shared = set.intersection(*({name for name, _ in each} for each in protocols.values()))
-    votes = Counter(next(name for name, _ in each if name in shared) for each in protocols.values())
+    """Return the protocol that most members prefer among those that all support."""
+    shared = set.intersection(*({name for name, _ in offered} for offered in protocols.values()))
+    votes = Counter(next(name for name, _ in offered if name in shared) for offered in protocols.values())
     return max(votes, key=votes.__getitem__)

@@ -1,4 +1,4 @@
-"""A group of the consumer protocol as it will be once the decision so far is in the log."""
+"""The state of a group of the consumer protocol after the decision so far."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from headrace.coordinator.runtime.results import CancelTimer
 
 @dataclass(slots=True)
 class Draft:
-    """What of the group is replayed from the decision."""
+    """The part of the group's state that a decision changes."""
 
     members: dict[str, ConsumerMember]
     epoch: int

@@ -1,9 +1,9 @@
-"""One group of the consumer protocol (KIP-848) as a pure machine: heartbeats in, records to write and effects out.
+"""A group of the consumer protocol (KIP-848) as a pure machine: heartbeats go in, records and effects come out.
 
-All of its state is in the log: requests and timers decide, `ConsumerState.replay` alone changes the group. Three epochs
-drive it. The group's grows with each change of members, subscriptions or topics; the assignment's follows when a target
-assignment has been computed for it; each member's follows when the member has given up what the target takes from it.
-Only then does it get what it gains, and only of what is free.
+All state is in the log: requests and timers decide, and only `ConsumerState.replay` changes the group. The group epoch
+rises with every change of members, subscriptions or topics. The assignment epoch follows when a target assignment has
+been computed. A member's epoch follows when it has revoked the partitions that are not in its target; only then does it
+get new ones, as far as they are free.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ from headrace.errors import ErrorCode, KafkaError
 
 
 class ConsumerGroup:
-    """A group of the consumer protocol: what members ask of it, checked and decided. `known` is what the log says."""
+    """A group of the consumer protocol: validates requests and decides. `known` is its state in the log."""
 
     type = GroupType.CONSUMER
     is_consumer = True
@@ -69,7 +69,7 @@ class ConsumerGroup:
     # Requests of members of the consumer protocol
 
     def consumer_heartbeat(self, request: ConsumerHeartbeat, now_ms: int) -> Result[ConsumerHeartbeatResult]:
-        """Joins, stays, changes its subscription, or leaves.
+        """Handle a heartbeat, with which a member joins, changes its subscription or leaves.
 
         Raises KafkaError: unknown_member_id, fenced_member_epoch, unreleased_instance_id, fenced_instance_id,
         group_max_size_reached, invalid_regular_expression.
@@ -80,8 +80,8 @@ class ConsumerGroup:
         settings = known.settings
         member_id = request.member_id or request.new_member_id
         if member_id not in known.members and len(known.members) >= settings.group_consumer_max_size:
-            is_back = request.instance_id is not None and request.instance_id in known.instances
-            if not is_back:
+            is_returning = request.instance_id is not None and request.instance_id in known.instances
+            if not is_returning:
                 raise KafkaError(
                     ErrorCode.group_max_size_reached,
                     "The consumer group has reached its maximum capacity of"
@@ -98,34 +98,29 @@ class ConsumerGroup:
         target = targets.get(member_id, NO_PARTITIONS)
         after = steps.reconcile(out, draft, after, target_epoch, target, request.owned, has_changed=has_changed)
         steps.schedule_session(out, after)
-        is_told = request.is_full or after.assigned.keys() != before.assigned.keys()
+        needs_assignment = request.is_full or after.assigned.keys() != before.assigned.keys()
         return out.answering(
             ConsumerHeartbeatResult(
                 member_id=member_id,
                 epoch=after.epoch,
                 heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
-                assignment=frozenset(after.assigned) if is_told else None,
+                assignment=frozenset(after.assigned) if needs_assignment else None,
             )
         )
 
     # Requests of members of the classic protocol
 
     def join(self, request: Join, now_ms: int) -> Result[None]:
-        """As `ClassicMembers.join`."""
         return self._classic.join(request, now_ms)
 
     def sync(self, request: Sync) -> Result[None]:
-        """As `ClassicMembers.sync`."""
         return self._classic.sync(request)
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Result[ErrorCode]:
-        """As `ClassicMembers.heartbeat`."""
         return self._classic.heartbeat(member_id, instance_id, generation, now_ms)
 
     def leave(self, leavers: Sequence[Leaver], now_ms: int) -> Result[list[ErrorCode]]:
-        """Members of the classic protocol leave, or an administrator removes members, static ones by instance id alone
-        if need be. One error code each.
-        """
+        """Remove members for LeaveGroup, static ones also by instance id alone. Return an error code per leaver."""
         out = Result(None)
         errors = []
         leaving: dict[str, ConsumerMember] = {}
@@ -145,7 +140,6 @@ class ConsumerGroup:
     # Events
 
     def timer_fired(self, timer: Timer, now_ms: int) -> Result[None]:
-        """A timer that was scheduled and not cancelled has run out."""
         out = Result(None)
         member = self.known.members.get(timer.member_id)
         if timer.kind is TimerKind.ASSIGNMENT:
@@ -157,17 +151,17 @@ class ConsumerGroup:
             timeout_ms = self._steps.session_timeout_ms(member)
             self._time_out(out, member, f"no heartbeat for {timeout_ms} ms", now_ms)
         elif timer.kind is TimerKind.REVOCATION and member.state is MemberState.UNREVOKED_PARTITIONS:
-            late = f"it did not give up its partitions within {member.rebalance_timeout_ms} ms"
-            self._time_out(out, member, late, now_ms)
+            reason = f"it did not revoke its partitions within {member.rebalance_timeout_ms} ms"
+            self._time_out(out, member, reason, now_ms)
         elif timer.kind is TimerKind.JOIN:
             self._time_out(out, member, f"it did not rejoin within {member.rebalance_timeout_ms} ms", now_ms)
         elif timer.kind is TimerKind.SYNC:
-            late = f"it did not ask for its assignment within {member.rebalance_timeout_ms} ms"
-            self._time_out(out, member, late, now_ms)
+            reason = f"it did not send SyncGroup within {member.rebalance_timeout_ms} ms"
+            self._time_out(out, member, reason, now_ms)
         return out
 
     def loaded(self, now_ms: int) -> list[Effect]:  # noqa: ARG002  # a classic group may have to rebalance
-        """The group has been read from the log: expect heartbeats and revocations."""
+        """Start the timers of a group loaded from the log."""
         out = Result(None)
         for member in self.known.members.values():
             self._steps.schedule_session(out, member)
@@ -175,12 +169,11 @@ class ConsumerGroup:
                 self._steps.schedule_revocation(out, member)
         return out.effects
 
-    def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:  # noqa: ARG002  # of those who wait
-        """Nobody waits for an answer."""
+    def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:  # noqa: ARG002
+        """Do nothing: no requests are parked."""
         return []
 
     def append_failed(self) -> None:
-        """The latest decision could not be written."""
         self._steps.append_failed()
 
     # Queries
@@ -202,11 +195,9 @@ class ConsumerGroup:
         return len(self.known.members)
 
     def tombstones(self) -> WrittenRecords:
-        """Remove all of the group, offsets excepted."""
         return [*self.known.tombstones()]
 
     def members_seen(self) -> list[MemberView]:
-        """In the order in which they joined."""
         return [
             MemberView(
                 member_id=member.member_id,
@@ -220,15 +211,13 @@ class ConsumerGroup:
         ]
 
     def reads(self) -> Reads:
-        """Subscribed topics: the broker assigns, and from these only."""
+        """Return subscribed topics, the only ones that the broker assigns."""
         return dict.fromkeys(self.known.subscribed_topics)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads `topic`, by name or by an expression."""
         return self.known.is_subscribed_to(topic)
 
     def offset_kept_from(self, commit_timestamp: int) -> int:
-        """From when (ms) the retention of an offset counts."""
         return commit_timestamp
 
     def check_offset_commit(
@@ -249,7 +238,6 @@ class ConsumerGroup:
         return []
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
-        """As `ConsumerState.check_offset_fetch`."""
         self.known.check_offset_fetch(member_id, epoch)
 
     def check(self) -> None:
@@ -259,7 +247,7 @@ class ConsumerGroup:
     # Steps
 
     def _find(self, out: Result[None], draft: Draft, request: ConsumerHeartbeat, member_id: str) -> ConsumerMember:
-        """The member that the heartbeat is of, new or known, checked."""
+        """Return the new or known member that sent the heartbeat, after checking its ids and epoch."""
         known = self.known
         instance_id = request.instance_id
         if request.epoch > 0:
@@ -267,7 +255,7 @@ class ConsumerGroup:
             _check_epoch(member, request)
             return member
         if instance_id is None or instance_id not in known.instances:
-            # A known member that joins again keeps what it has and is told of it.
+            # A known member that joins again keeps its assignment.
             return known.members.get(member_id) or ConsumerMember(member_id=member_id)
         old = known.members[known.instances[instance_id]]
         if old.epoch != STATIC_LEAVE_EPOCH and old.classic is None:
@@ -291,9 +279,9 @@ class ConsumerGroup:
 
     def _remove(self, out: Result[None], members: Sequence[ConsumerMember], now_ms: int) -> None:
         leaving = {member.member_id for member in members}
-        left = {member_id: each for member_id, each in self.known.members.items() if member_id not in leaving}
-        if any(each.classic is None for each in members) and self._downgrade.is_possible(left):
-            self._downgrade.decide(out, left, now_ms, replacing=None, reason="for member leaving")
+        remaining = {member_id: member for member_id, member in self.known.members.items() if member_id not in leaving}
+        if any(member.classic is None for member in members) and self._downgrade.is_possible(remaining):
+            self._downgrade.decide(out, remaining, now_ms, replacing=None, reason="for member leaving")
         else:
             self._steps.remove(out, members)
 

@@ -1,6 +1,6 @@
-"""One step of a member towards its target assignment: first give up what others are to get, then take what is free.
+"""One step of a member towards its target assignment: first revoke partitions, then take free ones.
 
-Pure. The states and their transitions are those of `MemberState`.
+Pure. The states are those of `MemberState`.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,31 +17,30 @@ from headrace.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """Where a member is to go, and what is known of it."""
+    """The target of a member, and the conditions for reaching it."""
 
     target_epoch: int
     target: Partitions
     subscribed: frozenset[bytes]
-    """Ids of the topics that it subscribes to now; the target may be older."""
+    """Ids of currently subscribed topics; the target may be older."""
     has_subscription_changed: bool
     is_free: Callable[[TopicIdPartition], bool]
-    """Whether no other member has a partition."""
+    """Returns True if no other member owns the partition."""
     owned: Partitions | None
-    """What it says it reads, None where its heartbeat does not say."""
+    """The partitions that the member reports, None if the request omits them."""
 
-    def has_given_up(self, partitions: Iterable[TopicIdPartition]) -> bool:
-        """Whether it says that it reads none of `partitions`."""
+    def has_revoked(self, partitions: Iterable[TopicIdPartition]) -> bool:
         return self.owned is not None and self.owned.isdisjoint(partitions)
 
 
 def reconcile(member: ConsumerMember, aim: Aim) -> ConsumerMember:
-    """The member after this step.
+    """Return the member after this step.
 
-    Raises KafkaError(fenced_member_epoch) for a member in a state that only a newer coordinator knows.
+    Raises KafkaError(fenced_member_epoch) if only a newer coordinator knows the member's state.
     """
     if member.is_reconciled_to(aim.target_epoch):
         return _without_unsubscribed(member, aim) if aim.has_subscription_changed else member
-    if member.state is MemberState.UNREVOKED_PARTITIONS and not aim.has_given_up(member.revoking):
+    if member.state is MemberState.UNREVOKED_PARTITIONS and not aim.has_revoked(member.revoking):
         return _without_unsubscribed(member, aim) if aim.has_subscription_changed else member
     if member.state is MemberState.UNKNOWN:
         if aim.owned is None or aim.owned:
@@ -55,12 +54,12 @@ def reconcile(member: ConsumerMember, aim: Aim) -> ConsumerMember:
 
 
 def _without_unsubscribed(member: ConsumerMember, aim: Aim) -> ConsumerMember:
-    """What it does not subscribe to any more is taken from it at once, and not with the next target only."""
+    """Revoke partitions of unsubscribed topics at once, without waiting for the next target."""
     kept = {one: since for one, since in member.assigned.items() if one.topic_id in aim.subscribed}
     if len(kept) == len(member.assigned):
         return member
     revoking = {**member.revoking, **{one: since for one, since in member.assigned.items() if one not in kept}}
-    if aim.has_given_up(revoking):
+    if aim.has_revoked(revoking):
         return replace(member, previous_epoch=member.epoch, assigned=kept)
     return replace(
         member,
@@ -75,8 +74,8 @@ def _next(member: ConsumerMember, epoch: int, aim: Aim) -> ConsumerMember:
     target = {one for one in aim.target if one.topic_id in aim.subscribed}
     kept = {partition: since for partition, since in member.assigned.items() if partition in target}
     revoking = {partition: since for partition, since in member.assigned.items() if partition not in target}
-    if revoking and not aim.has_given_up(revoking):
-        # It stays in its epoch until it says that it has given them up.
+    if revoking and not aim.has_revoked(revoking):
+        # It stays in its epoch until it reports that it has revoked them.
         return replace(
             member,
             state=MemberState.UNREVOKED_PARTITIONS,

@@ -1,4 +1,4 @@
-"""What a member of the consumer protocol asks of its group (ConsumerGroupHeartbeat), and what it is answered."""
+"""The request and response of ConsumerGroupHeartbeat, independent of their version."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from headrace.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """One heartbeat; None stands for 'as I said before'. `new_member_id` is for a member that brings none (version
-    0); timeouts in ms.
+    """A heartbeat; None means unchanged. `new_member_id` is for a member that provides none (version 0); timeouts in
+    ms.
     """
 
     member_id: str
@@ -26,21 +26,21 @@ class ConsumerHeartbeat:
     regex: str | None
     assignor: str | None
     owned: Partitions | None
-    brings_member_id: bool
+    provides_member_id: bool
 
     @property
     def is_full(self) -> bool:
-        """Whether it says everything, as the first does and one after a request that failed."""
+        """True if all fields are set, as in the first heartbeat and after a failed one."""
         has_subscription = self.topics is not None or self.regex is not None
         return self.epoch == 0 or (self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None)
 
     def check(self, group_id: str, assignors: Collection[str]) -> None:
         """Raises KafkaError: invalid_request, unsupported_assignor."""
-        _refuse_blank(group_id, "GroupId can't be empty.")
-        _refuse_blank(self.instance_id, "InstanceId can't be empty.")
-        _refuse_blank(self.rack_id, "RackId can't be empty.")
-        if self.brings_member_id or self.epoch != 0:
-            _refuse_blank(self.member_id, "MemberId can't be empty.")
+        _reject_blank(group_id, "GroupId can't be empty.")
+        _reject_blank(self.instance_id, "InstanceId can't be empty.")
+        _reject_blank(self.rack_id, "RackId can't be empty.")
+        if self.provides_member_id or self.epoch != 0:
+            _reject_blank(self.member_id, "MemberId can't be empty.")
         if self.epoch == 0:
             if self.rebalance_timeout_ms == -1:
                 raise _invalid("RebalanceTimeoutMs must be provided in first request.")
@@ -64,7 +64,7 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeatResult:
-    """The answer; `assignment` is None where the member has it already."""
+    """The response; `assignment` is None if it is unchanged."""
 
     member_id: str
     epoch: int
@@ -72,7 +72,7 @@ class ConsumerHeartbeatResult:
     assignment: Partitions | None = None
 
 
-def _refuse_blank(value: str | None, message: str) -> None:
+def _reject_blank(value: str | None, message: str) -> None:
     if value is not None and not value.strip():
         raise _invalid(message)
 

@@ -1,4 +1,4 @@
-"""What the log says of one group of the consumer protocol: `replay` alone changes it, live and on recovery alike."""
+"""The state of a group of the consumer protocol. Only `replay` changes it, in operation and on recovery."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -37,16 +37,16 @@ ConsumerDecision: TypeAlias = list[tuple[ConsumerKey, ConsumerValue | None]]
 
 
 class ConsumerGroupState(StrEnum):
-    """By the names that ConsumerGroupDescribe and ListGroups show."""
+    """States, named as in ConsumerGroupDescribe and ListGroups."""
 
     EMPTY = "Empty"
     """No members; the group may hold offsets."""
     ASSIGNING = "Assigning"
-    """A new target assignment is to be computed."""
+    """The target assignment is outdated."""
     RECONCILING = "Reconciling"
-    """Members are on their way to the target assignment."""
+    """Some members do not have their target assignment yet."""
     STABLE = "Stable"
-    """Every member has what the target assignment gives it."""
+    """Every member has its target assignment."""
 
 
 class ConsumerState:
@@ -85,31 +85,28 @@ class ConsumerState:
 
     @property
     def assignor(self) -> str:
-        """The one that most members would like."""
         return self.preferred_assignor(self.members.values())
 
     def preferred_assignor(self, members: Iterable[ConsumerMember]) -> str:
-        """The one that most of them would like; the first of `group.consumer.assignors` where nobody says."""
+        """Return the assignor that most members prefer; the first of `group.consumer.assignors` without preferences."""
         offered = self.settings.group_consumer_assignors
-        wishes = Counter(member.assignor for member in members if member.assignor in offered)
-        return max(offered, key=lambda name: wishes[name])
+        votes = Counter(member.assignor for member in members if member.assignor in offered)
+        return max(offered, key=lambda name: votes[name])
 
     @property
     def subscribed_topics(self) -> set[str]:
-        """Topics that members read, by name or by an expression."""
         return {*self._subscribed, *(topic for resolved in self.regexes.values() for topic in resolved.topics)}
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads `topic`, by name or by an expression."""
         return self._subscribed[topic] > 0 or any(topic in resolved.topics for resolved in self.regexes.values())
 
     def check_offset_commit(
         self, member_id: str, epoch: int, partitions: Partitions, *, knows_epochs: bool = True
     ) -> ConsumerMember | None:
-        """The member that commits offsets of `partitions`, or None for an administrator while the group is empty.
+        """Return the member that commits offsets of `partitions`; None for an admin if the group is empty.
 
-        A member that has not heard of its new epoch yet may commit what it had in the old one (KIP-1251). One that
-        asks in a version of OffsetCommit which does not know of epochs may not commit, whatever its epoch.
+        A member with an old epoch may commit partitions that it owned since then (KIP-1251). `knows_epochs`: the
+        version of OffsetCommit supports the consumer protocol.
 
         Raises KafkaError: unknown_member_id, unsupported_version, stale_member_epoch, illegal_generation (a classic
         member).
@@ -118,7 +115,7 @@ class ConsumerState:
             return None
         member = self.member(member_id)
         if member.classic is None and not knows_epochs:
-            raise KafkaError(ErrorCode.unsupported_version, "members of the group commit with version 9 or newer")
+            raise KafkaError(ErrorCode.unsupported_version, "members of this group must use version 9 or newer")
         if epoch == member.epoch:
             return member
         since = [member.assigned.get(one, member.revoking.get(one)) for one in partitions]
@@ -135,12 +132,12 @@ class ConsumerState:
             raise _stale(epoch, member)
 
     def tombstones(self) -> ConsumerDecision:
-        """Removes all of the group, offsets excepted."""
+        """Return the tombstones that remove the group, except its offsets."""
         group_id = self.group_id
-        decision: ConsumerDecision = [(CurrentAssignmentKey(group_id, each), None) for each in self.members]
-        decision += ((TargetMemberKey(group_id, each), None) for each in self.members)
+        decision: ConsumerDecision = [(CurrentAssignmentKey(group_id, member_id), None) for member_id in self.members]
+        decision += ((TargetMemberKey(group_id, member_id), None) for member_id in self.members)
         decision.append((TargetAssignmentKey(group_id), None))
-        decision += ((MemberKey(group_id, each), None) for each in self.members)
+        decision += ((MemberKey(group_id, member_id), None) for member_id in self.members)
         decision += ((RegexKey(group_id, regex), None) for regex in self.regexes)
         if self._has_partition_metadata:
             decision.append((PartitionMetadataKey(group_id), None))
@@ -151,7 +148,7 @@ class ConsumerState:
         """Assert every invariant; for tests."""
         owners: dict[TopicIdPartition, str] = {}
         for member in self.members.values():
-            assert not member.assigned.keys() & member.revoking.keys(), "a partition is given or taken, not both"
+            assert not member.assigned.keys() & member.revoking.keys(), "assigned and being revoked"
             for one in (*member.assigned, *member.revoking):
                 assert one not in owners, f"{one} belongs to {owners[one]} and {member.member_id}"
                 owners[one] = member.member_id
@@ -159,19 +156,19 @@ class ConsumerState:
             if member.instance_id is not None:
                 assert self.instances[member.instance_id] == member.member_id
             if member.is_reconciled_to(self.assignment_epoch):
-                # Topics that it does not subscribe to any more are not in the next target yet.
+                # The target may still contain topics that it has unsubscribed from.
                 assert member.assigned.keys() <= self.target.get(member.member_id, NO_PARTITIONS)
         assert owners == self.owners
         assert self.assignment_epoch <= self.epoch
         assert self.target.keys() <= self.members.keys()
         targeted = [one for partitions in self.target.values() for one in partitions]
-        assert len(targeted) == len(set(targeted)), "the target gives each partition to one member"
+        assert len(targeted) == len(set(targeted)), "the target assigns a partition twice"
         assert self.regexes.keys() <= {member.regex for member in self.members.values()}
 
     # Replay
 
     def replay(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
-        """Apply one record of the log, which is of this group."""
+        """Apply a record of this group."""
         if isinstance(key, MemberKey):
             assert value is None or isinstance(value, MemberSubscription)
             self._replay_subscription(key.member_id, value)
@@ -194,7 +191,7 @@ class ConsumerState:
             self._has_partition_metadata = value is not None
 
     def replay_partition_metadata(self) -> None:
-        """There is a record of an older Kafka, to be removed with the group."""
+        """Note a record of an older Kafka, to be removed with the group."""
         self._has_partition_metadata = True
 
     def _replay_subscription(self, member_id: str, value: MemberSubscription | None) -> None:
@@ -228,7 +225,7 @@ class ConsumerState:
         old = self.members.get(member_id)
         if old is not None:
             for one in (*old.assigned, *old.revoking):
-                # A compacted log may tell of the next owner first.
+                # In a compacted log the record of the next owner may come first.
                 if self.owners.get(one) == member_id:
                     del self.owners[one]
         elif value is None:
@@ -257,7 +254,7 @@ class ConsumerState:
         return member
 
     def static_member(self, member_id: str, instance_id: str) -> ConsumerMember:
-        """The member of that instance, if it has that id. Raises KafkaError: unknown_member_id, fenced_instance_id."""
+        """Return the static member if it has that id. Raises KafkaError: unknown_member_id, fenced_instance_id."""
         current = self.instances.get(instance_id)
         if current is None:
             raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")

@@ -1,7 +1,7 @@
-"""The steps that requests to a group of the consumer protocol share: from a change of members, subscriptions or topics
-to a new epoch, a target assignment, and a member's way there.
+"""Steps that requests to a group of the consumer protocol share: change the subscription, raise the group epoch,
+compute the target assignment, reconcile the member.
 
-They add to a `Result`; the group changes only when its records are replayed (`ConsumerState`).
+They add records and effects to a `Result`; the group changes when the records are replayed (`ConsumerState`).
 """
 
 import dataclasses
@@ -48,25 +48,24 @@ _UNCHECKED: Final = -1
 
 
 class Steps:
-    """Of one group."""
+    """Steps in one group."""
 
     def __init__(self, known: ConsumerState, topics: Topics) -> None:
         self._known = known
         self._topics = topics
         self._checked_version = _UNCHECKED
-        """Version of the topics that the group's epoch stands for."""
+        """Version of the topics at the last check."""
 
     def append_failed(self) -> None:
-        """What was found about topics has not been written: look again."""
+        """Check the topics again: the result of the last check was not written."""
         self._checked_version = _UNCHECKED
 
     def draft(self) -> Draft:
-        """The group as it is, to be changed."""
         known = self._known
         return Draft(dict(known.members), known.epoch, known.metadata_hash, dict(known.regexes))
 
     def replace(self, out: Result[None], draft: Draft, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member is back under another id: it takes over all that the old one had."""
+        """Replace a static member by one with a new id, which keeps its subscription and assignments."""
         group_id = self._known.group_id
         new = dataclasses.replace(old, member_id=member_id, epoch=0, previous_epoch=0)
         draft.members.pop(old.member_id)
@@ -79,7 +78,7 @@ class Steps:
             (CurrentAssignmentKey(group_id, member_id), new.current),
         )
         out.effects += no_more_timers(old.member_id)
-        self.note(out, Happening.REPLACED, new, f"it was {old.member_id}")
+        self.note(out, Happening.REPLACED, new, f"replaces {old.member_id}")
         return new
 
     def subscribe(
@@ -90,9 +89,7 @@ class Steps:
         after: ConsumerMember,
         now_ms: int,
     ) -> bool:
-        """Write down what a member says of itself, and a new group epoch where that asks for one. Whether it
-        subscribes to something else than before.
-        """
+        """Write a changed member, and a new group epoch if needed. Return True if its subscription changed."""
         member_id = after.member_id
         has_changed = (after.topics, after.regex) != (before.topics, before.regex)
         is_new = member_id not in draft.members
@@ -104,15 +101,15 @@ class Steps:
             change = f"member {member_id} ({after.client_id}) {'joined' if is_new else 'changed its subscription'}"
             self.note(out, what, after, f"{count(len(after.topics), 'topic')} {after.regex}".rstrip())
         draft.members[member_id] = after
-        if has_changed or not self.has_seen():
-            self.look_at(out, draft, now_ms, change if has_changed else "")
+        if has_changed or not self.has_checked_topics():
+            self.check_topics(out, draft, now_ms, change if has_changed else "")
         return has_changed
 
-    def has_seen(self) -> bool:
+    def has_checked_topics(self) -> bool:
         return self._checked_version == self._topics.version
 
     def remove(self, out: Result[None], members: Sequence[ConsumerMember]) -> None:
-        """Members are gone, which makes a new group epoch."""
+        """Remove members, and raise the group epoch."""
         draft = self.draft()
         for member in members:
             del draft.members[member.member_id]
@@ -121,22 +118,22 @@ class Steps:
         self._forget_unused_regexes(out, draft)
         draft.metadata_hash = metadata_hash(topics_of(draft), self._topics)
         names = ", ".join(f"{member.member_id} ({member.client_id})" for member in members)
-        self.bump(out, draft, f"member {names} is gone" if len(members) == 1 else f"members {names} are gone")
+        self.bump(out, draft, f"member {names} left" if len(members) == 1 else f"members {names} left")
 
-    def look_at(self, out: Result[None], draft: Draft, now_ms: int, change: str = "") -> None:
-        """Look at the topics again; a new group epoch for a `change` of subscriptions, or of topics."""
+    def check_topics(self, out: Result[None], draft: Draft, now_ms: int, change: str = "") -> None:
+        """Raise the group epoch for a `change` of subscriptions, or if the topics have changed."""
         self._checked_version = self._topics.version
         self._forget_unused_regexes(out, draft)
         for regex in sorted({member.regex for member in draft.members.values() if member.regex}):
             matches = self._topics.matching(regex)
             if matches is None:
-                # As with Kafka, the group goes on with what it knows until the next heartbeat after that.
+                # As in Kafka, the group keeps the old matches until a heartbeat after matching is complete.
                 self._checked_version = _UNCHECKED
                 continue
             resolved = ResolvedRegex(matches, self._topics.version, now_ms)
             known = draft.regexes.get(regex)
             if known is None or known.topics != resolved.topics:
-                change = change or "other topics match an expression"
+                change = change or "different topics match an expression"
                 draft.regexes[regex] = resolved
                 out.records.append((RegexKey(self._known.group_id, regex), resolved))
         new_hash = metadata_hash(topics_of(draft), self._topics)
@@ -155,11 +152,11 @@ class Steps:
         out.effects.append(Note(what=Happening.BUMPED, generation=draft.epoch, reason=reason))
 
     def retarget(self, out: Result[None], draft: Draft, now_ms: int) -> tuple[int, dict[str, Partitions]]:
-        """The target assignment and its epoch; a new one where the group's epoch has moved on and it is time."""
+        """Return the target assignment and its epoch. Compute it if it is outdated and the interval has passed."""
         known = self._known
         if not out.records and draft.epoch <= known.assignment_epoch:
             return known.assignment_epoch, known.target
-        # A member that took over a place has its target too.
+        # Include the targets of replaced static members.
         current = dict(known.target)
         for key, value in out.records:
             if isinstance(key, TargetMemberKey):
@@ -207,14 +204,14 @@ class Steps:
         if not has_changed and member.is_reconciled_to(target_epoch):
             return member
         replaced = {key.member_id for key, value in out.records if isinstance(key, MemberKey) and value is None}
-        free_of = {None, member.member_id, *replaced}
+        not_blocking = {None, member.member_id, *replaced}
         described = (self._topics.describe(topic) for topic in topics_of_member(member, draft))
         aim = Aim(
             target_epoch=target_epoch,
             target=target,
             subscribed=frozenset(description[0] for description in described if description is not None),
             has_subscription_changed=has_changed,
-            is_free=lambda one: self._known.owners.get(one) in free_of,
+            is_free=lambda one: self._known.owners.get(one) in not_blocking,
             owned=owned,
         )
         after = reconcile(member, aim)

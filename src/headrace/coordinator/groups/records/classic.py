@@ -1,6 +1,6 @@
 """Records of classic groups in `__consumer_offsets`, byte for byte as Kafka writes them.
 
-Written here: keys 2 with values 3. Read: all versions.
+Writes keys of version 2 and values of version 3, and reads all versions.
 """
 
 import struct
@@ -27,7 +27,7 @@ class GroupKey(NamedTuple):
 
 
 class MemberMetadata(NamedTuple):
-    """One member of a classic group; timeouts in ms."""
+    """A member of a classic group; timeouts in ms."""
 
     member_id: str
     instance_id: str | None
@@ -40,7 +40,7 @@ class MemberMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A classic group as of one generation; `state_timestamp` in ms."""
+    """A generation of a classic group; `state_timestamp` in ms."""
 
     protocol_type: str
     generation: int
@@ -79,7 +79,7 @@ def encode_group(value: GroupMetadata) -> bytes:
 
 
 def decode_group(data: bytes) -> GroupMetadata:
-    """Raises KafkaError(corrupt_message) for a value that ends early or has an unknown version."""
+    """Raises KafkaError(corrupt_message) for a truncated value or an unknown version."""
     reader = value_reader(data)
     version = reader.version
     protocol_type = reader.string()

@@ -1,6 +1,6 @@
-"""Every record of `__consumer_offsets` of this coordinator: which kind of record a key is of.
+"""Encode the records of `__consumer_offsets`, and decode their keys.
 
-Keys and values begin with an int16 version; the key's version also names the type of record.
+Keys and values begin with an int16 version; the key's version is the type of record.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -30,7 +30,7 @@ from headrace.coordinator.runtime.record_reader import RecordReader
 
 
 class UnknownKey(NamedTuple):
-    """A record of a protocol that is not offered, such as that of share groups."""
+    """A record of an unsupported protocol, such as share groups."""
 
     version: int
 
@@ -46,7 +46,6 @@ WrittenRecords: TypeAlias = list[tuple[WrittenKey, Value | None]]
 
 
 def encode(key: WrittenKey, value: Value | None) -> tuple[bytes, bytes | None]:
-    """Key and value of a record; a value of None is a tombstone."""
     if isinstance(key, OffsetKey):
         encoded_key = encode_offset_key(*key)
         if isinstance(value, CommittedOffset):
@@ -60,9 +59,9 @@ def encode(key: WrittenKey, value: Value | None) -> tuple[bytes, bytes | None]:
 
 
 def decode_key(data: bytes) -> Key:
-    """What kind of record this is, and of whom.
+    """Decode the key of any record.
 
-    Raises KafkaError(corrupt_message) for a key that ends early.
+    Raises KafkaError(corrupt_message) for a truncated key.
     """
     reader = RecordReader(data)
     if reader.version < KEY_VERSION:

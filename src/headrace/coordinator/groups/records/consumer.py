@@ -1,6 +1,6 @@
-"""The records of groups of the consumer protocol in `__consumer_offsets`, byte for byte as Kafka 4.3 writes them.
+"""Records of groups of the consumer protocol in `__consumer_offsets`, byte for byte as Kafka 4.3 writes them.
 
-Keys are plain, values in the flexible encoding (KIP-482), version 0. What newer fields say stands in tagged fields.
+Keys have the plain encoding, values the flexible one (KIP-482) in version 0. Newer fields are tagged fields.
 """
 
 import struct
@@ -21,7 +21,7 @@ _VERSION_0: Final = b"\x00\x00"
 _UUID: Final = 16
 _ABSENT: Final = b"\x00"
 _PRESENT: Final = b"\x01"
-"""Stands before a structure that might be null."""
+"""Precedes a nullable structure that is not null."""
 
 
 class TopicIdPartition(NamedTuple):
@@ -32,28 +32,28 @@ class TopicIdPartition(NamedTuple):
 
 Partitions: TypeAlias = frozenset[TopicIdPartition]
 PartitionEpochs: TypeAlias = Mapping[TopicIdPartition, int]
-"""Partition to the member epoch in which it was given to its member."""
+"""Partition to the member epoch in which it was assigned."""
 
 
 class ClassicMemberMetadata(NamedTuple):
-    """What a member that speaks the classic protocol has said of itself; timeout in ms."""
+    """Metadata of a member that uses the classic protocol; timeout in ms."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """Names of its assignors, best first, each with its subscription."""
+    """Its assignors, preferred first, with their subscriptions."""
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to its target assignment; the numbers are those of its record."""
+    """Progress of a member towards its target assignment, with the numbers in its record."""
 
     STABLE = 0
-    """It has what the target assignment of its epoch gives it."""
+    """It has the target assignment of its epoch."""
     UNREVOKED_PARTITIONS = 1
-    """It was asked to give up partitions, and has not yet said that it did."""
+    """It was asked to revoke partitions and has not confirmed that yet."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that other members have not given up yet."""
+    """It waits for partitions that other members have not revoked yet."""
     UNKNOWN = 127
-    """Written by a newer coordinator: the member has to start anew."""
+    """Written by a newer coordinator: the member must rejoin."""
 
 
 class ConsumerGroupKey(NamedTuple):
@@ -61,7 +61,7 @@ class ConsumerGroupKey(NamedTuple):
 
 
 class PartitionMetadataKey(NamedTuple):
-    """Written by Kafka before 4.1; only ever removed here."""
+    """Written by Kafka before 4.1; Headrace only deletes it."""
 
     group_id: str
 
@@ -102,14 +102,14 @@ ConsumerKey: TypeAlias = (
 
 
 class GroupEpoch(NamedTuple):
-    """The group's epoch, and a hash of the topics subscribed to (0 for none)."""
+    """The group epoch, and a hash of the subscribed topics (0 for none)."""
 
     epoch: int
     metadata_hash: int
 
 
 class MemberSubscription(NamedTuple):
-    """What a member said of itself; timeout in ms."""
+    """Metadata of a member; timeout in ms."""
 
     instance_id: str | None
     rack_id: str | None
@@ -123,7 +123,7 @@ class MemberSubscription(NamedTuple):
 
 
 class AssignmentEpoch(NamedTuple):
-    """The epoch of the target assignment, and when it was computed, in ms (0 where that is not known)."""
+    """The epoch of the target assignment, and the time of its computation in ms (0 if unknown)."""
 
     epoch: int
     timestamp: int
@@ -134,8 +134,6 @@ class TargetAssignment(NamedTuple):
 
 
 class CurrentAssignment(NamedTuple):
-    """Where a member stands."""
-
     epoch: int
     previous_epoch: int
     state: MemberState
@@ -144,7 +142,7 @@ class CurrentAssignment(NamedTuple):
 
 
 class ResolvedRegex(NamedTuple):
-    """Topics that a regular expression stood for, sorted, in which version of the metadata, and when (ms)."""
+    """The sorted topics that matched a regular expression, the version of the metadata, and the time (ms)."""
 
     topics: tuple[str, ...]
     version: int
@@ -271,9 +269,9 @@ def _put_tags(out: bytearray, tags: Mapping[int, bytes]) -> None:
 
 
 def decode_consumer_key(data: bytes) -> ConsumerKey | None:
-    """Whose record this is; None for one that is not of the consumer protocol.
+    """Decode a key; None if it is not of the consumer protocol.
 
-    Raises KafkaError(corrupt_message) for a key that ends early.
+    Raises KafkaError(corrupt_message) for a truncated key.
     """
     reader = RecordReader.of_key(data)
     key_type = _TYPES_OF_KEYS.get(reader.version)
@@ -283,7 +281,7 @@ def decode_consumer_key(data: bytes) -> ConsumerKey | None:
 
 
 def decode_value(key: ConsumerKey, data: bytes) -> ConsumerValue:
-    """Raises KafkaError(corrupt_message) for a value that ends early or has an unknown version."""
+    """Raises KafkaError(corrupt_message) for a truncated value or an unknown version."""
     reader = RecordReader(data, flexible=True)
     if reader.version != 0:
         raise KafkaError(
@@ -339,7 +337,7 @@ def _current_assignment(reader: RecordReader) -> CurrentAssignment:
     previous_epoch = reader.int32()
     number = reader.int8()
     state = MemberState(number) if number in MemberState.__members__.values() else MemberState.UNKNOWN
-    # Before 4.3 partitions had no epochs of their own: the member's is the latest that they can have.
+    # Before 4.3 partitions had no epochs: the member's epoch is the upper bound.
     assigned = _partitions(reader, default_epoch=epoch)
     revoking = _partitions(reader, default_epoch=epoch)
     return CurrentAssignment(epoch, previous_epoch, state, assigned, revoking)
@@ -356,7 +354,7 @@ def _partitions(reader: RecordReader, *, default_epoch: int) -> dict[TopicIdPart
         topic_id = reader.take(_UUID)
         indexes = [reader.int32() for _ in range(reader.array_length())]
         tag = reader.tagged_fields().get(0, b"")
-        # The tag is an array of as many int32, behind its length.
+        # The tag is an array of as many int32, preceded by its length.
         size = 4 * len(indexes)
         epochs = struct.unpack(f">{len(indexes)}i", tag[-size:]) if indexes and len(tag) > size else None
         for position, index in enumerate(indexes):

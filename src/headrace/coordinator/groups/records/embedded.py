@@ -1,7 +1,7 @@
-"""The consumer's embedded protocol, as far as a coordinator reads and writes it: subscriptions and assignments.
+"""The consumer's embedded protocol: subscriptions and assignments.
 
-Clients put these inside of JoinGroup and SyncGroup; a broker that lets a classic member into a group of the consumer
-protocol (KIP-848) has to understand them. Every version begins as version 0 does.
+Classic consumers send these inside JoinGroup and SyncGroup. The coordinator decodes them when classic members join a
+group of the consumer protocol (KIP-848). Every version extends version 0.
 """
 
 import struct
@@ -21,7 +21,7 @@ _INT32 = struct.Struct(">i")
 
 
 class Subscription(NamedTuple):
-    """What a member asks for; `owned` are topics and partitions that it reads already (KIP-429)."""
+    """A member's subscription; `owned` are its current partitions (KIP-429)."""
 
     version: int
     topics: tuple[str, ...]
@@ -30,14 +30,14 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """Topic to partitions, and what a custom assignor told its members."""
+    """Topic to partitions, and the user data of a custom assignor."""
 
     partitions: Mapping[str, tuple[int, ...]]
     user_data: bytes = b""
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """Topics in a member's subscription, which begins the same way in every version; None if it cannot be read."""
+    """Return the topics of an encoded subscription of any version; None if it cannot be decoded."""
     try:
         _, count = _VERSION_AND_COUNT.unpack_from(metadata)
         position = _VERSION_AND_COUNT.size
@@ -55,7 +55,7 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Raises ValueError where the bytes are not a subscription."""
+    """Raises ValueError if the bytes are not a subscription."""
     reader = _Reader(data)
     version = reader.int16()
     if version < 0:
@@ -70,7 +70,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Raises ValueError where the bytes are not an assignment."""
+    """Raises ValueError if the bytes are not an assignment."""
     reader = _Reader(data)
     if reader.int16() < 0:
         raise ValueError("an assignment cannot have a negative version")
@@ -78,7 +78,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> bytes:
-    """An assignment without user data, in the version in which its member subscribed."""
+    """Encode an assignment without user data, in the version of the member's subscription."""
     out = bytearray(_VERSION_AND_COUNT.pack(version, len(partitions)))
     for topic, indexes in partitions.items():
         name, numbers = topic.encode(), sorted(indexes)
@@ -98,10 +98,10 @@ class _Reader:
         return int.from_bytes(self._take(4), "big", signed=True)
 
     def count(self) -> int:
-        """Of an array; each item takes a byte at least."""
+        """Read the length of an array, whose items take at least one byte."""
         count = self.int32()
         if not 0 <= count <= len(self._data) - self._position:
-            raise ValueError(f"it has an array of {count} items")
+            raise ValueError(f"invalid array length {count}")
         return count
 
     def nullable_string(self) -> str | None:
@@ -121,6 +121,6 @@ class _Reader:
         end = self._position + size
         if end > len(self._data):
             raise ValueError("it ends early")
-        taken = self._data[self._position : end]
+        data = self._data[self._position : end]
         self._position = end
-        return taken
+        return data

@@ -1,4 +1,4 @@
-"""Fields that records of offsets and of classic groups share: text and bytes, and which values can be read."""
+"""Fields that records of offsets and classic groups share."""
 
 import struct
 from typing import Final

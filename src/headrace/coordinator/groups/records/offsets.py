@@ -1,6 +1,6 @@
 """Records of committed offsets in `__consumer_offsets`, byte for byte as Kafka writes them.
 
-Written here: keys 1 with values 4 (1 when the client set a retention time). Read: all versions.
+Writes keys of version 1 and values of version 4 (1 if the client set a retention time), and reads all versions.
 """
 
 import struct
@@ -24,9 +24,9 @@ _HEAD_V1 = struct.Struct(">hqh")
 _TAIL_V1 = struct.Struct(">qq")
 _HEAD_V4 = struct.Struct(">hqi")
 _OFFSET_V4 = struct.Struct(">hqibq3s16s")
-"""Version 4 without text, with the topic's id."""
+"""Version 4 without metadata, with the topic id."""
 _COMMON_METADATA: Final = 15
-"""Where the metadata of a version 4 begins when its length takes one byte."""
+"""Position of the metadata in version 4 if its length takes one byte."""
 _NO_TAGS: Final = b"\x00"
 _ONE_TAG_TOPIC_ID: Final = b"\x01\x00\x10"
 """One tagged field, number 0, of 16 bytes."""
@@ -40,7 +40,7 @@ class OffsetKey(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset; timestamps in ms, `expire_timestamp` only from clients that set a retention time."""
+    """A committed offset; timestamps in ms, `expire_timestamp` only if the client set a retention time."""
 
     offset: int
     leader_epoch: int
@@ -48,9 +48,9 @@ class CommittedOffset(NamedTuple):
     commit_timestamp: int
     expire_timestamp: int = NO_TIMESTAMP
     topic_id: bytes = b""
-    """The id of the topic it was committed for, 16 bytes; empty where that is not known."""
+    """16 bytes, empty if unknown."""
     record_offset: int = -1
-    """Where in the log the commit stands, which only commits of transactions need; else -1."""
+    """Offset of this record in `__consumer_offsets`, needed for transactional commits only; else -1."""
 
 
 @lru_cache(maxsize=16_384)
@@ -61,7 +61,7 @@ def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
 def encode_offset(value: CommittedOffset) -> bytes:
     offset, leader_epoch, text, commit_timestamp, expire_timestamp, topic_id, _ = value
     if not text and expire_timestamp == NO_TIMESTAMP and topic_id:
-        # As nearly all are, and thousands of consumers commit all the time.
+        # The fast path of nearly all commits.
         return _OFFSET_V4.pack(4, offset, leader_epoch, 1, commit_timestamp, _ONE_TAG_TOPIC_ID, topic_id)
     metadata = text.encode()
     if expire_timestamp == NO_TIMESTAMP:
@@ -75,8 +75,8 @@ def encode_offset(value: CommittedOffset) -> bytes:
 
 
 def decode_offset_key(data: bytes) -> OffsetKey:
-    """Raises KafkaError(corrupt_message) for a key that ends early."""
-    # Loading reads hundreds of thousands of these: no reader, no copies.
+    """Raises KafkaError(corrupt_message) for a truncated key."""
+    # Loading decodes hundreds of thousands of these: no reader, no copies.
     try:
         group_end = 4 + _LENGTH.unpack_from(data, 2)[0]
         topic_start = group_end + 2
@@ -88,7 +88,7 @@ def decode_offset_key(data: bytes) -> OffsetKey:
 
 
 def decode_offset(data: bytes, record_offset: int = -1) -> CommittedOffset:
-    """Raises KafkaError(corrupt_message) for a value that ends early or has an unknown version."""
+    """Raises KafkaError(corrupt_message) for a truncated value or an unknown version."""
     common = _decode_common_offset(data, record_offset)
     if common is not None:
         return common
@@ -104,7 +104,7 @@ def decode_offset(data: bytes, record_offset: int = -1) -> CommittedOffset:
 
 
 def _decode_common_offset(data: bytes, record_offset: int) -> CommittedOffset | None:
-    """Version 4 with short metadata and no tag but the topic id, as nearly all are; None for any other."""
+    """Decode the common form: version 4 with short metadata and no tag but the topic id. Return None for others."""
     if data[:2] != b"\x00\x04" or len(data) < 24:
         return None
     metadata_end = _COMMON_METADATA + data[_COMMON_METADATA - 1] - 1

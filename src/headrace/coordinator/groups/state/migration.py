@@ -1,4 +1,4 @@
-"""How a classic group becomes one of the consumer protocol while it has members (KIP-848): the records that say so."""
+"""Convert a classic group with members to the consumer protocol (KIP-848)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -36,10 +36,10 @@ _UPGRADES: Final = frozenset({"upgrade", "bidirectional"})
 
 
 def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> ConsumerDecision:
-    """The group as one of the consumer protocol. Its generation becomes the epoch of all that there is; each member has
-    what it was assigned last. The member that joins afterwards starts the first rebalance.
+    """Return the records of the converted group. All epochs are its generation, and members keep their assignments.
+    The member whose join converts the group starts the first rebalance.
 
-    Raises KafkaError(group_id_not_found) with the reason, where the group has to stay as it is.
+    Raises KafkaError(group_id_not_found) if the group cannot be converted.
     """
     _check(group, settings)
     epoch = group.generation
@@ -47,8 +47,8 @@ def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> Con
     group_id = group.group_id
     names = {topic for member in members for topic in member.topics}
     decision: ConsumerDecision = [(MemberKey(group_id, each.member_id), each.subscription) for each in members]
-    # In the middle of a rebalance somebody may be without an assignment, or partitions without somebody, and a member
-    # that joins in place of a static one does not ask for another. Nor does it where a topic has grown unseen.
+    # During a rebalance, or after a topic has grown, members may lack partitions. If the joining member replaces a
+    # static one, its join does not start a rebalance, so the group epoch has to.
     is_settled = group.state is GroupState.STABLE and _are_all_assigned(names, members, topics)
     group_epoch = GroupEpoch(epoch if is_settled else epoch + 1, metadata_hash(names, topics))
     decision.append((ConsumerGroupKey(group_id), group_epoch))
@@ -60,7 +60,6 @@ def upgrade(group: ClassicGroup, settings: GroupSettings, topics: Topics) -> Con
 
 
 def _are_all_assigned(names: Iterable[str], members: Iterable[ConsumerMember], topics: Topics) -> bool:
-    """Whether each partition of the topics has a reader."""
     assigned = {one for member in members for one in member.assigned}
     described = (topics.describe(topic) for topic in names)
     return all(
@@ -71,8 +70,8 @@ def _are_all_assigned(names: Iterable[str], members: Iterable[ConsumerMember], t
 
 
 def _unrevoked(members: list[tuple[ConsumerMember, Partitions]]) -> list[ConsumerMember]:
-    """A cooperative member gives partitions up after it has got its assignment, and says so when it joins again. Until
-    then they are its own; Kafka takes them for free.
+    """Mark partitions that cooperative members have to revoke. They own them until they rejoin; Kafka takes them for
+    free.
     """
     taken = {one for member, _ in members for one in member.assigned}
     out = []
@@ -94,8 +93,8 @@ def _check(group: ClassicGroup, settings: GroupSettings) -> None:
 
 
 def _converted(group: ClassicGroup, member: ClassicMember, topics: Topics) -> tuple[ConsumerMember, Partitions]:
-    """The member with its latest assignment, and what it read when it joined."""
-    # Before the first join phase has completed no protocol is chosen: a member's subscription is in each of its own.
+    """Return the member with its latest assignment, and the partitions that it owned when it joined."""
+    # Before the first join phase completes, no protocol is selected; all of a member's protocols have its subscription.
     metadata = member.metadata(group.protocol_name) or member.protocols[0][1]
     try:
         subscription = decode_subscription(metadata)

@@ -1,6 +1,6 @@
-"""Committed offsets of the groups of one shard, as the log tells them, and those of open transactions.
+"""Committed offsets of the groups of one shard, and those of open transactions.
 
-`replay` and `end_transaction` alone change state, live and on recovery alike.
+Only `replay` and `end_transaction` change state, in operation and on recovery.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: dict[int, dict[OffsetKey, CommittedOffset | None]] = {}
-        """Producer id of an open transaction to what it will commit (KIP-98); None where a later commit overtook it."""
+        """Producer id of an open transaction to its offsets (KIP-98); None if a later commit has superseded one."""
 
     def of_group(self, group_id: str) -> GroupOffsets:
         return self._groups.get(group_id, _NOTHING)
@@ -29,14 +29,14 @@ class Offsets:
         return self.of_group(group_id).get(topic, {}).get(partition)
 
     def has_pending(self, key: OffsetKey) -> bool:
-        """Whether an open transaction would change this offset (`require_stable`, KIP-447)."""
+        """Return True if an open transaction would change this offset (`require_stable`, KIP-447)."""
         return any(key in pending for pending in self._pending.values())
 
     def has_open_transaction(self, group_id: str) -> bool:
         return any(key.group_id == group_id for pending in self._pending.values() for key in pending)
 
     def keys(self, group_id: str) -> Iterator[OffsetKey]:
-        """Every offset of the group, committed or pending, once."""
+        """Yield the keys of the group's committed and pending offsets, without duplicates."""
         committed = self.of_group(group_id)
         for topic, partitions in committed.items():
             for partition in partitions:
@@ -49,18 +49,18 @@ class Offsets:
                     yield key
 
     def group_ids(self) -> list[str]:
-        """The groups with a committed offset."""
+        """Return the groups with committed offsets."""
         return list(self._groups)
 
     def keys_of_topics(self, topics: frozenset[str], group_id: str) -> Iterator[OffsetKey]:
-        """Every committed offset of the group in `topics`."""
+        """Yield the keys of the group's committed offsets in `topics`."""
         for topic, partitions in self.of_group(group_id).items():
             if topic in topics:
                 for partition in partitions:
                     yield OffsetKey(group_id, topic, partition)
 
     def replay(self, key: OffsetKey, value: CommittedOffset | None, producer_id: int = -1) -> None:
-        """Apply one record; `producer_id` is that of a transactional batch, else -1."""
+        """Apply a record; `producer_id` is -1 unless its batch is transactional."""
         if value is None:
             self._remove(key)
             for pending in self._pending.values():
@@ -79,7 +79,7 @@ class Offsets:
                         pending[key] = None
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker. The commit that stands last in the log wins, whenever its transaction ends."""
+        """Apply a transaction marker. The commit that is last in the log wins, whenever its transaction ends."""
         pending = self._pending.pop(producer_id, {})
         if not committed:
             return

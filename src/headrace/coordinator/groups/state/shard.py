@@ -1,7 +1,7 @@
-"""The groups and offsets of one partition of `__consumer_offsets`: decides what to write, and replays what was written.
+"""The groups and offsets of one partition of `__consumer_offsets`.
 
-Pure: appending, timers and replies are the runtime's. Every decision is a list of (key, value) pairs; a value of None
-is a tombstone. `replay` is the only code that changes offsets and removes groups.
+Pure: the runtime appends, runs timers and replies. A decision is a list of (key, value) pairs; a value of None is a
+tombstone. Only `replay` changes offsets and removes groups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ class GroupShard:
     # Decisions
 
     def commit(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> Result[list[ErrorCode]]:
-        """One error code per offset, and the records of those without."""
+        """Return an error code per offset, and the records of the valid ones."""
         errors: list[ErrorCode] = []
         records: WrittenRecords = []
         limit = self._settings.offset_metadata_max_bytes
@@ -71,18 +71,18 @@ class GroupShard:
         return Result(errors, records)
 
     def delete(self, group_id: str) -> Result[None]:
-        """Remove the group and all its offsets.
+        """Delete the group and its offsets.
 
         Raises KafkaError: group_id_not_found, non_empty_group.
         """
         group = self.table.group(group_id)
         if not group.is_empty:
-            raise KafkaError(ErrorCode.non_empty_group, "stop all members of the group before deleting it")
+            raise KafkaError(ErrorCode.non_empty_group, "The group is not empty: stop its members before deleting it.")
         records: WrittenRecords = [(key, None) for key in self.offsets.keys(group_id)]
         return Result(None, records + group.tombstones(), [note_of(group, Happening.DELETED)])
 
     def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> Result[list[ErrorCode]]:
-        """One error code per partition, and tombstones for the offsets that exist.
+        """Return an error code per partition, and tombstones for existing offsets.
 
         Raises KafkaError: group_id_not_found, non_empty_group (members that are not consumers, KIP-496).
         """
@@ -102,11 +102,11 @@ class GroupShard:
         return Result(errors, records)
 
     def decide_topics_deleted(self, topics: frozenset[str], group_id: str) -> WrittenRecords:
-        """Tombstones for every offset of the group in topics that are gone."""
+        """Return tombstones for the group's offsets in deleted topics."""
         return [(key, None) for key in self.offsets.keys_of_topics(topics, group_id)]
 
     def decide_expiry(self, now_ms: int) -> WrittenRecords:
-        """Tombstones for offsets past their retention, and for empty groups left without any (KIP-211)."""
+        """Return tombstones for expired offsets, and for empty groups without offsets (KIP-211)."""
         decision: WrittenRecords = []
         for group in self.groups.values():
             all_expired = True
@@ -120,11 +120,11 @@ class GroupShard:
         return decision
 
     def expiring(self, until_ms: int) -> dict[str, int]:
-        """Groups that lose an offset by `until_ms` if nothing happens, and when the first of them is lost (ms)."""
+        """Return the groups with offsets that expire until `until_ms`, and their earliest expiry (ms)."""
         out: dict[str, int] = {}
         for group in self.groups.values():
             times = [self._expires_at(group, key, offset) for key, offset in self._offsets_of(group.group_id)]
-            first = min((each for each in times if each is not None), default=None)
+            first = min((time for time in times if time is not None), default=None)
             if first is not None and first <= until_ms:
                 out[group.group_id] = first
         return out
@@ -139,7 +139,7 @@ class GroupShard:
         return expires_at is not None and now_ms >= expires_at
 
     def _expires_at(self, group: Group, key: OffsetKey, offset: CommittedOffset) -> int | None:
-        """In ms; None while the offset must be kept."""
+        """Return the offset's expiry (ms); None while it must be kept."""
         kept_from = group.offset_kept_from(offset.commit_timestamp)
         if kept_from is None or group.is_subscribed_to(key.topic) or self.offsets.has_pending(key):
             return None
@@ -150,12 +150,12 @@ class GroupShard:
     # Events
 
     def loaded(self, now_ms: int) -> Iterator[tuple[str, Sequence[Effect]]]:
-        """Groups and the effects of having been read from the log."""
+        """Yield the groups and the effects of loading them."""
         for group in list(self.groups.values()):
             yield group.group_id, self.table.loaded(group, now_ms)
 
     def unloaded(self, error: ErrorCode, now_ms: int) -> Iterator[tuple[str, Sequence[Effect]]]:
-        """Groups and the effects of going away."""
+        """Yield the groups and the effects of unloading them."""
         for group in self.groups.values():
             yield group.group_id, group.unload(error, now_ms)
 
@@ -164,18 +164,18 @@ class GroupShard:
         return self.table.timer_fired(name, timer, now_ms)
 
     def append_failed(self, name: str) -> None:
-        """The latest decision of the group could not be written."""
+        """Handle that the last decision of the group could not be written."""
         if name in self.groups:
             self.groups[name].append_failed()
 
     # Replay
 
     def replay(self, key: WrittenKey, value: Value | None, now_ms: int, producer_id: int = -1) -> None:
-        """Apply one record of the log."""
+        """Apply a record."""
         if isinstance(key, OffsetKey):
             assert value is None or isinstance(value, CommittedOffset)
             if value is not None and key.group_id not in self.groups:
-                # A simple consumer commits without ever joining: its group has no record of its own.
+                # A simple consumer commits without joining: its group has no record.
                 self.table.add_classic(key.group_id, now_ms)
             self.offsets.replay(key, value, producer_id)
         elif isinstance(key, GroupKey):
@@ -186,11 +186,11 @@ class GroupShard:
             self.table.replay_consumer(key, value)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction's marker: its offsets count from now on, or never will."""
+        """Apply a transaction marker: commit or drop its offsets."""
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def replay_bytes(self, key: bytes, value: bytes | None, offset: int, *, now_ms: int, producer_id: int = -1) -> bool:
-        """Apply one record as it stands in the log; false for records of other protocols, which are passed over.
+        """Apply an encoded record. Return False for a record of an unknown protocol, which is skipped.
 
         Raises KafkaError(corrupt_message).
         """

@@ -1,4 +1,4 @@
-"""The groups of one shard, of both protocols: find the group of a request, move groups between the protocols. Pure."""
+"""The groups of one shard, of both protocols: route requests to them, and convert between the protocols. Pure."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -50,7 +50,7 @@ _SETTLED: Final[Mapping[str, Happening]] = {
 
 
 class GroupTable:
-    """Groups by name. Requests are of one group; times in ms."""
+    """Groups by id; times in ms."""
 
     def __init__(self, settings: GroupSettings, topics: Topics) -> None:
         self._settings = settings
@@ -65,14 +65,14 @@ class GroupTable:
         return group
 
     def classic(self, group_id: str) -> ClassicGroup:
-        """Raises KafkaError(group_id_not_found) for any that is not classic."""
+        """Raises KafkaError(group_id_not_found) if the group is not classic."""
         group = self.group(group_id)
         if not isinstance(group, ClassicGroup):
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a classic group.")
         return group
 
     def consumer(self, group_id: str) -> ConsumerGroup:
-        """Raises KafkaError(group_id_not_found) for any that is not of the consumer protocol."""
+        """Raises KafkaError(group_id_not_found) if the group does not use the consumer protocol."""
         group = self.group(group_id)
         if not isinstance(group, ConsumerGroup):
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
@@ -91,7 +91,7 @@ class GroupTable:
     # Requests
 
     def join(self, group_id: str, request: Join, now_ms: int) -> Result[None]:
-        """Answers `request.reply_to`, a future of a JoinResult, now or when the join phase completes.
+        """Handle JoinGroup. Completes `request.reply_to` with a JoinResult now or at the end of the join phase.
 
         Raises KafkaError(unknown_member_id) for a member of a group that does not exist.
         """
@@ -99,7 +99,7 @@ class GroupTable:
         if group is None or (group.is_empty and group.type is not GroupType.CLASSIC):
             if request.member_id:
                 raise KafkaError(ErrorCode.unknown_member_id)
-            # Whatever becomes of the member, the group exists from now on.
+            # The group is created even if the member is refused.
             empty = GroupMetadata("", 0, None, None, now_ms)
             records = [*self.tombstones(group_id), (GroupKey(group_id), empty)]
             return Result(None, records, [Then(lambda now_ms: self.group(group_id).join(request, now_ms).effects)])
@@ -107,20 +107,20 @@ class GroupTable:
             return self._watched(group, group.join(request, now_ms))
         except KafkaError as error:
             refused = self._refused(group, error, request.member_id, request.instance_id, "JoinGroup")
-            # As Kafka answers, without the member's id.
+            # Kafka's response omits the member id, too.
             refused.effects.append(Complete(request.reply_to, JoinResult(error=error.code)))
             refused.error = None
             return refused
 
     def sync(self, group_id: str, request: Sync) -> Result[None]:
-        """Answers `request.reply_to`, a future of a SyncResult, now or when the assignment is in the log."""
-        return self._joined(group_id).sync(request)
+        """Handle SyncGroup. Completes `request.reply_to` with a SyncResult now or when the assignment is written."""
+        return self._existing(group_id).sync(request)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> Result[ErrorCode]:
         """As `Group.heartbeat`."""
-        group = self._joined(group_id)
+        group = self._existing(group_id)
         try:
             return self._watched(group, group.heartbeat(member_id, instance_id, generation, now_ms))
         except KafkaError as error:
@@ -128,13 +128,13 @@ class GroupTable:
 
     def leave(self, group_id: str, leavers: Sequence[Leaver], now_ms: int) -> Result[list[ErrorCode]]:
         """As `Group.leave`."""
-        group = self._joined(group_id)
+        group = self._existing(group_id)
         return self._watched(group, group.leave(leavers, now_ms))
 
     def consumer_heartbeat(
         self, group_id: str, request: ConsumerHeartbeat, now_ms: int
     ) -> Result[ConsumerHeartbeatResult]:
-        """Raises KafkaError: group_id_not_found, and what `ConsumerGroup.consumer_heartbeat` does."""
+        """Raises KafkaError: group_id_not_found, and the errors of `ConsumerGroup.consumer_heartbeat`."""
         if request.epoch != 0:
             if request.epoch > 0 and group_id not in self.by_id:
                 raise KafkaError(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
@@ -193,9 +193,10 @@ class GroupTable:
         offsets: Sequence[OffsetToCommit],
         *,
         knows_epochs: bool = True,
+        transactional: bool = False,
     ) -> Result[None]:
-        """Raises KafkaError: group_id_not_found (a generation of a group that does not exist), and what
-        `Group.check_offset_commit` does.
+        """Raises KafkaError: group_id_not_found (a generation of a missing group), and the errors of
+        `Group.check_offset_commit`.
         """
         group = self.by_id.get(group_id)
         if group is None:
@@ -203,43 +204,43 @@ class GroupTable:
                 raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
             return Result(None)
         try:
-            effects = group.check_offset_commit(member_id, instance_id, generation, offsets, knows_epochs=knows_epochs)
+            effects = group.check_offset_commit(
+                member_id, instance_id, generation, offsets, knows_epochs=knows_epochs, transactional=transactional
+            )
         except KafkaError as error:
             return self._refused(group, error, member_id, instance_id, "OffsetCommit")
         return Result(None, effects=effects)
 
     def tombstones(self, group_id: str) -> WrittenRecords:
-        """Remove the group, of whichever protocol; its offsets stay."""
+        """Return the tombstones that remove the group, except its offsets."""
         group = self.by_id.get(group_id)
         return [] if group is None else group.tombstones()
 
     # Events
 
     def timer_fired(self, group_id: str, timer: Timer, now_ms: int) -> Result[None]:
-        """A timer has run out; moot where the group is gone."""
+        """Handle the expiry of a timer, unless the group has been removed."""
         group = self.by_id.get(group_id)
         return Result(None) if group is None else self._watched(group, group.timer_fired(timer, now_ms))
 
     def loaded(self, group: Group, now_ms: int) -> list[Effect]:
-        """The group has been read from the log."""
         effects = group.loaded(now_ms)
         return effects if group.is_empty else [note_of(group, Happening.LOADED), *effects]
 
     def downgraded(self, group_id: str, how: Downgraded, now_ms: int) -> list[Effect]:
-        """The group is one of the classic protocol, as its records say."""
         return self.classic(group_id).take_over(how.protocols, how.reason, now_ms)
 
     # Replay
 
     def replay_classic(self, group_id: str, value: GroupMetadata | None, now_ms: int) -> None:
-        """Apply one record of a classic group."""
+        """Apply a record of a classic group."""
         if value is not None:
             self.add_classic(group_id, now_ms).restore(value)
         elif self._is(group_id, GroupType.CLASSIC):
             del self.by_id[group_id]
 
     def replay_consumer(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
-        """Apply one record of a group of the consumer protocol."""
+        """Apply a record of a group of the consumer protocol."""
         group_id = key.group_id
         if not self._is(group_id, GroupType.CONSUMER):
             if value is None:
@@ -251,7 +252,7 @@ class GroupTable:
             self.consumer(group_id).known.replay(key, value)
 
     def replay_partition_metadata(self, group_id: str) -> None:
-        """A record of an older Kafka has to be removed with the group."""
+        """Note a record of an older Kafka, to be removed with the group."""
         if self._is(group_id, GroupType.CONSUMER):
             self.consumer(group_id).known.replay_partition_metadata()
 
@@ -261,20 +262,20 @@ class GroupTable:
 
     # Steps
 
-    def _joined(self, group_id: str) -> Group:
+    def _existing(self, group_id: str) -> Group:
         group = self.by_id.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.unknown_member_id, f"Group {group_id} not found.")
         return group
 
     def _watched(self, group: Group, result: Result[A]) -> Result[A]:
-        """Note it where the group settles with the result."""
+        """Add a note to the result if the group settles with it."""
         if result.records:
             result.effects.append(Then(partial(self._settled, group.group_id, group.state, group.generation)))
         return result
 
     def _settled(self, group_id: str, state: str, generation: int, _now_ms: int) -> Sequence[Effect]:
-        # It shows only once the decision has been replayed, which may make a new group.
+        # Check after replaying the decision, which may create a new group.
         after = self.by_id.get(group_id)
         if (
             after is None
@@ -303,7 +304,6 @@ class GroupTable:
 
 
 def note_of(group: Group, what: Happening) -> Note:
-    """Something happened to the whole group."""
     return Note(what=what, generation=group.generation, reason=count(group.size, "member"))
 
 

@@ -1,11 +1,13 @@
 """The open transactions of a log, which determine its last stable offset (KIP-98)."""
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
-from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntry
+from headrace.storage.log.producers.marker_counts import MarkerCounts
+from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.batch import BatchHeader
 from headrace.wire.control import Marker, marker_of
 
@@ -18,48 +20,105 @@ class OpenTransaction(NamedTuple):
     last_timestamp: int
 
 
-class OpenTransactions:
-    """Follows every transactional batch in offset order, starting with the producers of a snapshot."""
+class _Ended(NamedTuple):
+    """An ended transaction whose marker is not committed yet."""
 
-    __slots__ = ("_open", "first_offset")
+    first_offset: int
+    marker_offset: int
+
+
+class OpenTransactions(Container[int]):
+    """Follows every transactional batch in offset order, starting with a snapshot. Contains producer ids."""
+
+    __slots__ = ("_ended", "_open", "first_offset", "markers")
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        begun = [each for each in entries if each.current_txn_first_offset >= 0]
+        begun.sort(key=lambda each: each.current_txn_first_offset)
         self._open = {
-            entry.producer_id: OpenTransaction(entry.epoch, entry.current_txn_first_offset, entry.timestamp)
-            for entry in entries
-            if entry.current_txn_first_offset >= 0
+            each.producer_id: OpenTransaction(each.epoch, each.current_txn_first_offset, each.timestamp)
+            for each in begun
         }
+        """In order of their first offsets."""
+        self.markers = MarkerCounts()
+        self._ended: deque[_Ended] = deque()
         self.first_offset: int | None = None
-        """The first offset of the oldest open transaction; None if none is open."""
+        """The first offset of the oldest transaction whose end is not committed; None if there is none."""
         self._note_first()
 
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, producer_id: object) -> bool:
+        return producer_id in self._open
+
     def producer_ids(self) -> list[int]:
         return list(self._open)
 
+    @property
+    def oldest_timestamp(self) -> int | None:
+        """Timestamp in ms of the last record of the oldest open transaction, or None."""
+        oldest = next(iter(self._open.values()), None)
+        return None if oldest is None else oldest.last_timestamp
+
+    def is_open(self, producer_id: int, epoch: int) -> bool:
+        """Return True if the producer has an open transaction with this epoch."""
+        begun = self._open.get(producer_id)
+        return begun is not None and begun.epoch == epoch
+
     def add(self, header: BatchHeader) -> None:
         """Account for a data batch of a transaction."""
+        self.add_at(header, header.base_offset)
+
+    def add_at(self, header: BatchHeader, base_offset: int) -> None:
+        """Account for a data batch of a transaction that is now at `base_offset`."""
         begun = self._open.get(header.producer_id)
-        first_offset = header.base_offset if begun is None else begun.first_offset
+        first_offset = base_offset if begun is None else begun.first_offset
         self._open[header.producer_id] = OpenTransaction(header.producer_epoch, first_offset, header.max_timestamp)
         if self.first_offset is None:
             self.first_offset = first_offset
 
+    def copy_of(self, producer_id: int) -> OpenTransaction | None:
+        """The producer's open transaction, for `put_back`."""
+        return self._open.get(producer_id)
+
+    def put_back(self, before: Mapping[int, OpenTransaction | None]) -> None:
+        """Return these producers to what `copy_of` gave."""
+        for producer_id, begun in before.items():
+            if begun is not None:
+                self._open[producer_id] = begun
+            elif self._open.pop(producer_id, None) is not None:
+                self._note_first()
+
     def end(self, header: BatchHeader, key: bytes | None) -> AbortedTransaction | None:
-        """Account for a control batch, `key` being that of its record, and return the transaction that it aborts."""
+        """Account for a committed control batch, `key` being that of its record; return the transaction it aborts."""
         marker = marker_of(key)
         if marker is None:
             return None
-        ended = self._open.pop(header.producer_id, None)
+        aborted = self.end_at(header.producer_id, header.last_offset, marker)
+        self.committed_to(header.next_offset)
+        return aborted
+
+    def end_at(self, producer_id: int, offset: int, marker: Marker) -> AbortedTransaction | None:
+        """As `end`, of one at `offset` that may not be committed: consumers stop before it until `committed_to`."""
+        self.markers.note(offset)
+        ended = self._open.pop(producer_id, None)
         if ended is None:
             return None
+        self._ended.append(_Ended(ended.first_offset, offset))
         self._note_first()
         if marker is not Marker.ABORT:
             return None
-        stable = header.next_offset if self.first_offset is None else self.first_offset
-        return AbortedTransaction(header.producer_id, ended.first_offset, header.last_offset, stable)
+        oldest = next(iter(self._open.values()), None)
+        stable = offset + 1 if oldest is None else oldest.first_offset
+        return AbortedTransaction(producer_id, ended.first_offset, offset, stable)
+
+    def committed_to(self, offset: int) -> None:
+        """Note that everything before `offset` is committed, markers included."""
+        if self._ended and self._ended[0].marker_offset < offset:
+            while self._ended and self._ended[0].marker_offset < offset:
+                self._ended.popleft()
+            self._note_first()
 
     def snapshot_entries(self, entries: Mapping[int, bytes]) -> list[bytes]:
         """Add open transactions to packed entries by producer id, with new entries for expired producers."""
@@ -71,9 +130,13 @@ class OpenTransactions:
             if known is None:
                 entry = ProducerEntry(producer_id, transaction.epoch, -1, -1, 0, transaction.last_timestamp, -1, -1)
             else:
-                entry = ProducerEntry(*ENTRY.unpack_from(known))
+                entry = ProducerEntry.unpacked(known)
             found[producer_id] = replace(entry, current_txn_first_offset=transaction.first_offset).packed()
         return list(found.values())
 
     def _note_first(self) -> None:
-        self.first_offset = min((transaction.first_offset for transaction in self._open.values()), default=None)
+        oldest = next(iter(self._open.values()), None)
+        self.first_offset = None if oldest is None else oldest.first_offset
+        for each in self._ended:
+            if self.first_offset is None or each.first_offset < self.first_offset:
+                self.first_offset = each.first_offset

@@ -38,6 +38,11 @@ class ProducerEntry:
     coordinator_epoch: int
     current_txn_first_offset: int
 
+    @classmethod
+    def unpacked(cls, packed: bytes) -> "ProducerEntry":
+        """What `packed` has made, perhaps with more after it."""
+        return cls(*ENTRY.unpack_from(packed))
+
     def packed(self) -> bytes:
         """Return the entry as stored in the file."""
         return ENTRY.pack(*(getattr(self, name) for name in self.__slots__))

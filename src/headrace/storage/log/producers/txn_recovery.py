@@ -9,7 +9,7 @@ from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.storage.log.producers.producer_snapshot import CorruptSnapshotError, read_snapshot, snapshots
 from headrace.storage.log.segment import Segment
 from headrace.wire.batch import BatchHeader
-from headrace.wire.records import iter_records
+from headrace.wire.records import Record, iter_records
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +50,13 @@ def replay_transactional(
     if not header.is_control:
         transactions.add(header)
         return None
-    keys = [record.key for record in iter_records(segment.file.pread(header.size, position))]
-    # compaction may have removed the record of a marker whose transaction has no records left
-    return transactions.end(header, keys[0]) if keys else None
+    record = control_record(segment, position, header)
+    return None if record is None else transactions.end(header, record.key)
+
+
+def control_record(segment: Segment, position: int, header: BatchHeader) -> Record | None:
+    """Return the record of a control batch, or None if compaction has removed it with its transaction."""
+    return next(iter_records(segment.file.pread(header.size, position)), None)
 
 
 def _state_before(directory: Path, offset: int) -> tuple[OpenTransactions, int]:

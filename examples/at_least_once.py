@@ -1,0 +1,26 @@
+"""Orders to invoices at least once: a crash may write invoices twice, and never loses one."""
+
+import sys
+
+from confluent_kafka import KafkaError, Message, Producer
+from invoices import INVOICES, arguments, invoice, next_batch, subscribe
+
+
+def delivered(error: KafkaError | None, _: Message) -> None:
+    if error is not None:
+        sys.exit(f"an invoice could not be written: {error}")
+
+
+options = arguments()
+consumer = subscribe(options.bootstrap, options.group)
+producer = Producer({"bootstrap.servers": options.bootstrap, "enable.idempotence": True})
+
+while True:
+    orders = next_batch(consumer)
+    if not orders:
+        continue
+    for order in orders:
+        producer.produce(INVOICES, invoice(order), order.key(), on_delivery=delivered)
+    producer.flush()
+    # The orders count as done only now: whoever comes after a crash before this line does them again.
+    consumer.commit(asynchronous=False)

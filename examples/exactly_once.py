@@ -1,0 +1,42 @@
+"""Orders to invoices exactly once: invoices and the offsets of their orders are committed together, or not at all."""
+
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from invoices import INVOICES, ORDERS, arguments, invoice, next_batch, subscribe
+
+
+def positions_after(orders: Sequence[Message]) -> list[TopicPartition]:
+    """Where a consumer goes on that has done these orders."""
+    ends = {order.partition(): order.offset() for order in orders}  # the last of every partition
+    return [TopicPartition(ORDERS, partition or 0, (offset or 0) + 1) for partition, offset in ends.items()]
+
+
+def rewind(consumer: Consumer) -> None:
+    """Go back to what is committed, after a transaction that was aborted."""
+    for position in consumer.committed(consumer.assignment()):
+        consumer.seek(TopicPartition(ORDERS, position.partition, max(position.offset, 0)))
+
+
+options = arguments()
+consumer = subscribe(options.bootstrap, options.group)
+# The transactional id names this instance: another with the same one takes its place.
+producer = Producer({"bootstrap.servers": options.bootstrap, "transactional.id": f"{options.group}-1"})
+# Aborts the transaction that a crash has left, and fences its producer, should it still run.
+producer.init_transactions()
+
+while True:
+    orders = next_batch(consumer)
+    if not orders:
+        continue
+    producer.begin_transaction()
+    try:
+        for order in orders:
+            producer.produce(INVOICES, invoice(order), order.key())
+        producer.send_offsets_to_transaction(positions_after(orders), consumer.consumer_group_metadata())
+        producer.commit_transaction()
+    except KafkaException as failure:
+        if not failure.args[0].txn_requires_abort():
+            raise
+        producer.abort_transaction()
+        rewind(consumer)

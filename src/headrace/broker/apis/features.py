@@ -1,0 +1,76 @@
+"""UpdateFeatures (KIP-584), and what ApiVersions says of features."""
+
+from typing import Any
+
+from headrace.cluster.features import SUPPORTED, Features, FeatureUpdate
+from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Handler, Reply, RequestContext
+from headrace.types import Request
+from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+
+_UPGRADE = 1
+
+
+class FeaturesApi:
+    """Handlers for the levels of features."""
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {ApiKey.UPDATE_FEATURES: self.update}
+
+    def announced(self) -> Fields:
+        """The fields of ApiVersions."""
+        return {
+            "supported_features": [
+                {"name": name, "min_version": lowest, "max_version": highest}
+                for name, (lowest, highest) in SUPPORTED.items()
+            ],
+            "finalized_features_epoch": self._features.epoch,
+            "finalized_features": [
+                {"name": name, "max_version_level": level, "min_version_level": level}
+                for name, level in self._features.levels.items()
+                if level > 0
+            ],
+        }
+
+    async def update(self, context: RequestContext, request: Request) -> Reply:
+        """All updates, or none."""
+        updates = [_update(each) for each in request.feature_updates]
+        failed: tuple[str, KafkaError] | None = None
+        for each in updates:
+            try:
+                self._features.check(each)
+            except KafkaError as error:
+                failed = each.feature, error
+                break
+        if failed is not None:
+            feature, refusal = failed
+            if context.api_version >= 2:
+                raise KafkaError(
+                    refusal.code,
+                    f"The update failed for all features since the following feature had an error: {refusal.message}",
+                )
+            results = [
+                {"feature": each.feature, "error_code": refusal.code, "error_message": refusal.message}
+                if each.feature == feature
+                else {"feature": each.feature, "error_code": ErrorCode.none, "error_message": None}
+                for each in updates
+            ]
+            return {"error_code": ErrorCode.none, "error_message": None, "results": results}
+        if not getattr(request, "validate_only", False):
+            await self._features.update(updates)
+        return {
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "results": [
+                {"feature": each.feature, "error_code": ErrorCode.none, "error_message": None} for each in updates
+            ],
+        }
+
+
+def _update(asked: Any) -> FeatureUpdate:
+    may_downgrade = getattr(asked, "allow_downgrade", False) or getattr(asked, "upgrade_type", _UPGRADE) != _UPGRADE
+    return FeatureUpdate(asked.feature, asked.max_version_level, may_downgrade)

@@ -1,0 +1,256 @@
+"""Transactional batches of Produce requests: their transactions are verified with the coordinator before the append.
+
+Most need no question: the partition knows that the transaction is open (KIP-98, KIP-890).
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from headrace.broker.large_batches import Requests
+from headrace.clock import now_ms
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.verification import UNVERIFIED, TransactionVerifier, VerificationGuard, Verified
+from headrace.server.context import RequestContext
+from headrace.slices import Steps, finish
+from headrace.types import TopicPartition
+from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL_FLAG, parse_header
+
+_TOPIC_IDS: Final = 13
+_ADDS: Final = 12
+"""From this version of Produce on a batch adds its partition to the transaction (version 2)."""
+_ABORTABLE: Final = 11
+"""From this version on clients know TRANSACTION_ABORTABLE."""
+_FLAGS: Final = 22
+_OFTEN: Final = 64
+"""Partitions that are looked at without a pause."""
+
+_TO_BE_TRIED_AGAIN: Final = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
+
+
+class Verdict(NamedTuple):
+    """How the transactional batches of one request are to be appended, or why not."""
+
+    refusal: KafkaError | None
+    """Of the whole request."""
+    errors: Mapping[tuple[str, int], KafkaError]
+    guards: Mapping[tuple[str, int], VerificationGuard]
+
+
+Verdicts: TypeAlias = Sequence[Verdict | None]
+"""Of a run of requests; None for one without transactional batches."""
+
+
+class _Question(NamedTuple):
+    """What the coordinator is asked about; questions of a run that are the same but for the partitions are one."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    adds: bool
+
+
+class _Begun(NamedTuple):
+    """A request before the coordinator has answered."""
+
+    question: _Question | None
+    version: int
+    errors: dict[tuple[str, int], KafkaError]
+    guards: dict[tuple[str, int], VerificationGuard]
+
+
+class TransactionVerification:
+    """Verifies the transactional batches of runs of Produce requests."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        topic_name: Callable[[UUID | None], str | None],
+        verifier: TransactionVerifier,
+        config: BrokerConfig,
+    ) -> None:
+        self._replicas = replicas
+        self._topic_name = topic_name
+        self._verifier = verifier
+        self._config = config
+
+    def verify(self, requests: Requests) -> Verdicts | Awaitable[Verdicts] | None:
+        """The verdicts on a run; None where it has no transactional batches."""
+        if not any(_transactional(topic) for _, request in requests for topic in request.topic_data):
+            return None
+        begun = [_at_once(self._begin(context, request)) for context, request in requests]
+        asked = _questions(begun)
+        if not asked:
+            return [_verdict(each, {}) for each in begun]
+        answers = {question: self._ask(question, partitions) for question, partitions in asked.items()}
+        known = {question: answer for question, answer in answers.items() if isinstance(answer, Mapping)}
+        if len(known) == len(answers) and not any(map(_is_concurrent, known.items())):
+            return [_verdict(each, known) for each in begun]
+        return self._verify_later(begun, asked, answers)
+
+    async def verify_many(self, requests: Requests) -> Verdicts | None:
+        """`verify`, for requests of many partitions: other clients are served in between."""
+        begun = [await finish(self._begin(context, request)) for context, request in requests]
+        if not any(begun):
+            return None
+        asked = _questions(begun)
+        answers = {question: self._ask(question, partitions) for question, partitions in asked.items()}
+        return await self._verify_later(begun, asked, answers)
+
+    async def _verify_later(
+        self,
+        begun: Sequence[_Begun | Verdict | None],
+        asked: Mapping[_Question, Sequence[TopicPartition]],
+        answers: Mapping[_Question, Verified | Awaitable[Verified]],
+    ) -> Verdicts:
+        known = {question: await _answer(answer) for question, answer in answers.items()}
+        backoff_s = self._config.add_partitions_to_txn_retry_backoff_ms / 1000
+        deadline = time.monotonic() + self._config.add_partitions_to_txn_retry_backoff_max_ms / 1000
+        while time.monotonic() < deadline and (again := [each for each, _ in filter(_is_concurrent, known.items())]):
+            # the transaction before is being ended: clients would come back later than it takes
+            await asyncio.sleep(backoff_s)
+            for question in again:
+                known[question] = await _answer(self._ask(question, asked[question]))
+        return [_verdict(each, known) for each in begun]
+
+    def _ask(self, question: _Question, partitions: Sequence[TopicPartition]) -> Verified | Awaitable[Verified]:
+        transactional_id, producer_id, producer_epoch, adds = question
+        return self._verifier.verify(transactional_id, producer_id, producer_epoch, partitions, adds=adds)
+
+    def _begin(self, context: RequestContext, request: Any) -> Steps[_Begun | Verdict | None]:
+        """Begin to verify the request's batches; None where none is transactional."""
+        first: dict[TopicPartition, int] = {}
+        producers: set[tuple[int, int]] = set()
+        for topic in request.topic_data:
+            yield
+            name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+            for place, data in enumerate(topic.partition_data):
+                if place % _OFTEN == _OFTEN - 1:
+                    yield
+                records = data.records
+                if not records or len(records) <= _FLAGS or not records[_FLAGS] & TRANSACTIONAL_FLAG:
+                    continue
+                if request.transactional_id is None:
+                    return _NO_TRANSACTIONAL_ID
+                if name is None or len(records) < HEADER_SIZE:
+                    continue  # which the append says
+                header = parse_header(records)
+                if header.producer_id < 0:
+                    continue
+                producers.add((header.producer_id, header.producer_epoch))
+                first.setdefault(TopicPartition(name, data.index), header.base_sequence)
+        if not producers:
+            return None
+        if len(producers) > 1:
+            return _SEVERAL_PRODUCERS
+        [(producer_id, producer_epoch)] = producers
+        question = _Question(request.transactional_id, producer_id, producer_epoch, context.api_version >= _ADDS)
+        return (yield from self._start(question, context.api_version, first))
+
+    def _start(self, question: _Question, version: int, first: Mapping[TopicPartition, int]) -> Steps[_Begun]:
+        if not self._config.transaction_partition_verification_enable:
+            return _Begun(None, version, {}, dict.fromkeys(first, UNVERIFIED))
+        errors: dict[tuple[str, int], KafkaError] = {}
+        guards: dict[tuple[str, int], VerificationGuard] = {}
+        now = now_ms()
+        for place, (topic_partition, sequence) in enumerate(first.items()):
+            if place % _OFTEN == _OFTEN - 1:
+                yield
+            partition = self._replicas.find(*topic_partition)
+            if partition is None:
+                continue  # which the append says
+            try:
+                guard = partition.start_verification(
+                    question.producer_id, question.producer_epoch, sequence, adds=question.adds, now_ms=now
+                )
+            except KafkaError as error:
+                errors[topic_partition] = error
+                continue
+            if guard is not None:
+                guards[topic_partition] = guard
+        return _Begun(question, version, errors, guards)
+
+
+def _transactional(topic: Any) -> bool:
+    for data in topic.partition_data:
+        records = data.records
+        if records and len(records) > _FLAGS and records[_FLAGS] & TRANSACTIONAL_FLAG:
+            return True
+    return False
+
+
+def _questions(begun: Iterable[_Begun | Verdict | None]) -> dict[_Question, list[TopicPartition]]:
+    asked: dict[_Question, dict[tuple[str, int], None]] = {}
+    for each in begun:
+        if isinstance(each, _Begun) and each.question is not None and each.guards:
+            asked.setdefault(each.question, {}).update(dict.fromkeys(each.guards))
+    return {question: [TopicPartition(*each) for each in partitions] for question, partitions in asked.items()}
+
+
+def _at_once(steps: Steps[_Begun | Verdict | None]) -> _Begun | Verdict | None:
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        found: _Begun | Verdict | None = end.value
+        return found
+
+
+async def _answer(answer: Verified | Awaitable[Verified]) -> Verified:
+    return answer if isinstance(answer, Mapping) else await answer
+
+
+def _is_concurrent(answered: tuple[_Question, Verified]) -> bool:
+    question, answer = answered
+    return question.adds and ErrorCode.concurrent_transactions in answer.values()
+
+
+def _verdict(begun: _Begun | Verdict | None, answers: Mapping[_Question, Verified]) -> Verdict | None:
+    if not isinstance(begun, _Begun):
+        return begun
+    question, version, errors, guards = begun
+    answer = {} if question is None else answers.get(question, {})
+    for topic_partition in guards:
+        code = answer.get(TopicPartition(*topic_partition), ErrorCode.none)
+        if code is not ErrorCode.none:
+            errors[topic_partition] = _as_producers_know_it(code, version)
+    return Verdict(None, errors, guards)
+
+
+def _as_producers_know_it(code: ErrorCode, version: int) -> KafkaError:
+    if code is ErrorCode.producer_fenced:
+        code = ErrorCode.invalid_producer_epoch
+    elif code is ErrorCode.transaction_abortable and version < _ABORTABLE:
+        code = ErrorCode.invalid_txn_state
+    if code is ErrorCode.invalid_txn_state:
+        return KafkaError(code, "Partition was not added to the transaction")
+    if code in _TO_BE_TRIED_AGAIN or (code is ErrorCode.concurrent_transactions and version < _ADDS):
+        # older producers do not try the coordinator's errors again
+        return KafkaError(
+            ErrorCode.not_enough_replicas,
+            f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name.upper()}",
+        )
+    return KafkaError(code)
+
+
+_NO_TRANSACTIONAL_ID: Final = Verdict(
+    KafkaError(ErrorCode.transactional_id_authorization_failed, "a transactional batch needs a transactional id"),
+    {},
+    {},
+)
+_SEVERAL_PRODUCERS: Final = Verdict(
+    KafkaError(ErrorCode.invalid_producer_id_mapping, "Transactional records contained more than one producer ID"),
+    {},
+    {},
+)

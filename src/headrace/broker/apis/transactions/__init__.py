@@ -1,0 +1,1 @@
+"""The APIs of transactions: producers', brokers' and administrators'."""

@@ -1,0 +1,147 @@
+"""What administrators and brokers ask: DescribeTransactions, ListTransactions (KIP-664), WriteTxnMarkers (KIP-98)."""
+
+import asyncio
+import time
+from typing import Any, Final, TypeAlias
+
+from headrace.coordinator.groups.expressions import compiled
+from headrace.coordinator.transaction_coordinator import MarkerWriter, TransactionCoordinator
+from headrace.coordinator.transactions.machine import WriteMarkers
+from headrace.coordinator.transactions.states import STATE_OF_NAME, ProducerIdentity, TransactionMetadata
+from headrace.errors import ErrorCode, KafkaError
+from headrace.server.context import Answer, Handler, RequestContext
+from headrace.slices import Steps, finish, in_slices
+from headrace.types import Request, TopicPartition
+from headrace.wire.apis import ApiKey
+from headrace.wire.encoder import Fields
+from headrace.wire.items import made_of
+
+_OFTEN: Final = 256
+"""Transactional ids that are looked at before others may have a turn."""
+
+_Wait: TypeAlias = tuple[dict[str, Any], "asyncio.Future[KafkaError | None]"]
+"""The answer for a partition, and what it waits for."""
+
+
+class TransactionAdminApis:
+    """Handlers that show transactions, and the one that ends them by hand."""
+
+    def __init__(self, coordinator: TransactionCoordinator, markers: MarkerWriter) -> None:
+        self._coordinator = coordinator
+        self._markers = markers
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.DESCRIBE_TRANSACTIONS: self.describe,
+            ApiKey.LIST_TRANSACTIONS: self.list_,
+            ApiKey.WRITE_TXN_MARKERS: self.write_markers,
+        }
+
+    def describe(self, _: RequestContext, request: Request) -> Fields:
+        """The state of transactional ids."""
+        return {"transaction_states": made_of(request.transactional_ids, self._describe_one)}
+
+    def _describe_one(self, name: str) -> Fields:
+        try:
+            metadata = self._coordinator.describe(name)
+        except KafkaError as error:
+            return _described(name, error.code, TransactionMetadata(0, 0, 0, start_ms=0), state="")
+        return _described(name, ErrorCode.none, metadata, state=metadata.state.kafka_name)
+
+    def list_(self, _: RequestContext, request: Request) -> Answer:
+        """Transactional ids by state, producer id, age of the transaction, and name."""
+        return in_slices(self._list(request))
+
+    def _list(self, request: Request) -> Steps[Fields]:
+        unknown = [each for each in request.state_filters if each not in STATE_OF_NAME]
+        states = {STATE_OF_NAME[each] for each in request.state_filters if each in STATE_OF_NAME}
+        producers = set(request.producer_id_filters)
+        longer_than_ms = getattr(request, "duration_filter", -1)
+        pattern = getattr(request, "transactional_id_pattern", None)
+        now_ms = time.time_ns() // 1_000_000
+        found: list[dict[str, Any]] = []
+        answer = {"unknown_state_filters": unknown, "transaction_states": found}
+        try:
+            expression = compiled(pattern) if pattern else None
+            for number, (name, metadata) in enumerate(self._coordinator.all()):
+                if number % _OFTEN == _OFTEN - 1:
+                    yield
+                if (
+                    (request.state_filters and metadata.state not in states)
+                    or (producers and metadata.producer_id not in producers)
+                    or (longer_than_ms >= 0 and now_ms - metadata.start_ms <= longer_than_ms)
+                    or (expression is not None and not expression.fullmatch(name.encode()))
+                ):
+                    continue
+                found.append(
+                    {
+                        "transactional_id": name,
+                        "producer_id": metadata.producer_id,
+                        "transaction_state": metadata.state.kafka_name,
+                    }
+                )
+        except KafkaError as error:
+            return {"error_code": error.code, "unknown_state_filters": unknown, "transaction_states": []}
+        return {"error_code": ErrorCode.none, **answer}
+
+    async def write_markers(self, _: RequestContext, request: Request) -> Fields:
+        """End transactions in partitions, as a coordinator, or an administrator who knows what hangs (KIP-664)."""
+        answers, waits = await finish(self._write(request))
+        for partition, waiting in waits:
+            error = await waiting
+            if error is not None:
+                partition["error_code"] = error.code
+        return {"markers": answers}
+
+    def _write(self, request: Request) -> Steps[tuple[list[Fields], list[_Wait]]]:
+        answers: list[Fields] = []
+        waits: list[_Wait] = []
+        for marker in request.markers:
+            version = getattr(marker, "transaction_version", 0)
+            # as Kafka, whose append fails
+            is_sound = marker.producer_id >= 0 and version >= 0
+            markers = WriteMarkers(
+                ProducerIdentity(marker.producer_id, marker.producer_epoch),
+                marker.transaction_result,
+                frozenset(),
+                version,
+            )
+            topics = []
+            for topic in marker.topics:
+                partitions = []
+                for index in topic.partition_indexes:
+                    answer: dict[str, Any] = {"partition_index": index, "error_code": ErrorCode.none}
+                    partitions.append(answer)
+                    if not is_sound:
+                        answer["error_code"] = ErrorCode.unknown_server_error
+                        continue
+                    try:
+                        waiting = self._markers.write(
+                            TopicPartition(topic.name, index), markers, marker.coordinator_epoch
+                        )
+                    except KafkaError as error:
+                        answer["error_code"] = error.code
+                    else:
+                        if waiting is not None:
+                            waits.append((answer, waiting))
+                    yield
+                topics.append({"name": topic.name, "partitions": partitions})
+            if topics:
+                answers.append({"producer_id": marker.producer_id, "topics": topics})
+        return answers, waits
+
+
+def _described(name: str, code: ErrorCode, metadata: TransactionMetadata, *, state: str) -> Fields:
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in sorted(metadata.partitions):
+        by_topic.setdefault(topic, []).append(index)
+    return {
+        "error_code": code,
+        "transactional_id": name,
+        "transaction_state": state,
+        "transaction_timeout": metadata.timeout_ms,
+        "transaction_start_time": metadata.start_ms,
+        "producer_id": metadata.producer_id,
+        "producer_epoch": metadata.producer_epoch,
+        "topics": [{"topic": topic, "partitions": indexes} for topic, indexes in by_topic.items()],
+    }

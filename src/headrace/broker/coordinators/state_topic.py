@@ -1,0 +1,81 @@
+"""Partitions as the coordinator of transactions sees them: its own log, and those that markers go to."""
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.broker.coordinators.offsets_topic import OffsetsTopicLog
+from headrace.clock import now_ms
+from headrace.cluster.topic_names import GROUP_OFFSETS
+from headrace.coordinator.transactions.machine import WriteMarkers
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import Partition
+from headrace.replication.purgatory import Purgatory
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.types import TopicPartition
+
+
+class StateTopicLog(OffsetsTopicLog):
+    """A partition of `__transaction_state`."""
+
+    def __init__(self, partition: Partition, purgatory: Purgatory) -> None:
+        super().__init__(partition)
+        self._purgatory = purgatory
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """The leader epoch, which markers carry."""
+        return self._partition.leader_epoch
+
+    def committed(self) -> asyncio.Future[KafkaError | None] | None:
+        """Done when all that was appended is committed; None where it is so already."""
+        partition = self._partition
+        end_offset = partition.log_end_offset
+        if partition.high_watermark >= end_offset:
+            return None
+        return self._purgatory.committed(partition, end_offset)
+
+
+class PartitionMarkers:
+    """Writes markers to the partitions of this broker; `exists` knows those of the cluster."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        purgatory: Purgatory,
+        *,
+        exists: Callable[[TopicPartition], bool],
+        on_offsets: Callable[[int, int, bool], None],
+    ) -> None:
+        """`on_offsets` is told of a marker in `__consumer_offsets`: partition, producer id, whether it commits."""
+        self._replicas = replicas
+        self._purgatory = purgatory
+        self._exists = exists
+        self._on_offsets = on_offsets
+
+    def write(
+        self,
+        partition: TopicPartition,
+        markers: WriteMarkers,
+        coordinator_epoch: int,
+    ) -> asyncio.Future[KafkaError | None] | None:
+        """Append the marker; a future where it takes time to be committed. Raises KafkaError."""
+        try:
+            found = self._replicas.get(*partition)
+        except KafkaError as error:
+            if error.code is ErrorCode.unknown_topic_or_partition and self._exists(partition):
+                raise KafkaError(ErrorCode.not_leader_or_follower, str(error)) from error
+            raise
+        producer_id, epoch = markers.producer
+        end_offset = found.append_marker(
+            producer_id,
+            epoch,
+            commit=markers.commit,
+            coordinator_epoch=coordinator_epoch,
+            now_ms=now_ms(),
+            transaction_version=markers.client_version,
+        )
+        if partition.topic == GROUP_OFFSETS:
+            self._on_offsets(partition.partition, producer_id, markers.commit)
+        if found.high_watermark >= end_offset:
+            return None
+        return self._purgatory.committed(found, end_offset)

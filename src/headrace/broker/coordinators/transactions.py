@@ -1,0 +1,268 @@
+"""Transactions on this broker: the coordinator and its APIs, made when they are first needed.
+
+A broker whose cluster has never had a transaction loads nothing of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.producer_ids import ProducerIds
+from headrace.clock import SYSTEM
+from headrace.cluster.image import TopicImage
+from headrace.cluster.metadata_cache import MetadataCache
+from headrace.cluster.topic_admin import TopicAdmin
+from headrace.cluster.topic_names import GROUP_OFFSETS, TRANSACTION_STATE
+from headrace.config import BrokerConfig
+from headrace.coordinator.runtime.partitioner import partition_for
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.purgatory import Purgatory
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.server.context import Answer, Handler, RequestContext
+from headrace.slices import finish
+from headrace.types import Request, TopicPartition
+from headrace.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.broker.coordinators.groups import Groups
+    from headrace.coordinator.transaction_coordinator import TransactionCoordinator
+    from headrace.coordinator.transactions.states import TransactionMetadata
+
+log = logging.getLogger(__name__)
+
+_APIS: Final = (
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.LIST_TRANSACTIONS,
+)
+
+
+class Transactions:
+    """What the broker has to do with transactions; `start` once partitions are led, `stop` at the end."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        cache: MetadataCache,
+        admin: TopicAdmin,
+        replicas: ReplicaManager,
+        purgatory: Purgatory,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        groups: "Groups",
+        producer_ids: ProducerIds,
+        version: Callable[[], int],
+    ) -> None:
+        """`version` is the cluster's `transaction.version`."""
+        self._config = config
+        self._cache = cache
+        self._admin = admin
+        self._replicas = replicas
+        self._purgatory = purgatory
+        self._loop = loop
+        self._groups = groups
+        self._producer_ids = producer_ids
+        self._version = version
+        self._topic_creation = asyncio.Lock()
+        self._coordinator: TransactionCoordinator | None = None
+        self._handlers: dict[ApiKey, Handler] = {}
+        self._more_ids: asyncio.Task[None] | None = None
+        self._aborts: asyncio.Task[None] | None = None
+        self._expiry: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Read the transactional ids that there are; nothing to do where there are none."""
+        if TRANSACTION_STATE in self._cache.image.topics:
+            self._open()
+
+    async def stop(self) -> None:
+        """Let go of transactions, whose state is in the log."""
+        for task in (self._more_ids, self._aborts, self._expiry):
+            if task is not None:
+                task.cancel()
+        if self._coordinator is not None:
+            self._coordinator.close()
+
+    @property
+    def coordinator(self) -> "TransactionCoordinator":
+        return self._open() if self._coordinator is None else self._coordinator
+
+    def present(self) -> "list[TransactionMetadata]":
+        """All transactional ids of this coordinator."""
+        return [] if self._coordinator is None else self._coordinator.present()
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        """The handlers of the APIs of transactions, but for InitProducerId."""
+        return {key: self._handler(key) for key in _APIS}
+
+    def _handler(self, key: ApiKey) -> Handler:
+        def handle(context: RequestContext, request: Request) -> Answer:
+            if self._coordinator is None:
+                self._open()
+            return self._handlers[key](context, request)
+
+        return handle
+
+    def init_producer_id(self, context: RequestContext, request: Request) -> Answer:
+        """InitProducerId with a transactional id."""
+        if self._coordinator is None:
+            self._open()
+        return self._handlers[ApiKey.INIT_PRODUCER_ID](context, request)
+
+    async def create_topic(self) -> None:
+        """Make `__transaction_state`, if it is missing. Raises KafkaError."""
+        async with self._topic_creation:
+            await self._admin.create_internal_topic(TRANSACTION_STATE)
+        if self._coordinator is None:
+            self._open()  # producers ask at once for what is in it
+
+    def _open(self) -> "TransactionCoordinator":
+        from headrace.broker.apis.transactions.admin import TransactionAdminApis
+        from headrace.broker.apis.transactions.offsets import TransactionalOffsetsApi
+        from headrace.broker.apis.transactions.producers import TransactionApis
+        from headrace.broker.coordinators.state_topic import PartitionMarkers
+        from headrace.coordinator.transaction_coordinator import TransactionCoordinator, TransactionSettings
+
+        config = self._config
+        existing = self._cache.image.topics.get(TRANSACTION_STATE)
+        settings = TransactionSettings(
+            partition_count=config.transaction_state_log_num_partitions
+            if existing is None
+            else len(existing.partitions),
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            id_expiration_ms=config.transactional_id_expiration_ms,
+            has_two_phase_commit=config.transaction_two_phase_commit_enable,
+        )
+        markers = PartitionMarkers(
+            self._replicas, self._purgatory, exists=self._exists, on_offsets=self._groups.transaction_ended
+        )
+        coordinator = TransactionCoordinator(
+            settings,
+            self._loop,
+            markers,
+            version=self._version,
+            take_producer_id=self._take_producer_id,
+            clock=SYSTEM,
+        )
+        self._coordinator = coordinator
+        producers = TransactionApis(
+            coordinator,
+            partition_count=self._partition_count,
+            offsets_partition=self._offsets_partition,
+            more_producer_ids=self._producer_ids.refill,
+        )
+        offsets = TransactionalOffsetsApi(
+            lambda: self._groups.coordinator,
+            self._groups.topic_table,
+            self,
+            self._replicas,
+            self._purgatory,
+            self._partition_count,
+            self._offsets_partition,
+            lambda: config.transaction_partition_verification_enable,
+        )
+        for family in (producers, TransactionAdminApis(coordinator, markers), offsets):
+            self._handlers.update(family.routes())
+        for partition in self._replicas.partitions():
+            self._tell(partition.topic_partition)
+        return coordinator
+
+    def _take_producer_id(self) -> int | None:
+        taken = self._producer_ids.take()
+        if taken is None and (self._more_ids is None or self._more_ids.done()):
+            self._more_ids = self._loop.create_task(self._refill())
+        return taken
+
+    async def _refill(self) -> None:
+        try:
+            await self._producer_ids.refill()
+        except KafkaError as error:
+            log.warning("No producer ids are left for now: %s", error)
+
+    # What others ask
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Mapping[TopicPartition, ErrorCode] | Awaitable[Mapping[TopicPartition, ErrorCode]]:
+        """Whether the partitions are in the producer's transaction; `adds` makes them so (KIP-890)."""
+        from headrace.coordinator.transactions.states import ProducerIdentity
+
+        coordinator = self.coordinator
+        producer = ProducerIdentity(producer_id, producer_epoch)
+        if not adds:
+            return coordinator.verify(transactional_id, producer, frozenset(partitions))
+        try:
+            coordinator.add_partitions(transactional_id, producer, frozenset(partitions), client_version=2)
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error.code)
+        waiting = coordinator.committed(transactional_id)
+        return {} if waiting is None else self._added(waiting, partitions)
+
+    async def _added(
+        self, waiting: "asyncio.Future[KafkaError | None]", partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        error = await waiting
+        return {} if error is None else dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+
+    def _partition_count(self, topic: str) -> int:
+        found = self._cache.image.topics.get(topic)
+        return 0 if found is None else len(found.partitions)
+
+    def _exists(self, partition: TopicPartition) -> bool:
+        return 0 <= partition.partition < self._partition_count(partition.topic)
+
+    def _offsets_partition(self, group_id: str) -> int:
+        return partition_for(
+            group_id, self._partition_count(GROUP_OFFSETS) or self._config.offsets_topic_num_partitions
+        )
+
+    # What happens to topics, and with time
+
+    def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
+        """There are new partitions, perhaps such as keep transactions."""
+        for topic in topics:
+            if topic.name == TRANSACTION_STATE:
+                for index in range(len(topic.partitions)):
+                    self._tell(TopicPartition(topic.name, index))
+
+    def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
+        for topic in topics:
+            if topic.name == TRANSACTION_STATE:
+                for index in range(len(topic.partitions)):
+                    self.resigned(TopicPartition(topic.name, index))
+
+    def resigned(self, topic_partition: TopicPartition) -> None:
+        """This broker does not have the partition any more."""
+        if self._coordinator is not None and topic_partition.topic == TRANSACTION_STATE:
+            self._coordinator.resigned(topic_partition.partition)
+
+    def _tell(self, topic_partition: TopicPartition) -> None:
+        if topic_partition.topic == TRANSACTION_STATE and self._coordinator is not None:
+            from headrace.broker.coordinators.state_topic import StateTopicLog
+
+            try:
+                partition = self._replicas.get(*topic_partition)
+            except KafkaError:
+                return  # it is offline, which has been logged
+            self._coordinator.elected(topic_partition.partition, StateTopicLog(partition, self._purgatory))
+
+    def abort_timed_out(self) -> None:
+        """Abort the transactions whose time is up, a slice of time after the other."""
+        if self._coordinator is not None and (self._aborts is None or self._aborts.done()):
+            self._aborts = self._loop.create_task(finish(self._coordinator.abort_timed_out()))
+
+    def forget_expired(self) -> None:
+        """Forget transactional ids that nobody uses, a slice of time after the other."""
+        if self._coordinator is not None and (self._expiry is None or self._expiry.done()):
+            self._expiry = self._loop.create_task(finish(self._coordinator.forget_expired()))

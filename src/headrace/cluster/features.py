@@ -1,0 +1,89 @@
+"""The cluster's features and their finalized levels (KIP-584), kept in the metadata store."""
+
+import json
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.store import Create, MetadataStore, NoNodeError, Set
+from headrace.errors import ErrorCode, KafkaError
+
+TRANSACTION_VERSION: Final = "transaction.version"
+SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {TRANSACTION_VERSION: (0, 2)}
+"""Feature to its lowest and highest level."""
+_DEFAULTS: Final = {TRANSACTION_VERSION: 2}
+"""Levels of a cluster that has never changed them."""
+_PATH: Final = "/feature"
+
+
+class FeatureUpdate(NamedTuple):
+    """A level to finalize; 0 disables the feature."""
+
+    feature: str
+    level: int
+    may_downgrade: bool
+
+
+class Features:
+    """The finalized levels."""
+
+    def __init__(self, store: MetadataStore, failures: StoreFailures) -> None:
+        self._store = store
+        self._failures = failures
+        self.levels: dict[str, int] = dict(_DEFAULTS)
+        self.epoch = 0
+        """Number of changes. Clients keep the response with the highest epoch."""
+
+    @property
+    def transaction_version(self) -> int:
+        return self.levels[TRANSACTION_VERSION]
+
+    async def load(self) -> None:
+        """Read the levels. Raises StoreError."""
+        try:
+            node = await self._store.get(_PATH)
+        except NoNodeError:
+            return
+        self.levels = _DEFAULTS | {
+            name: level for name, level in json.loads(node.data)["features"].items() if name in SUPPORTED
+        }
+        self.epoch = node.stat.version + 1
+
+    def check(self, update: FeatureUpdate) -> None:
+        """Raise KafkaError(invalid_update_version), with Kafka's message, if the update is not allowed."""
+        name, level, may_downgrade = update
+        if name not in SUPPORTED:
+            raise KafkaError(
+                ErrorCode.invalid_update_version,
+                f"Invalid update version {level} for feature {name}. Local controller 0 does not support this feature.",
+            )
+        lowest, highest = SUPPORTED[name]
+        if not lowest <= level <= highest:
+            raise KafkaError(
+                ErrorCode.invalid_update_version,
+                f"Invalid update version {level} for feature {name}. Local controller 0 only supports versions"
+                f" {lowest}-{highest}",
+            )
+        current = self.levels[name]
+        if level < current and not may_downgrade:
+            raise KafkaError(
+                ErrorCode.invalid_update_version,
+                f"Invalid update version {level} for feature {name}. Can't downgrade the version of this feature"
+                " without setting the upgrade type to either safe or unsafe downgrade.",
+            )
+        if level > current and may_downgrade:
+            raise KafkaError(
+                ErrorCode.invalid_update_version,
+                f"Invalid update version {level} for feature {name}. Can't downgrade to a newer version.",
+            )
+
+    async def update(self, updates: list[FeatureUpdate]) -> None:
+        """Finalize checked levels. Raises KafkaError if they cannot be written."""
+        levels = self.levels | {update.feature: update.level for update in updates}
+        data = json.dumps({"version": 2, "status": 1, "features": levels}).encode()
+        with self._failures.answering():
+            exists = await self._store.exists(_PATH) is not None
+            await self._store.multi([Set(_PATH, data) if exists else Create(_PATH, data)])
+            self._failures.note_written()
+        self.levels = levels
+        self.epoch += 1

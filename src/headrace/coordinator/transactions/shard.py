@@ -1,0 +1,92 @@
+"""The transactional ids of one partition of `__transaction_state`. `replay` alone changes them. Pure."""
+
+from collections.abc import Callable, Iterator
+
+from headrace.coordinator.runtime.results import Result
+from headrace.coordinator.transactions.machine import WriteMarkers, has_expired, has_timed_out, markers_of
+from headrace.coordinator.transactions.records import decode_key, decode_value, encode_key, encode_value
+from headrace.coordinator.transactions.states import TransactionMetadata, TransactionState
+from headrace.errors import ErrorCode
+
+
+class TransactionShard:
+    """State of one shard; `version` gives the cluster's `transaction.version`. Times in ms."""
+
+    def __init__(self, version: Callable[[], int]) -> None:
+        self._version = version
+        self.ids: dict[str, TransactionMetadata] = {}
+        self.ongoing: dict[str, None] = {}
+        """The ids with an open transaction, which may time out; the oldest first, but for those that were loaded."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def encode(self, name: str, metadata: TransactionMetadata | None) -> tuple[bytes, bytes | None]:
+        """Key and value of a record; None forgets the id."""
+        if metadata is None:
+            return encode_key(name), None
+        return encode_key(name), encode_value(metadata, flexible=self._version() >= 1)
+
+    def replay(self, name: str, metadata: TransactionMetadata | None, now_ms: int) -> None:  # noqa: ARG002
+        """Apply one change that has been written."""
+        if metadata is None:
+            self.ids.pop(name, None)
+            self.ongoing.pop(name, None)
+            return
+        self.ids[name] = metadata
+        if metadata.state is TransactionState.ONGOING:
+            self.ongoing[name] = None
+        else:
+            self.ongoing.pop(name, None)
+
+    def replay_bytes(
+        self,
+        key: bytes,
+        value: bytes | None,
+        offset: int,  # noqa: ARG002
+        *,
+        now_ms: int,
+        producer_id: int,  # noqa: ARG002
+    ) -> bool:
+        """Apply a record of the log; false for one of another kind.
+
+        Raises KafkaError: corrupt_message, unsupported_version.
+        """
+        name = decode_key(key)
+        if name is None:
+            return False
+        self.replay(name, None if value is None else decode_value(name, value), now_ms)
+        return True
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """This log has no transactions of its own."""
+
+    def loaded(self, now_ms: int) -> Iterator[tuple[str, list[WriteMarkers]]]:  # noqa: ARG002
+        """What is left to do after a load: the markers of ends that were decided."""
+        for name, metadata in list(self.ids.items()):
+            if metadata.state.is_prepared:
+                yield name, [markers_of(metadata)]
+
+    def unloaded(self, error: ErrorCode, now_ms: int) -> Iterator[tuple[str, list[object]]]:  # noqa: ARG002
+        """Nobody is parked here: whoever waits, waits for the log."""
+        yield from ()
+
+    def timer_fired(self, name: str, timer: object, now_ms: int) -> Result[None]:  # noqa: ARG002
+        """There are no timers: transactions that take too long are looked for at an interval, as in Kafka."""
+        return Result(None)
+
+    def append_failed(self, name: str) -> None:
+        """Nothing was remembered before it was written."""
+
+    def timed_out(self, now_ms: int) -> Iterator[str | None]:
+        """The ids whose transaction is to be aborted; None for one that stays open, as of `expired`."""
+        for name in list(self.ongoing):
+            metadata = self.ids.get(name)
+            yield name if metadata is not None and has_timed_out(metadata, now_ms) else None
+
+    def expired(self, expiration_ms: int, now_ms: int) -> Iterator[str | None]:
+        """The ids to forget; None for one that stays, so that a long walk can be interrupted."""
+        for name in list(self.ids):
+            metadata = self.ids.get(name)
+            is_old = metadata is not None and has_expired(metadata, expiration_ms, now_ms)
+            yield name if is_old else None

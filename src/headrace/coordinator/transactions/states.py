@@ -1,0 +1,88 @@
+"""What a transactional id is at: its states, and all that the coordinator remembers of it. Pure."""
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from headrace.types import TopicPartition
+
+NO_PRODUCER_ID: Final = -1
+NO_EPOCH: Final = -1
+MAX_EPOCH: Final = 2**15 - 1
+NO_TIME: Final = -1
+NEVER_MS: Final = 2**31 - 1
+"""The timeout of a transaction that an outside coordinator prepares (KIP-939): it never times out."""
+
+
+class TransactionState(IntEnum):
+    """States of a transactional id, with the numbers that the records carry."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def kafka_name(self) -> str:
+        """As DescribeTransactions and ListTransactions call it."""
+        return _NAMES[self]
+
+    @property
+    def is_prepared(self) -> bool:
+        """The end is decided, and markers are on their way."""
+        return self in _PREPARED
+
+
+_PREPARED: Final = frozenset(
+    {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
+)
+_NAMES: Final = {state: "".join(part.capitalize() for part in state.name.split("_")) for state in TransactionState}
+STATE_OF_NAME: Final = {name: state for state, name in _NAMES.items()}
+
+
+class ProducerIdentity(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+
+NOBODY: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
+
+
+class TransactionMetadata(NamedTuple):
+    """All that is known of a transactional id; times in ms."""
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = NO_TIME
+    last_update_ms: int = NO_TIME
+    client_version: int = 0
+    """The `transaction.version` of the client's latest change."""
+    last_epoch: int = NO_EPOCH
+    """The epoch before this one, if its owner got the new one by itself: a repeated request is known by it. Not written
+    to the log.
+    """
+    previous_producer_id: int = NO_PRODUCER_ID
+    """The producer id before the latest change."""
+    next_producer_id: int = NO_PRODUCER_ID
+    """The producer id from the end of this transaction on, as the epochs of the present one are used up."""
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """No epoch is left to hand out: the last one is kept to fence the producer with."""
+        return is_exhausted(self.producer_epoch)
+
+
+def is_exhausted(epoch: int) -> bool:
+    return epoch >= MAX_EPOCH - 1

@@ -1,0 +1,140 @@
+"""Logs change under open and aborted transactions: readers of committed records see the same afterwards."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.wire.apis import ApiKey
+from tests.broker.test_log_directories import Directories, move
+from tests.support.waiting import wait_for
+from tests.support.wire_client import WireClient
+
+SETTINGS: dict[str, object] = {
+    "log.cleaner.backoff.ms": "100",
+    "log.initial.task.delay.ms": "100",
+    "transaction.state.log.num.partitions": "1",
+}
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> Iterator[Directories]:
+    dirs = Directories(tmp_path, SETTINGS)
+    dirs.broker.start()
+    yield dirs
+    dirs.broker.close()
+
+
+def create(dirs: Directories, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": dirs.broker.bootstrap})
+    names = {name.replace("_", "."): value for name, value in config.items()}
+    admin.create_topics([NewTopic("t", 1, 1, config=names)])["t"].result(20)
+
+
+def transactional(dirs: Directories, name: str) -> Producer:
+    """A producer with an open transaction."""
+    producer = Producer({"bootstrap.servers": dirs.broker.bootstrap, "transactional.id": name, "linger.ms": 0})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    return producer
+
+
+def send(producer: Producer, *values: str, key: str | None = None, size: int = 0) -> None:
+    for value in values:
+        producer.produce("t", value.ljust(size), key=key or value)
+    assert producer.flush(20) == 0
+
+
+def committed(dirs: Directories) -> list[str]:
+    """What a reader of committed records gets up to the last stable offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": dirs.broker.bootstrap,
+            "group.id": "g",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition("t", 0, 0)])
+        values: list[str] = []
+        while message := consumer.poll(20):
+            if message.error():
+                return values
+            values.append((message.value() or b"").decode().rstrip())
+        raise AssertionError("no end of the partition")
+    finally:
+        consumer.close()
+
+
+def mixed(dirs: Directories) -> Producer:
+    """A committed transaction, an aborted one, and the producer of one that is open, all of them interleaved."""
+    first, second, third = (transactional(dirs, each) for each in ("first", "second", "third"))
+    send(first, "a")
+    send(second, "b")
+    send(third, "c")
+    send(first, "d")
+    first.commit_transaction(20)
+    second.abort_transaction(20)
+    return third
+
+
+def test_a_partition_moves_to_another_directory(dirs: Directories) -> None:
+    create(dirs)
+    producer = mixed(dirs)
+    was = dirs.where("t-0")
+    client = WireClient(dirs.broker.bootstrap)
+    assert move(client, dirs.other(was), "t") == "none"
+    wait_for(lambda: dirs.where("t-0") != was, "the move")
+    client.close()
+    assert committed(dirs) == ["a"]
+    send(producer, "e")
+    producer.abort_transaction(20)
+    assert committed(dirs) == ["a", "d"]
+
+
+def test_the_broker_is_killed(dirs: Directories) -> None:
+    create(dirs)
+    producer = mixed(dirs)
+    dirs.broker.sigkill()
+    for path in dirs.where("t-0").glob("t-0/*.txnindex"):
+        path.unlink()
+    dirs.broker.start()
+    assert committed(dirs) == ["a"]
+    send(producer, "e")
+    producer.commit_transaction(20)
+    assert committed(dirs) == ["a", "c", "d", "e"]
+
+
+def test_records_are_deleted_from_an_open_transaction(dirs: Directories) -> None:
+    create(dirs)
+    producer = mixed(dirs)
+    client = WireClient(dirs.broker.bootstrap)
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
+    deleted = client.ask(ApiKey.DELETE_RECORDS, 2, {"topics": topics, "timeout": 1000})
+    assert deleted["topics"][0]["partitions"][0]["error_code"] == "none"
+    client.close()
+    dirs.broker.sigterm()
+    dirs.broker.start()
+    send(producer, "e")
+    producer.commit_transaction(20)
+    assert committed(dirs) == ["d", "e"]
+
+
+def test_compaction_stops_before_an_open_transaction(dirs: Directories) -> None:
+    create(dirs, cleanup_policy="compact", segment_bytes=str(1 << 20), min_cleanable_dirty_ratio="0.01")
+    old, open_one = transactional(dirs, "old"), transactional(dirs, "open")
+    send(old, *(f"{number}" for number in range(100)), key="k", size=30_000)
+    old.commit_transaction(20)
+    send(open_one, "open", key="k")
+    old.begin_transaction()
+    send(old, *(f"later {number}" for number in range(100)), key="k", size=30_000)
+    old.commit_transaction(20)
+    checkpoint = dirs.where("t-0") / "cleaner-offset-checkpoint"
+    wait_for(lambda: checkpoint.exists() and "t 0 " in checkpoint.read_text(), "a compaction")
+    assert "99" in committed(dirs)
+    open_one.abort_transaction(20)
+    assert committed(dirs)[-1] == "later 99"

@@ -1,0 +1,41 @@
+"""Runs a program and kills it in the middle: `killed.py before|after CLASS.METHOD COUNT PROGRAM [ARGUMENT...]`.
+
+SIGKILL comes right after call number COUNT of a method of confluent_kafka's Consumer or Producer, or right before that
+of a Producer, when everything that was given to it before is in the log.
+The program itself knows nothing of it.
+"""
+
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+
+
+def main(when: str, method: str, count: str, program: str, *arguments: str) -> None:
+    kind, _, name = method.partition(".")
+    original: Any = getattr(confluent_kafka, kind)
+    calls = 0
+
+    def killing(self: Any, *given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == int(count) and when == "before":
+            self.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = getattr(original, name)(self, *given, **named)
+        if calls == int(count):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(confluent_kafka, kind, type(kind, (original,), {name: killing}))
+    sys.argv = [program, *arguments]
+    sys.path.insert(0, str(Path(program).parent))
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

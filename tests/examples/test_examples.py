@@ -1,0 +1,117 @@
+"""The programs in `examples/`, each killed at its worst moment and started again: what is lost, what is there twice."""
+
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.support.killable_broker import KillableBroker, killable_broker
+from tests.support.waiting import wait_for
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+KILLED = Path(__file__).parent / "killed.py"
+ORDERS = range(40)
+BATCH = 10
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[KillableBroker]:
+    with killable_broker(tmp_path / "broker", {"group.initial.rebalance.delay.ms": 0}) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for created in admin.create_topics([NewTopic("orders", 1, 1), NewTopic("invoices", 1, 1)]).values():
+            created.result(30)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in ORDERS:
+            producer.produce("orders", json.dumps({"order": number, "cents": 100 * number}).encode(), b"%d" % number)
+        assert producer.flush(30) == 0
+        yield broker
+
+
+def invoices(broker: KillableBroker, isolation: str = "read_committed") -> list[int]:
+    """The numbers of the orders that are invoiced, as often as they are."""
+    config = {"bootstrap.servers": broker.bootstrap, "group.id": "not-used", "isolation.level": isolation}
+    found = []
+    with closing(Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10})) as consumer:
+        consumer.assign([TopicPartition("invoices", 0, OFFSET_BEGINNING)])
+        while True:
+            message = consumer.poll(20)
+            assert message is not None
+            error = message.error()
+            if error is None:
+                invoice = json.loads(message.value() or b"{}")
+                assert invoice["cents"] == 120 * invoice["order"]
+                found.append(invoice["order"])
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return found
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def kill_and_go_on(broker: KillableBroker, program: str, *moment: str) -> None:
+    """Run `program` until it is killed at `moment`, then again until it has invoiced the last order."""
+    command = [str(EXAMPLES / program), "--bootstrap", broker.bootstrap, "--group", f"group-{uuid.uuid4().hex[:8]}"]
+    with running([str(KILLED), *moment, *command]) as first:
+        _, errors = first.communicate(timeout=60)
+        assert first.returncode == -signal.SIGKILL, errors
+    with running(command) as second:
+
+        def is_done() -> bool:
+            if second.poll() is not None:
+                raise AssertionError(second.communicate()[1])
+            return ORDERS[-1] in invoices(broker)
+
+        wait_for(is_done, "the last order is invoiced", timeout_s=60, interval_s=0.2)
+
+
+def lost(numbers: list[int]) -> list[int]:
+    return sorted(set(ORDERS) - set(numbers))
+
+
+def repeated(numbers: list[int]) -> list[int]:
+    return sorted(number for number, count in Counter(numbers).items() if count > 1)
+
+
+def test_at_most_once_loses_the_orders_it_had_in_hand(broker: KillableBroker) -> None:
+    kill_and_go_on(broker, "at_most_once.py", "after", "Consumer.commit", "2")
+    assert len(lost(invoices(broker))) == BATCH
+    assert repeated(invoices(broker)) == []
+
+
+def test_at_least_once_repeats_the_orders_it_had_in_hand(broker: KillableBroker) -> None:
+    kill_and_go_on(broker, "at_least_once.py", "after", "Producer.flush", "2")
+    assert lost(invoices(broker)) == []
+    assert len(repeated(invoices(broker))) == BATCH
+
+
+def test_exactly_once_neither_loses_nor_repeats(broker: KillableBroker) -> None:
+    kill_and_go_on(broker, "exactly_once.py", "before", "Producer.commit_transaction", "2")
+    assert sorted(invoices(broker)) == list(ORDERS)
+
+
+def test_exactly_once_needs_readers_of_committed_records(broker: KillableBroker) -> None:
+    kill_and_go_on(broker, "exactly_once.py", "before", "Producer.commit_transaction", "2")
+    wait_for(lambda: len(repeated(invoices(broker, "read_uncommitted"))) == BATCH, "others see the aborted batch too")
+
+
+def test_exactly_once_keeps_what_it_committed_a_moment_before(broker: KillableBroker) -> None:
+    kill_and_go_on(broker, "exactly_once.py", "after", "Producer.commit_transaction", "2")
+    assert sorted(invoices(broker)) == list(ORDERS)

@@ -1,0 +1,44 @@
+"""Transactions: every request, from every kind of producer, in every state of its transaction."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.parity.both import Both
+from tests.parity.transactions import REQUESTS, STATES, Producer, relevant
+
+Names = Callable[[], str]
+
+IDENTITIES: dict[str, Callable[[Producer], tuple[int, int]]] = {
+    "itself": lambda producer: (producer.producer_id, producer.epoch),
+    "its predecessor": lambda producer: (producer.producer_id, producer.epoch - 1),
+    "its successor": lambda producer: (producer.producer_id, producer.epoch + 1),
+    "another": lambda producer: (producer.producer_id + 100_000, producer.epoch),
+    "nobody": lambda producer: (-1, -1),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize("state", STATES)
+def test_answers_in_a_state(state: str, identity: str, both: Both, name: Names) -> None:
+    topic = both.create(name(), 2)
+    for request in REQUESTS:
+        what = f"{request.name} by {identity} when {state}"
+        transactional_id = name()
+        producers = [Producer(side, transactional_id, topic) for side in both.sides]
+        for producer in producers:
+            STATES[state](producer)
+        answers = [
+            relevant(
+                producer.ask(request.api, request.version, request.make(producer, *IDENTITIES[identity](producer))),
+                producer,
+            )
+            for producer in producers
+        ]
+        both.compare(request.api, f"{request.api.name} v{request.version} {what}", *answers)
+        if state == "timed out":  # whatever the request has opened times out as well
+            for producer in producers:
+                producer.wait_until_over()
+        afterwards = [producer.settle() for producer in producers]
+        both.compare(request.api, f"the state after {request.api.name} v{request.version} {what}", *afterwards)

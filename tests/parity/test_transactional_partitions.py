@@ -1,0 +1,288 @@
+"""Transactions as the leader of a partition sees them: Produce, markers, and what consumers and tools are told."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.wire.apis import ApiKey
+from headrace.wire.batch import TRANSACTIONAL_FLAG
+from headrace.wire.records import RecordData, build_batch
+from tests.parity.both import Both, Message, Side
+from tests.support.waiting import wait_for
+
+Names = Callable[[], str]
+VERSION_1, VERSION_2 = 11, 12
+"""Of Produce: the last whose producers add partitions themselves, and the first whose brokers do."""
+_OWN: frozenset[str] = frozenset({"producer_id", "last_timestamp", "base_timestamp", "max_timestamp", "records"})
+"""Fields with ids and clocks of each broker's own."""
+
+
+def common(value: Any) -> Any:
+    """An answer without what each broker numbers by itself."""
+    if isinstance(value, dict):
+        return {
+            name: "<now>" if name == "timestamp" and each != -1 else common(each)
+            for name, each in value.items()
+            if name not in _OWN
+        }
+    return [common(each) for each in value] if isinstance(value, list) else value
+
+
+class Producer:
+    """A transactional producer of both brokers, and a topic of two partitions."""
+
+    def __init__(self, both: Both, name: Names) -> None:
+        self.both = both
+        self.topic = both.create(name(), 2)
+        self.transactional_id = name()
+        self.ids: dict[int, tuple[int, int]] = {}
+        self._now_ms = round(time.time() * 1000) - 60_000
+        """Of the records: the same for both brokers, and before any marker."""
+        for side in both.sides:
+            wait_for(lambda side=side: self._has_coordinator(side), "a coordinator")  # type: ignore[misc]
+            for _ in range(2):  # so that there is an epoch before
+                wait_for(lambda side=side: self._init(side), "a producer id")  # type: ignore[misc]
+
+    def _has_coordinator(self, side: Side) -> bool:
+        """Kafka makes `__transaction_state` when a coordinator is first asked for."""
+        answer = side.ask(ApiKey.FIND_COORDINATOR, 3, {"key": self.transactional_id, "key_type": 1}, "producer")
+        return bool(answer["error_code"] == "none")
+
+    def _init(self, side: Side) -> bool:
+        message = {
+            "transactional_id": self.transactional_id,
+            "transaction_timeout": 60_000,
+            "producer_id": -1,
+            "producer_epoch": -1,
+            "enable2_pc": False,
+            "keep_prepared_txn": False,
+        }
+        answer = side.ask(ApiKey.INIT_PRODUCER_ID, 4, message, "producer")
+        self.ids[id(side)] = answer["producer_id"], answer["producer_epoch"]
+        return bool(answer["error_code"] == "none")
+
+    def _ask(self, api: ApiKey, version: int, make: Callable[[Side, int, int], Message], what: str) -> None:
+        for side in self.both.sides:
+            side.send(api, version, make(side, *self.ids[id(side)]), "producer")
+        self.both.receive(api, version, what=what, on="producer", only=common)
+
+    def add(self, *partitions: int) -> None:
+        """AddPartitionsToTxn; the end of the transaction before is waited for."""
+        for side in self.both.sides:
+            wait_for(lambda side=side: self._added(side, partitions), "the partitions in the transaction")  # type: ignore[misc]
+
+    def _added(self, side: Side, partitions: tuple[int, ...]) -> bool:
+        producer_id, epoch = self.ids[id(side)]
+        message = {
+            "v3_and_below_transactional_id": self.transactional_id,
+            "v3_and_below_producer_id": producer_id,
+            "v3_and_below_producer_epoch": epoch,
+            "v3_and_below_topics": [{"name": self.topic, "partitions": list(partitions)}],
+            "transactional_id": self.transactional_id,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "topics": [{"name": self.topic, "partitions": list(partitions)}],
+        }
+        answer = side.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, message, "producer")
+        return "concurrent_transactions" not in str(answer)
+
+    def produce(
+        self,
+        sequence: int,
+        *,
+        partition: int = 0,
+        version: int = VERSION_1,
+        epoch: int = 0,
+        transactional: bool = True,
+        with_id: bool = True,
+        what: str = "",
+    ) -> None:
+        """Send a batch of one record; `epoch` is added to the producer's."""
+        self._now_ms += 1
+
+        def message(side: Side, producer_id: int, known: int) -> Message:
+            records = build_batch(
+                [RecordData(b"k", b"v", self._now_ms)],
+                producer_id=producer_id,
+                producer_epoch=known + epoch,
+                base_sequence=sequence,
+                attributes=TRANSACTIONAL_FLAG if transactional else 0,
+            )
+            return {
+                "transactional_id": self.transactional_id if with_id else None,
+                "acks": -1,
+                "timeout": 1000,
+                "topic_data": [
+                    {
+                        "name": self.topic,
+                        "topic_id": side.topic_id(self.topic),
+                        "partition_data": [{"index": partition, "records": records}],
+                    }
+                ],
+            }
+
+        self._ask(ApiKey.PRODUCE, version, message, what or f"sequence {sequence}")
+
+    def end(self, *, commit: bool, version: int = 4) -> None:
+        """EndTxn, and its markers."""
+
+        def message(_: Side, producer_id: int, epoch: int) -> Message:
+            return {
+                "transactional_id": self.transactional_id,
+                "producer_id": producer_id,
+                "producer_epoch": epoch,
+                "committed": commit,
+            }
+
+        for side in self.both.sides:
+            answer = side.ask(ApiKey.END_TXN, version, message(side, *self.ids[id(side)]), "producer")
+            assert answer["error_code"] == "none", answer
+            if version >= 5:
+                self.ids[id(side)] = answer["producer_id"], answer["producer_epoch"]
+            wait_for(lambda side=side: self._is_complete(side), "the end of the transaction")  # type: ignore[misc]
+
+    def _is_complete(self, side: Side) -> bool:
+        message = {"transactional_ids": [self.transactional_id]}
+        [described] = side.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, message, "producer")["transaction_states"]
+        return str(described["transaction_state"]).startswith("Complete")
+
+    def mark(
+        self, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, version: int = 0, what: str = ""
+    ) -> None:
+        """WriteTxnMarkers, as a coordinator would; `epoch` is added to the producer's."""
+
+        def message(_: Side, producer_id: int, known: int) -> Message:
+            marker = {
+                "producer_id": producer_id,
+                "producer_epoch": known + epoch,
+                "transaction_result": commit,
+                "topics": [{"name": self.topic, "partition_indexes": [0]}],
+                "coordinator_epoch": coordinator_epoch,
+                "transaction_version": version,
+            }
+            return {"markers": [marker]}
+
+        self._ask(ApiKey.WRITE_TXN_MARKERS, 2, message, what or f"marker {epoch} {coordinator_epoch} {version}")
+
+    def look(self, what: str = "", *, newest: bool = False) -> None:
+        """Compare what consumers and tools see; the `newest` record too, where no two markers may have one time."""
+
+        def producers(*_: object) -> Message:
+            return {"topics": [{"name": self.topic, "partition_indexes": [0, 1]}]}
+
+        def offsets(timestamp: int, isolation: int) -> Callable[[Side, int, int], Message]:
+            asked = [
+                {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp} for index in range(2)
+            ]
+            topics = [{"name": self.topic, "partitions": asked}]
+            return lambda *_: {"replica_id": -1, "isolation_level": isolation, "topics": topics, "timeout_ms": 1000}
+
+        def fetch(side: Side, offset: int, isolation: int) -> Message:
+            partition = {
+                "partition": 0,
+                "current_leader_epoch": -1,
+                "fetch_offset": offset,
+                "last_fetched_epoch": -1,
+                "log_start_offset": -1,
+                "partition_max_bytes": 1 << 20,
+            }
+            return {
+                "replica_id": -1,
+                "max_wait": 0,
+                "min_bytes": 0,
+                "max_bytes": 1 << 20,
+                "isolation_level": isolation,
+                "session_id": 0,
+                "session_epoch": -1,
+                "topics": [{"topic": self.topic, "topic_id": side.topic_id(self.topic), "partitions": [partition]}],
+                "forgotten_topics_data": [],
+                "rack_id": "",
+            }
+
+        self._ask(ApiKey.DESCRIBE_PRODUCERS, 0, producers, f"producers {what}")
+        for isolation in range(2):
+            for timestamp in (-1, -2, 0, -3)[: 4 if newest else 3]:
+                self._ask(ApiKey.LIST_OFFSETS, 7, offsets(timestamp, isolation), f"{timestamp} {isolation} {what}")
+            for offset in range(4):
+                self._ask(
+                    ApiKey.FETCH,
+                    12,
+                    lambda side, *_, offset=offset, isolation=isolation: fetch(side, offset, isolation),
+                    f"fetch {offset} {isolation} {what}",
+                )
+
+
+@pytest.fixture
+def producer(both: Both, name: Names) -> Producer:
+    return Producer(both, name)
+
+
+@pytest.mark.parametrize("version", [8, 9, 10, 11])
+def test_a_producer_that_adds_its_partitions_itself(producer: Producer, version: int) -> None:
+    producer.produce(0, version=version, what="not added")
+    producer.add(0)
+    producer.produce(0, version=version)
+    producer.look("open", newest=True)
+    producer.produce(0, version=version, what="repeated")
+    producer.produce(5, version=version, what="with a gap")
+    producer.produce(1, version=version, transactional=False, what="outside")
+    producer.produce(1, version=version, epoch=-1, what="of an old epoch")
+    producer.produce(1, version=version, epoch=1, what="of a new epoch")
+    producer.produce(0, partition=1, version=version, what="elsewhere")
+    producer.end(commit=False)
+    producer.look("aborted")
+    producer.produce(1, version=version, what="after the end")
+    producer.produce(0, version=version, what="repeated after the end")
+    producer.add(0, 1)
+    producer.produce(1, version=version)
+    producer.produce(0, partition=1, version=version)
+    producer.end(commit=True)
+    producer.look("committed")
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_producer_whose_partitions_are_added_by_the_broker(producer: Producer, version: int) -> None:
+    producer.produce(3, version=version, what="an unknown producer in the middle")
+    producer.produce(0, version=version)
+    producer.look("open", newest=True)
+    producer.produce(1, version=version)
+    producer.produce(1, version=version, what="repeated")
+    producer.produce(1, version=version, epoch=-1, what="of an old epoch")
+    producer.produce(0, version=version, epoch=1, what="of a new epoch")
+    producer.produce(2, version=version, transactional=False, what="outside")
+    producer.end(commit=True, version=5)
+    producer.look("committed")
+    producer.produce(2, version=version, epoch=-1, what="of the epoch that has ended")
+    producer.produce(1, version=version, epoch=-1, what="repeated after the end")
+    producer.produce(2, version=version, what="that goes on with the sequence")
+    producer.produce(0, version=version)
+    producer.produce(0, partition=1, version=version)
+    producer.end(commit=False, version=5)
+    producer.look("aborted")
+
+
+def test_without_a_transactional_id(producer: Producer) -> None:
+    producer.produce(0, with_id=False)
+    producer.produce(0, transactional=False)
+    producer.look()
+
+
+def test_markers(producer: Producer) -> None:
+    producer.mark(commit=True, what="of nothing")
+    producer.look("after a marker of nothing")
+    producer.add(0)
+    producer.produce(0)
+    producer.mark(commit=True, epoch=-1, what="of an old epoch")
+    producer.mark(commit=False, version=2, what="of version 2 with the epoch of the batches")
+    producer.look("open", newest=True)
+    producer.mark(commit=False, coordinator_epoch=3)
+    producer.look("aborted")
+    producer.mark(commit=False, coordinator_epoch=2, what="of a coordinator that was replaced")
+    producer.mark(commit=False, coordinator_epoch=3, what="repeated")
+    producer.mark(commit=True, coordinator_epoch=3, epoch=1, version=2, what="of version 2")
+    producer.mark(commit=True, coordinator_epoch=3, epoch=1, version=2, what="of version 2, repeated")
+    producer.mark(commit=True, coordinator_epoch=3, what="of the epoch before")
+    producer.produce(1, what="of the epoch before")
+    producer.look("after markers")

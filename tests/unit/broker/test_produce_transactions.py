@@ -1,0 +1,216 @@
+"""Produce with transactional batches: what the coordinator is asked, and what producers are told of its answers."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.broker.apis.produce import ProduceApi
+from headrace.broker.apis.produce_transactions import TransactionVerification
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode
+from headrace.replication.purgatory import Purgatory
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.verification import Verified
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.config import LogConfig
+from headrace.types import TopicPartition
+from headrace.wire.apis import ApiKey
+from headrace.wire.batch import TRANSACTIONAL_FLAG
+from headrace.wire.records import RecordData, build_batch
+from tests.unit.broker.asking import ask
+
+NOW = 1_700_000_000_000
+VERSION_1, VERSION_2 = 11, 12
+
+
+class Coordinator:
+    """Gives the answers that it is given: one error for all partitions, or none."""
+
+    def __init__(self) -> None:
+        self.answers: list[ErrorCode] = []
+        self.asked: list[tuple[str, int, int, list[str], bool]] = []
+        self.is_slow = False
+        self.was_asked = asyncio.Event()
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Any:
+        self.asked.append((transactional_id, producer_id, producer_epoch, [str(each) for each in partitions], adds))
+        self.was_asked.set()
+        answer: Verified = dict.fromkeys(partitions, self.answers.pop(0) if self.answers else ErrorCode.none)
+        return self._later(answer) if self.is_slow else answer
+
+    async def _later(self, answer: Verified) -> Verified:
+        await asyncio.sleep(0)
+        return answer
+
+
+class Broker:
+    """Two partitions, and a coordinator."""
+
+    def __init__(self, directory: Path) -> None:
+        self.purgatory = Purgatory(asyncio.get_running_loop())
+        self.replicas = ReplicaManager(LogDirs.open([directory], broker_id=0), lambda _: LogConfig(), self.purgatory)
+        self.partitions = [
+            self.replicas.become_leader(TopicPartition("t", index), UUID(int=5), 0) for index in range(2)
+        ]
+        self.coordinator = Coordinator()
+        self.config = BrokerConfig()
+        verification = TransactionVerification(self.replicas, lambda _: "t", self.coordinator, self.config)
+        self.api = ProduceApi(self.replicas, lambda _: "t", self.purgatory, verification)
+        self.routes: dict[ApiKey, Any] = {ApiKey.PRODUCE: self.api.produce}
+
+    async def produce(
+        self, *batches: bytes, version: int = VERSION_2, transactional_id: str | None = "x"
+    ) -> list[ErrorCode]:
+        """The error of each batch, the first of which goes to partition 0."""
+        answer = await self.answer(*batches, version=version, transactional_id=transactional_id)
+        return [ErrorCode(each.error_code) for each in answer.responses[0].partition_responses]
+
+    async def answer(self, *batches: bytes, version: int, transactional_id: str | None) -> Any:
+        data = [{"index": index, "records": records} for index, records in enumerate(batches)]
+        fields = {
+            "transactional_id": transactional_id,
+            "acks": -1,
+            "timeout": 1000,
+            "topic_data": [{"name": "t", "partition_data": data}],
+        }
+        return await ask(self.routes, ApiKey.PRODUCE, version, fields)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> Broker:
+    return Broker(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+async def closed(broker: Broker) -> object:
+    yield
+    broker.purgatory.close()
+    broker.replicas.close()
+
+
+def batch(sequence: int = 0, *, producer: int = 4, transactional: bool = True) -> bytes:
+    return build_batch(
+        [RecordData(b"k", b"v", NOW)],
+        producer_id=producer,
+        producer_epoch=3,
+        base_sequence=sequence,
+        attributes=TRANSACTIONAL_FLAG if transactional else 0,
+    )
+
+
+@pytest.fixture(params=[False, True], ids=["at once", "later"])
+def either(request: pytest.FixtureRequest, broker: Broker) -> Broker:
+    broker.coordinator.is_slow = request.param
+    return broker
+
+
+async def test_the_coordinator_is_asked_once_for_all_partitions(either: Broker) -> None:
+    assert await either.produce(batch(), batch()) == [ErrorCode.none, ErrorCode.none]
+    assert either.coordinator.asked == [("x", 4, 3, ["t-0", "t-1"], True)]
+
+
+async def test_a_transaction_that_is_open_is_not_asked_about(broker: Broker) -> None:
+    await broker.produce(batch())
+    assert await broker.produce(batch(1), batch()) == [ErrorCode.none, ErrorCode.none]
+    assert [partitions for _, _, _, partitions, _ in broker.coordinator.asked] == [["t-0"], ["t-1"]]
+
+
+async def test_a_producer_of_version_1_has_added_its_partitions_itself(broker: Broker) -> None:
+    await broker.produce(batch(), version=VERSION_1)
+    assert broker.coordinator.asked == [("x", 4, 3, ["t-0"], False)]
+
+
+@pytest.mark.parametrize(
+    ("code", "version", "told"),
+    [
+        (ErrorCode.invalid_txn_state, VERSION_1, ErrorCode.invalid_txn_state),
+        (ErrorCode.producer_fenced, VERSION_1, ErrorCode.invalid_producer_epoch),
+        (ErrorCode.invalid_producer_id_mapping, VERSION_1, ErrorCode.invalid_producer_id_mapping),
+        (ErrorCode.transaction_abortable, 10, ErrorCode.invalid_txn_state),
+        (ErrorCode.transaction_abortable, VERSION_1, ErrorCode.transaction_abortable),
+        (ErrorCode.concurrent_transactions, VERSION_1, ErrorCode.not_enough_replicas),
+        (ErrorCode.coordinator_not_available, VERSION_1, ErrorCode.not_enough_replicas),
+        (ErrorCode.not_coordinator, VERSION_2, ErrorCode.not_enough_replicas),
+        (ErrorCode.coordinator_load_in_progress, VERSION_2, ErrorCode.not_enough_replicas),
+    ],
+)
+async def test_errors_are_told_as_producers_know_them(
+    either: Broker, code: ErrorCode, version: int, told: ErrorCode
+) -> None:
+    either.coordinator.answers = [code]
+    assert await either.produce(batch(), version=version) == [told]
+    assert either.partitions[0].log_end_offset == 0
+
+
+async def test_the_end_of_the_transaction_before_is_waited_for(either: Broker) -> None:
+    either.config.add_partitions_to_txn_retry_backoff_ms = 1
+    either.config.add_partitions_to_txn_retry_backoff_max_ms = 60_000
+    either.coordinator.answers = [ErrorCode.concurrent_transactions] * 3
+    assert await either.produce(batch()) == [ErrorCode.none]
+    assert len(either.coordinator.asked) == 4
+
+
+async def test_the_end_of_the_transaction_before_is_not_waited_for_too_long(broker: Broker) -> None:
+    broker.config.add_partitions_to_txn_retry_backoff_ms = 1
+    broker.config.add_partitions_to_txn_retry_backoff_max_ms = 5
+    broker.coordinator.answers = [ErrorCode.concurrent_transactions] * 1000
+    assert await broker.produce(batch()) == [ErrorCode.concurrent_transactions]
+
+
+async def test_a_marker_that_comes_during_the_question_wins(broker: Broker) -> None:
+    broker.coordinator.is_slow = True
+    answer = asyncio.ensure_future(broker.produce(batch()))
+    await broker.coordinator.was_asked.wait()
+    broker.partitions[0].append_marker(4, 3, commit=False, coordinator_epoch=0, now_ms=NOW)
+    assert await answer == [ErrorCode.invalid_txn_state]
+
+
+async def test_without_a_transactional_id_the_whole_request_is_refused(broker: Broker) -> None:
+    plain = batch(transactional=False)
+    refused = ErrorCode.transactional_id_authorization_failed
+    assert await broker.produce(plain, batch(), transactional_id=None) == [refused, refused]
+    assert broker.partitions[0].log_end_offset == 0
+
+
+async def test_two_producers_in_a_request_are_refused(broker: Broker) -> None:
+    refused = ErrorCode.invalid_producer_id_mapping
+    assert await broker.produce(batch(), batch(producer=5)) == [refused, refused]
+
+
+async def test_a_transactional_batch_without_a_producer_is_refused(broker: Broker) -> None:
+    assert await broker.produce(batch(producer=-1)) == [ErrorCode.invalid_record]
+    assert broker.coordinator.asked == []
+
+
+async def test_other_batches_of_a_transactional_producer_need_no_transaction(broker: Broker) -> None:
+    assert await broker.produce(batch(transactional=False)) == [ErrorCode.none]
+    assert broker.coordinator.asked == []
+
+
+async def test_nothing_is_asked_where_verification_is_off(broker: Broker) -> None:
+    broker.config.transaction_partition_verification_enable = False
+    assert await broker.produce(batch()) == [ErrorCode.none]
+    assert broker.coordinator.asked == []
+
+
+async def test_requests_of_many_partitions_are_verified_too(broker: Broker) -> None:
+    broker.routes[ApiKey.PRODUCE] = lambda context, request: _first(broker.api.produce_many([(context, request)]))
+    assert await broker.produce(batch(), batch()) == [ErrorCode.none, ErrorCode.none]
+    assert len(broker.coordinator.asked) == 1
+
+
+async def _first(replies: Any) -> Any:
+    [reply] = await replies
+    return reply

@@ -1,0 +1,48 @@
+"""Finalized levels of features."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.failures import StoreFailures
+from headrace.cluster.features import Features, FeatureUpdate
+from headrace.cluster.stores.embedded import EmbeddedStore
+from headrace.errors import ErrorCode, KafkaError
+
+NAME = "transaction.version"
+
+
+def features() -> Features:
+    nothing: EmbeddedStore = None  # type: ignore[assignment]
+    return Features(nothing, StoreFailures())
+
+
+def test_a_new_cluster_has_the_newest_transactions() -> None:
+    assert (features().transaction_version, features().epoch) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        FeatureUpdate("other", 1, False),
+        FeatureUpdate(NAME, 3, False),
+        FeatureUpdate(NAME, 1, False),
+    ],
+    ids=["unknown", "too high", "downgrade without permission"],
+)
+def test_what_cannot_be_finalized(update: FeatureUpdate) -> None:
+    with pytest.raises(KafkaError) as caught:
+        features().check(update)
+    assert caught.value.code is ErrorCode.invalid_update_version
+
+
+async def test_levels_are_durable(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        store = EmbeddedStore(tmp_path / "store", executor=executor, durable=False)
+        changed, read = Features(store, StoreFailures()), Features(store, StoreFailures())
+        await changed.update([FeatureUpdate(NAME, 1, True)])
+        await changed.update([FeatureUpdate(NAME, 0, True)])
+        await read.load()
+        await store.close()
+    assert (read.transaction_version, read.epoch) == (changed.transaction_version, changed.epoch) == (0, 2)

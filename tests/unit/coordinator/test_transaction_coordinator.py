@@ -1,0 +1,209 @@
+"""The shell around the machine of transactions: markers, time, and what is at hand."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.clock import Clock
+from headrace.coordinator.transaction_coordinator import TransactionCoordinator, TransactionSettings
+from headrace.coordinator.transactions.machine import NeedsProducerIdError, WriteMarkers
+from headrace.coordinator.transactions.states import ProducerIdentity, TransactionState
+from headrace.errors import ErrorCode, KafkaError
+from headrace.slices import finish
+from headrace.types import Buffer, TopicPartition
+from tests.simulation.clock import VirtualLoop, virtual_clock
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TIMEOUT_MS = 1000
+
+
+class MemoryLog:
+    """Commits at once, or when it is told to."""
+
+    coordinator_epoch = 3
+
+    def __init__(self) -> None:
+        self.content: list[bytes] = []
+        self.waiting: asyncio.Future[KafkaError | None] | None = None
+
+    def append(self, batch: bytes, now_ms: int) -> int:
+        self.content.append(batch)
+        return len(self.content) - 1
+
+    def batches(self) -> Iterator[Buffer]:
+        yield from self.content
+
+    def committed(self) -> "asyncio.Future[KafkaError | None] | None":
+        return self.waiting
+
+
+class Markers:
+    """Notes markers; `errors` are raised for partitions."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[TopicPartition, bool, int]] = []
+        self.errors: dict[TopicPartition, ErrorCode] = {}
+
+    def write(self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int) -> None:
+        if partition in self.errors:
+            raise KafkaError(self.errors[partition])
+        self.written.append((partition, markers.commit, coordinator_epoch))
+
+
+class World:
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        self.log = MemoryLog()
+        self.markers = Markers()
+        self.ids: list[int] = [7]
+        self.coordinator = self.start()
+
+    def start(self, **settings: Any) -> TransactionCoordinator:
+        clock: Clock = virtual_clock(self.loop)
+        coordinator = TransactionCoordinator(
+            TransactionSettings(partition_count=1, **settings),
+            self.loop.as_loop(),
+            self.markers,
+            version=lambda: 2,
+            take_producer_id=lambda: self.ids.pop() if self.ids else None,
+            clock=clock,
+        )
+        coordinator.elected(0, self.log)
+        self.loop.run_until(self.loop.now)
+        return coordinator
+
+    def begin(self, *partitions: TopicPartition) -> ProducerIdentity:
+        producer = self.coordinator.init_producer_id("id", None, TIMEOUT_MS)
+        self.coordinator.add_partitions("id", producer, frozenset(partitions), client_version=2)
+        return producer
+
+    def state(self) -> TransactionState:
+        return self.coordinator.describe("id").state
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_markers_go_to_all_partitions(world: World) -> None:
+    producer = world.begin(T0, T1)
+    assert world.coordinator.end("id", producer, commit=True, client_version=2) == (7, 1)
+    assert world.markers.written == [(T0, True, 3), (T1, True, 3)]
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_marker_that_fails_is_tried_again(world: World) -> None:
+    producer = world.begin(T0, T1)
+    world.markers.errors = {T0: ErrorCode.kafka_storage_error}
+    world.coordinator.end("id", producer, commit=False, client_version=2)
+    assert world.state() is TransactionState.PREPARE_ABORT
+    world.markers.errors = {}
+    world.loop.run_until(world.loop.now + 1)
+    assert world.markers.written == [(T1, False, 3), (T0, False, 3)]
+    assert world.state() is TransactionState.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("error", [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch])
+def test_a_partition_that_needs_no_marker_holds_nothing_up(world: World, error: ErrorCode) -> None:
+    producer = world.begin(T0)
+    world.markers.errors = {T0: error}
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+async def test_markers_follow_the_committed_decision(world: World) -> None:
+    producer = world.begin(T0)
+    world.log.waiting = asyncio.get_running_loop().create_future()
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    assert world.markers.written == []
+    world.log.waiting.set_result(None)
+    await asyncio.sleep(0)
+    assert world.markers.written == [(T0, True, 3)]
+
+
+async def test_a_decision_that_is_lost_has_no_markers(world: World) -> None:
+    producer = world.begin(T0)
+    world.log.waiting = asyncio.get_running_loop().create_future()
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.log.waiting.set_result(KafkaError(ErrorCode.kafka_storage_error))
+    await asyncio.sleep(0)
+    assert world.markers.written == []
+
+
+def test_a_start_goes_on_with_markers(world: World) -> None:
+    producer = world.begin(T0)
+    world.markers.errors = {T0: ErrorCode.kafka_storage_error}
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.coordinator.close()
+    world.markers.errors = {}
+    world.coordinator = world.start()
+    assert world.markers.written == [(T0, True, 3)]
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+def test_what_is_closed_writes_no_markers(world: World) -> None:
+    producer = world.begin(T0)
+    world.markers.errors = {T0: ErrorCode.kafka_storage_error}
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.coordinator.close()
+    world.markers.errors = {}
+    world.loop.run_until(world.loop.now + 10)
+    assert world.markers.written == []
+
+
+def test_a_transaction_that_takes_too_long_is_aborted(world: World) -> None:
+    world.begin(T0)
+    world.coordinator.abort_timed_out()
+    assert world.state() is TransactionState.ONGOING
+    world.loop.run_until(world.loop.now + 2)
+    world.coordinator.abort_timed_out()
+    assert world.state() is TransactionState.COMPLETE_ABORT
+    assert world.coordinator.describe("id").producer_epoch == 1
+
+
+def test_a_transaction_that_takes_too_long_is_logged_with_its_client(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.begin(T0)
+    world.coordinator.note_client("id", "billing at 10.0.0.7")
+    world.loop.run_until(world.loop.now + 2)
+    world.coordinator.abort_timed_out()
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "transactional id id (client billing at 10.0.0.7, producer " in line
+
+
+async def test_idle_ids_are_forgotten(world: World) -> None:
+    world.coordinator.init_producer_id("id", None, TIMEOUT_MS)
+    world.coordinator.settings.id_expiration_ms = 5000
+    await finish(world.coordinator.forget_expired())
+    world.loop.run_until(world.loop.now + 6)
+    await finish(world.coordinator.forget_expired())
+    with pytest.raises(KafkaError) as caught:
+        world.coordinator.describe("id")
+    assert caught.value.code is ErrorCode.transactional_id_not_found
+
+
+def test_nothing_is_decided_without_a_producer_id(world: World) -> None:
+    world.ids = []
+    with pytest.raises(NeedsProducerIdError):
+        world.coordinator.init_producer_id("id", None, TIMEOUT_MS)
+    assert world.log.content == []
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 900_001])
+def test_timeouts_have_limits(world: World, timeout_ms: int) -> None:
+    with pytest.raises(KafkaError) as caught:
+        world.coordinator.init_producer_id("id", None, timeout_ms)
+    assert caught.value.code is ErrorCode.invalid_transaction_timeout
+
+
+def test_two_phases_are_for_clusters_that_want_them(world: World) -> None:
+    with pytest.raises(KafkaError) as caught:
+        world.coordinator.init_producer_id("id", None, TIMEOUT_MS, has_two_phases=True)
+    assert caught.value.code is ErrorCode.transactional_id_authorization_failed
+    world.coordinator.settings.has_two_phase_commit = True
+    world.coordinator.init_producer_id("id", None, TIMEOUT_MS, has_two_phases=True)
+    assert world.coordinator.describe("id").timeout_ms == 2**31 - 1

@@ -1,0 +1,85 @@
+"""The records of `__transaction_state`, as Kafka writes them."""
+
+import struct
+
+import pytest
+
+from headrace.coordinator.transactions.records import decode_key, decode_value, encode_key, encode_value
+from headrace.coordinator.transactions.states import MAX_EPOCH, TransactionMetadata, TransactionState
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import TopicPartition
+
+HEAD = struct.pack(">qhib", 4000, 3, 60_000, 1)
+TIMES = struct.pack(">qq", 1500, 1000)
+PLAIN = b"\x00\x00" + HEAD + b"\x00\x00\x00\x01\x00\x01t" + b"\x00\x00\x00\x02" + struct.pack(">ii", 0, 5) + TIMES
+FLEXIBLE = b"\x00\x01" + HEAD + b"\x02\x02t\x03" + struct.pack(">ii", 0, 5) + b"\x00" + TIMES + b"\x01\x02\x02\x00\x02"
+ONGOING = TransactionMetadata(
+    4000,
+    3,
+    60_000,
+    TransactionState.ONGOING,
+    frozenset({TopicPartition("t", 0), TopicPartition("t", 5)}),
+    start_ms=1000,
+    last_update_ms=1500,
+)
+
+
+def test_a_key_is_the_transactional_id() -> None:
+    assert encode_key("id") == b"\x00\x00\x00\x02id"
+    assert decode_key(b"\x00\x00\x00\x02id") == "id"
+
+
+def test_a_key_of_another_kind_is_recognized() -> None:
+    assert decode_key(b"\x00\x01") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "metadata"),
+    [(PLAIN, ONGOING), (FLEXIBLE, ONGOING._replace(client_version=2))],
+    ids=["version 0", "version 1"],
+)
+def test_both_versions_are_read_and_written(value: bytes, metadata: TransactionMetadata) -> None:
+    assert decode_value("id", value) == metadata
+    assert encode_value(metadata, flexible=value is FLEXIBLE) == value
+
+
+def test_an_empty_transaction_has_null_for_partitions() -> None:
+    value = b"\x00\x00" + struct.pack(">qhib", 4000, 3, 60_000, 0) + b"\xff\xff\xff\xff" + TIMES
+    empty = ONGOING._replace(state=TransactionState.EMPTY, partitions=frozenset())
+    assert decode_value("id", value) == empty
+    assert encode_value(empty, flexible=False) == value
+
+
+def test_tagged_fields_carry_the_other_producer_ids() -> None:
+    metadata = ONGOING._replace(previous_producer_id=1, next_producer_id=2, client_version=2)
+    assert decode_value("id", encode_value(metadata, flexible=True)) == metadata
+
+
+@pytest.mark.parametrize(
+    ("epoch", "previous", "last"), [(7, 4000, 6), (0, 3999, MAX_EPOCH - 1)], ids=["same id", "new id"]
+)
+def test_the_epoch_before_an_end_of_version_2_is_known_after_a_load(epoch: int, previous: int, last: int) -> None:
+    ended = ONGOING._replace(
+        state=TransactionState.COMPLETE_COMMIT, producer_epoch=epoch, previous_producer_id=previous, client_version=2
+    )
+    loaded = decode_value("id", encode_value(ended, flexible=True))
+    assert loaded == ended._replace(last_epoch=last)
+
+
+def test_a_dead_id_is_gone() -> None:
+    assert decode_value("id", encode_value(ONGOING._replace(state=TransactionState.DEAD), flexible=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (b"\x00\x09", ErrorCode.unsupported_version),
+        (PLAIN[:16] + b"\x63" + PLAIN[17:], ErrorCode.unsupported_version),
+        (PLAIN[:-1], ErrorCode.corrupt_message),
+    ],
+    ids=["version", "state", "torn"],
+)
+def test_what_is_not_understood_is_an_error(value: bytes, code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as caught:
+        decode_value("id", value)
+    assert caught.value.code is code

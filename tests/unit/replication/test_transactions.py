@@ -1,0 +1,341 @@
+"""Transactions in a partition: which batches are appended, how far consumers see, and what a restart knows."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.appends import Appended, AppendResult
+from headrace.replication.partition import Partition
+from headrace.replication.purgatory import Purgatory
+from headrace.replication.replica_manager import ReplicaManager
+from headrace.replication.verification import UNVERIFIED, VerificationGuard
+from headrace.storage.dirs.log_dirs import LogDirs
+from headrace.storage.log.config import LogConfig
+from headrace.types import TopicPartition
+from headrace.wire.batch import TRANSACTIONAL_FLAG
+from headrace.wire.records import RecordData, build_batch
+from tests.support.flush_disk import Disk
+
+NOW = 1_700_000_000_000
+TP = TopicPartition("t", 0)
+PRODUCER = 4
+
+
+class Broker:
+    """A broker with one partition."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config = LogConfig()
+        self.purgatory: Purgatory | None = None
+        self.open()
+
+    def open(self) -> Partition:
+        self.replicas = ReplicaManager(
+            LogDirs.open([self.directory], broker_id=0), lambda _: self.config, self.purgatory
+        )
+        self.partition = self.replicas.become_leader(TP, UUID(int=5), 0)
+        return self.partition
+
+    def restart(self, *, with_snapshot: bool = True) -> Partition:
+        self.replicas.close()
+        if not with_snapshot:
+            for path in self.directory.rglob("*.snapshot"):
+                path.unlink()
+        return self.open()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    yield broker
+    broker.replicas.close()
+
+
+@pytest.fixture
+def partition(broker: Broker) -> Partition:
+    return broker.partition
+
+
+def batch(sequence: int = 0, *, epoch: int = 0, producer: int = PRODUCER, transactional: bool = True) -> bytes:
+    return build_batch(
+        [RecordData(b"k", b"v", NOW)],
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        attributes=TRANSACTIONAL_FLAG if transactional else 0,
+    )
+
+
+def begin(
+    partition: Partition, sequence: int = 0, *, epoch: int = 0, producer: int = PRODUCER, adds: bool = False
+) -> AppendResult:
+    """Verify and append a batch, the first of its transaction here."""
+    guard = partition.start_verification(producer, epoch, sequence, adds=adds, now_ms=NOW)
+    return partition.append_as_leader(batch(sequence, epoch=epoch, producer=producer), now_ms=NOW, guard=guard)
+
+
+def end(
+    partition: Partition,
+    *,
+    commit: bool = True,
+    epoch: int = 0,
+    producer: int = PRODUCER,
+    coordinator_epoch: int = 0,
+    version: int = 0,
+) -> int:
+    return partition.append_marker(
+        producer,
+        epoch,
+        commit=commit,
+        coordinator_epoch=coordinator_epoch,
+        now_ms=NOW,
+        transaction_version=version,
+    )
+
+
+def refusal(partition: Partition, data: bytes, guard: VerificationGuard | None = None) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        partition.append_as_leader(data, now_ms=NOW, guard=guard)
+    return refused.value.code
+
+
+class TestVerification:
+    def test_a_transaction_begins_with_a_guard(self, partition: Partition) -> None:
+        assert begin(partition).base_offset == 0
+        assert partition.start_verification(PRODUCER, 0, 1) is None
+        assert partition.append_as_leader(batch(1), now_ms=NOW).base_offset == 1
+
+    def test_no_transaction_begins_without_one(self, partition: Partition) -> None:
+        assert refusal(partition, batch()) is ErrorCode.invalid_txn_state
+
+    def test_a_marker_ends_the_verification(self, partition: Partition) -> None:
+        guard = partition.start_verification(PRODUCER, 0, 0)
+        end(partition, commit=False)
+        assert refusal(partition, batch(), guard) is ErrorCode.invalid_txn_state
+
+    def test_a_later_verification_does_not_revive_a_guard(self, partition: Partition) -> None:
+        guard = partition.start_verification(PRODUCER, 0, 0)
+        end(partition, commit=False)
+        partition.start_verification(PRODUCER, 0, 0)
+        assert refusal(partition, batch(), guard) is ErrorCode.invalid_txn_state
+
+    def test_nothing_is_verified_where_that_is_switched_off(self, partition: Partition) -> None:
+        assert partition.append_as_leader(batch(), now_ms=NOW, guard=UNVERIFIED).base_offset == 0
+
+    def test_a_repeated_batch_needs_no_verification(self, partition: Partition) -> None:
+        begin(partition)
+        end(partition)
+        assert partition.append_as_leader(batch(), now_ms=NOW).base_offset == 0
+
+    def test_a_batch_does_not_overtake_one_that_was_tried_before(self, partition: Partition) -> None:
+        partition.start_verification(PRODUCER, 0, 0)
+        guard = partition.start_verification(PRODUCER, 0, 1)
+        assert refusal(partition, batch(1), guard) is ErrorCode.out_of_order_sequence_number
+        assert partition.append_as_leader(batch(0), now_ms=NOW, guard=guard).base_offset == 0
+
+    def test_an_unknown_producer_of_version_2_begins_with_sequence_0(self, partition: Partition) -> None:
+        guard = partition.start_verification(PRODUCER, 0, 7, adds=True)
+        assert refusal(partition, batch(7), guard) is ErrorCode.out_of_order_sequence_number
+
+    def test_an_unknown_producer_of_version_1_begins_with_any(self, partition: Partition) -> None:
+        assert begin(partition, 7).base_offset == 0
+
+    def test_an_old_epoch_is_not_verified(self, partition: Partition) -> None:
+        begin(partition, epoch=3)
+        with pytest.raises(KafkaError) as refused:
+            partition.start_verification(PRODUCER, 2, 0)
+        assert refused.value.code is ErrorCode.invalid_producer_epoch
+
+    def test_the_raised_epoch_is_verified_though_the_marker_is_still_to_come(self, partition: Partition) -> None:
+        begin(partition)
+        assert partition.start_verification(PRODUCER, 1, 0) is not None
+        assert refusal(partition, batch(epoch=1)) is ErrorCode.invalid_txn_state
+
+    def test_verifications_that_lead_nowhere_are_forgotten(self, partition: Partition) -> None:
+        guard = partition.start_verification(PRODUCER, 0, 0, now_ms=NOW)
+        partition.producers.expire(NOW + 1000, 1000)
+        assert refusal(partition, batch(), guard) is ErrorCode.invalid_txn_state
+
+
+class TestBatches:
+    def test_others_do_not_belong_to_an_open_transaction(self, partition: Partition) -> None:
+        begin(partition)
+        assert refusal(partition, batch(1, transactional=False)) is ErrorCode.invalid_txn_state
+
+    def test_an_older_epoch_is_fenced(self, partition: Partition) -> None:
+        begin(partition, epoch=1)
+        assert refusal(partition, batch(1), UNVERIFIED) is ErrorCode.invalid_producer_epoch
+
+    def test_a_marker_of_version_2_fences_the_epoch_that_it_ends(self, partition: Partition) -> None:
+        begin(partition)
+        end(partition, epoch=1, version=2)
+        assert refusal(partition, batch(1), UNVERIFIED) is ErrorCode.invalid_producer_epoch
+        assert begin(partition, epoch=1, adds=True).base_offset == 2
+
+    def test_after_a_marker_of_version_2_sequences_begin_with_0(self, partition: Partition) -> None:
+        begin(partition)
+        end(partition, epoch=1, version=2)
+        assert refusal(partition, batch(1, epoch=1), UNVERIFIED) is ErrorCode.out_of_order_sequence_number
+
+    def test_after_a_marker_of_version_1_sequences_go_on(self, partition: Partition) -> None:
+        begin(partition)
+        end(partition)
+        assert begin(partition, 1).base_offset == 2
+
+    def test_a_transactional_batch_has_a_producer(self, partition: Partition) -> None:
+        assert refusal(partition, batch(-1, producer=-1, epoch=-1), UNVERIFIED) is ErrorCode.invalid_record
+
+    def test_several_at_once_are_of_one_transaction(self, partition: Partition) -> None:
+        class Sent:
+            acks = -1
+
+            def __init__(self, records: bytes) -> None:
+                self.records = records
+                self.guard = guard
+
+        guard = partition.start_verification(PRODUCER, 0, 0)
+        results: list[Appended] = partition.append_all([Sent(batch(each)) for each in range(3)], now_ms=NOW)
+        assert [each.base_offset for each in results if isinstance(each, AppendResult)] == [0, 1, 2]
+        assert (partition.last_stable_offset, partition.high_watermark) == (0, 3)
+
+    def test_the_brokers_own_need_a_guard_too(self, partition: Partition) -> None:
+        own = batch(-1)
+        with pytest.raises(KafkaError) as refused:
+            partition.append_own(own, NOW)
+        assert refused.value.code is ErrorCode.invalid_txn_state
+        guard = partition.start_verification(PRODUCER, 0)
+        assert partition.append_own(own, NOW, guard) == 0
+        assert partition.append_own(own, NOW) == 1
+        assert partition.last_stable_offset == 0
+
+    def test_an_old_epoch_does_not_write_through_the_broker(self, partition: Partition) -> None:
+        partition.append_own(batch(-1, epoch=2), NOW, UNVERIFIED)
+        with pytest.raises(KafkaError) as refused:
+            partition.append_own(batch(-1, epoch=1), NOW, UNVERIFIED)
+        assert refused.value.code is ErrorCode.invalid_producer_epoch
+
+
+class TestMarkers:
+    def test_consumers_of_committed_records_stop_at_the_oldest_open_transaction(self, partition: Partition) -> None:
+        begin(partition)
+        begin(partition, producer=9)
+        assert (partition.last_stable_offset, partition.high_watermark) == (0, 2)
+        assert end(partition) == 3
+        assert partition.last_stable_offset == 1
+        end(partition, producer=9)
+        assert partition.last_stable_offset == partition.high_watermark == 4
+
+    def test_an_aborted_transaction_is_in_the_index(self, partition: Partition) -> None:
+        begin(partition)
+        end(partition, commit=False)
+        part = partition.read(0, 1000, read_committed=True, min_one_batch=True)
+        assert part is not None
+        [aborted] = partition.log.reader.aborted_transactions(0, part)
+        assert aborted == (PRODUCER, 0, 1, 2)
+
+    def test_a_marker_without_a_transaction_fences(self, partition: Partition) -> None:
+        end(partition, epoch=5)
+        assert refusal(partition, batch(epoch=4), UNVERIFIED) is ErrorCode.invalid_producer_epoch
+
+    @pytest.mark.parametrize(("epoch", "version"), [(0, 0), (0, 2), (1, 2)])
+    def test_a_marker_of_an_old_epoch_is_refused(self, partition: Partition, epoch: int, version: int) -> None:
+        begin(partition, epoch=1)
+        with pytest.raises(KafkaError) as refused:
+            end(partition, epoch=epoch, version=version)
+        assert refused.value.code is ErrorCode.invalid_producer_epoch
+
+    def test_a_marker_of_version_2_may_come_again(self, partition: Partition) -> None:
+        begin(partition)
+        end(partition, epoch=1, version=2)
+        end(partition, epoch=1, version=2)
+        assert partition.last_stable_offset == partition.high_watermark
+
+    def test_a_coordinator_that_was_replaced_ends_nothing(self, partition: Partition) -> None:
+        begin(partition)
+        end(partition, coordinator_epoch=3)
+        with pytest.raises(KafkaError) as refused:
+            end(partition, coordinator_epoch=2)
+        assert refused.value.code is ErrorCode.transaction_coordinator_fenced
+
+    def test_those_who_count_bytes_look_again_after_a_marker(self, partition: Partition) -> None:
+        begin(partition)
+        seen: list[int] = []
+        partition.growth.add(lambda _, size: seen.append(size))
+        end(partition)
+        assert seen == [-1]
+
+    def test_records_deleted_from_an_open_transaction_do_not_hold_consumers_before_the_start(
+        self, partition: Partition
+    ) -> None:
+        begin(partition)
+        partition.append_as_leader(batch(1), now_ms=NOW)
+        partition.delete_records(1)
+        assert partition.last_stable_offset == 1
+
+
+class TestRestarts:
+    @pytest.mark.parametrize("with_snapshot", [True, False])
+    def test_an_open_transaction_goes_on(self, broker: Broker, *, with_snapshot: bool) -> None:
+        begin(broker.partition)
+        partition = broker.restart(with_snapshot=with_snapshot)
+        assert partition.last_stable_offset == 0
+        assert partition.append_as_leader(batch(1), now_ms=NOW).base_offset == 1
+        end(partition)
+        assert partition.last_stable_offset == 3
+
+    @pytest.mark.parametrize("with_snapshot", [True, False])
+    def test_markers_have_fenced_producers_and_coordinators(self, broker: Broker, *, with_snapshot: bool) -> None:
+        begin(broker.partition)
+        end(broker.partition, epoch=1, coordinator_epoch=3, version=2)
+        partition = broker.restart(with_snapshot=with_snapshot)
+        assert refusal(partition, batch(1), UNVERIFIED) is ErrorCode.invalid_producer_epoch
+        with pytest.raises(KafkaError) as refused:
+            end(partition, epoch=2, coordinator_epoch=2)
+        assert refused.value.code is ErrorCode.transaction_coordinator_fenced
+
+    def test_a_producer_with_an_open_transaction_does_not_expire(self, broker: Broker) -> None:
+        begin(broker.partition)
+        broker.replicas.expire_producers(1)
+        assert refusal(broker.partition, batch(5)) is ErrorCode.out_of_order_sequence_number
+
+
+class TestMarkersOnASlowDisk:
+    @pytest.fixture
+    async def slow(self, tmp_path: Path, disk: Disk) -> Broker:
+        broker = Broker(tmp_path / "slow")
+        broker.replicas.close()
+        broker.config = LogConfig(flush_messages=1)
+        broker.purgatory = Purgatory(asyncio.get_running_loop())
+        disk.hold(broker.open())
+        return broker
+
+    @pytest.fixture(autouse=True)
+    async def closed(self, slow: Broker, disk: Disk) -> object:
+        yield
+        disk.free.set()
+        assert slow.purgatory is not None
+        slow.purgatory.close()
+        slow.replicas.close()
+
+    async def test_consumers_do_not_pass_a_transaction_whose_marker_is_not_committed(self, slow: Broker) -> None:
+        partition = slow.partition
+        begin(partition)
+        partition.flushed_to(1)
+        after = end(partition, commit=False)
+        assert (partition.high_watermark, partition.last_stable_offset) == (1, 0)
+        partition.flushed_to(after)
+        assert partition.last_stable_offset == 2
+
+    async def test_a_marker_is_complete_when_it_is_on_the_disk(self, slow: Broker, disk: Disk) -> None:
+        begin(slow.partition)
+        assert slow.purgatory is not None
+        done = slow.purgatory.committed(slow.partition, end(slow.partition))
+        assert await asyncio.to_thread(disk.begun.wait, 10)
+        assert not done.done()
+        disk.free.set()
+        assert await done is None
