@@ -287,7 +287,7 @@ class Partition:
             if self.transactions.first_offset is not None:
                 self.transactions.committed_to(end_offset)
             if self.growth.watchers:
-                self.growth.tell()
+                self.growth.report()
 
     def start_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False, now_ms: int = 0
@@ -352,7 +352,7 @@ class Partition:
             self.high_watermark = visible
             self.transactions.committed_to(visible)
             if self.growth.watchers:
-                self.growth.tell()
+                self.growth.report()
         if self.completions is not None:
             self.completions.advanced(self)
 

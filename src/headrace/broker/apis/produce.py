@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headrace.broker.apis.produce_answers import Outcome, Results, any_failed, failed, replies_to
 from headrace.broker.apis.produce_transactions import TransactionVerification, Verdict, Verdicts
-from headrace.broker.large_batches import NOTHING_FOUND, Large, LargeBatches, Prepared, Requests
+from headrace.broker.large_batches import NONE_LARGE, Large, LargeBatches, Prepared, Requests
 from headrace.broker.refusals import RefusalLog
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
@@ -106,8 +106,8 @@ class ProduceApi:
 
         Their replies, in order; an error instead of one ends the connection and is the last.
         """
-        found = self._large_batches.found_in(requests)
-        if found is NOTHING_FOUND:
+        found = self._large_batches.select(requests)
+        if found is NONE_LARGE:
             return self._append_run(requests, {}, None)
         large, prepared = found
         if large:
@@ -131,7 +131,7 @@ class ProduceApi:
 
     async def produce_many(self, requests: Requests) -> Replies:
         """`produce_run` for requests with many batches: other clients are served in between."""
-        large, prepared = self._large_batches.found_in(requests)
+        large, prepared = self._large_batches.select(requests)
         if large:
             prepared = {**prepared, **await self._large_batches.prepare(large)}
         return await self._append_many(requests, prepared)
