@@ -1,8 +1,7 @@
-# `make` lists what there is to do. Everything runs from .venv, which `make setup` fills.
+# `make` lists the targets. Everything runs in .venv, which `make setup` creates.
 
-# A .venv that is there keeps its Python; PYTHON=... makes it anew with another. A distribution's own Python comes before
-# others on the path: it is built with profile-guided optimisation, which is worth an eighth of the broker's CPU, and
-# pyenv's is not unless told to.
+# An existing .venv keeps its Python; PYTHON=... replaces it. A distribution's Python is preferred: it is built with
+# profile-guided optimisation, which saves an eighth of the broker's CPU time. pyenv's default build is not.
 PYTHONS := .venv/bin/python $(addprefix /usr/bin/,python3.11 python3.12 python3.13) python3.11 python3.12 python3.13 python3
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 first = $(shell for python in $(PYTHONS); do if $$python -c '$(1)' 2>/dev/null; then echo $$python; exit; fi; done)
@@ -22,34 +21,34 @@ SEEDS ?= 20000
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## put Python packages, jars and tools in place (a second run takes a second)
+setup: ## install Python packages, jars and tools (a second run takes a second)
 	@$(if $(PYTHON),$(PYTHON),$(error No Python. Headrace needs Python 3.11 or newer: apt-get install python3.11)) scripts/setup.py
 
 demo: setup ## run the main job: a web log through Headrace and Spark (DEMO_ARGS="--input FILE --json")
 	@$(BIN)/headrace demo $(DEMO_ARGS)
 
-test: setup ## run all tests (TESTS=tests/unit for a part)
+test: setup ## run all tests (TESTS=tests/unit for the unit tests)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TESTS)
 
-simulation: setup ## play consumer groups and transactions under faults, from many seeds (SEEDS=20000); a failing one is explained
+simulation: setup ## simulate consumer groups and transactions with faults, from many seeds (SEEDS=20000); explains a failing one
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
-soak: setup ## play crashes of the storage code, from many seeds (SEEDS=1000)
+soak: setup ## simulate crashes of the storage code, from many seeds (SEEDS=1000)
 	$(BIN)/python -m tests.crashes --seeds $(if $(filter command environment,$(word 1,$(origin SEEDS))),$(SEEDS),1000) $(ARGS)
 
-copier: setup ## play rounds of Kafka's TransactionalMessageCopier, with clients and brokers killed (ARGS="--rounds 5")
+copier: setup ## run Kafka's TransactionalMessageCopier while clients and brokers are killed (ARGS="--rounds 5")
 	$(BIN)/python -m tests.copier $(ARGS)
 
-checker: setup ## play transactions under faults, from many seeds, and judge the histories (SEEDS=200 JOBS=2)
+checker: setup ## simulate transactions with faults, from many seeds, and check the histories (SEEDS=200 JOBS=2)
 	$(BIN)/python -m tests.checker --jobs $(JOBS) --seeds $(if $(filter command environment,$(word 1,$(origin SEEDS))),$(SEEDS),200) $(ARGS)
 
-lint: setup ## ruff, mypy --strict and the contracts between rooms
+lint: setup ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-format: setup ## format the code and mend what ruff can
+format: setup ## format the code and apply ruff's fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
@@ -59,9 +58,9 @@ suites: setup ## run kafka-python's and librdkafka's own tests against a broker 
 bench: setup ## compare with Apache Kafka on this machine (BENCH_ARGS="--quick --check")
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
-docs: setup ## bring the generated parts of docs/ up to date with the code
+docs: setup ## update the generated parts of docs/
 	$(BIN)/python scripts/docs.py
 
-lock: setup ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
+lock: setup ## update requirements.lock from pyproject.toml (ARGS=--upgrade for newer versions)
 	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --custom-compile-command "make lock" -q $(ARGS) -o requirements.lock

@@ -1,7 +1,7 @@
-"""Compiles the record walk with mypyc where there is a C compiler; without one the wheel is pure Python.
+"""Compile the record checks with mypyc if there is a C compiler; otherwise the wheel is pure Python.
 
-`HEADRACE_COMPILE` decides: `1` compiles or fails, `0` does not compile, `auto` (the default) compiles if it can.
-Editable installs compile with `1` alone: what is compiled does not follow changes of the source.
+`HEADRACE_COMPILE`: `1` compiles or fails, `0` does not compile, `auto` (the default) compiles if possible. Editable
+installs compile only with `1`, because compiled modules do not follow changes of the source.
 """
 
 import os
@@ -25,7 +25,7 @@ options, target = sys.argv.pop(1), sys.argv.pop(1)
 setup(name="headrace", packages=[], ext_modules=mypycify(options.split("\\n"), opt_level="3", target_dir=target))
 """
 _SUFFIX: Final = sysconfig.get_config_var("EXT_SUFFIX")
-_UNCOMPILED: Final = "records are checked by interpreted code, more slowly"
+_UNCOMPILED: Final = "record checks are interpreted, which is slower"
 
 
 class CompileHook(BuildHookInterface[Any]):
@@ -50,7 +50,7 @@ class CompileHook(BuildHookInterface[Any]):
         if not self._is_wanted():
             self.app.display_warning(f"headrace: no C compiler; {_UNCOMPILED}")
             return
-        # A wheel takes the modules from here: its build leaves the source tree alone, which processes may be using.
+        # The build of a wheel does not touch the source tree, which running processes may use.
         self._temporary = tempfile.TemporaryDirectory()
         library = Path(self._temporary.name, "lib")
         failure = self._compile(Path(self._temporary.name))
@@ -74,7 +74,7 @@ class CompileHook(BuildHookInterface[Any]):
             self._temporary.cleanup()
 
     def _compile(self, directory: Path) -> str:
-        """Compile into `lib` below `directory`; what the compiler said if it failed."""
+        """Compile into `lib` in `directory`. Return the compiler's output if it failed, else an empty string."""
         (directory / "setup.py").write_text(_SETUP)
         (directory / "mypy.ini").write_text("[mypy]\nstrict = true\nfollow_imports = silent\n")
         options = "\n".join([f"--config-file={directory / 'mypy.ini'}", *COMPILED])
@@ -96,7 +96,7 @@ def has_compiler() -> bool:
 
 
 def _replace(source: Path, target: Path) -> None:
-    """Put a file in place under a new inode: a process that has mapped the old one goes on with that."""
+    """Replace a file with a new inode: processes that have mapped the old one keep it."""
     new = target.with_suffix(".new")
     shutil.copy2(source, new)
     new.replace(target)

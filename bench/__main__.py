@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import report, storage
+from bench import report, storage, transactions
 from bench.brokers import SETTINGS
 from bench.clients import Kcat, ToolError
 from bench.durability import DurabilityFigures
@@ -20,43 +20,43 @@ from bench.loads import FULL, QUICK
 from bench.rows import outcomes
 from bench.run import Run
 from bench.storage import StorageFigures
+from bench.transactions import TransactionFigures
 
 PROJECT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
-    """Measure and print. Exit code 1 if `--check` finds a floor missed, 2 if nothing could be measured."""
+    """Measure and print. Exit code: 1 if `--check` finds a missed floor, 2 if the measurement failed."""
     options = _parse()
     jars = Path(os.environ.get("HEADRACE_KAFKA_JARS", PROJECT / ".build" / "jars" / "kafka"))
     if not any(jars.glob("kafka-tools-*.jar")):
-        sys.stderr.write(
-            f"No Kafka jars in {jars}: run `make setup`, or name their directory in HEADRACE_KAFKA_JARS.\n"
-        )
+        sys.stderr.write(f"No Kafka jars in {jars}: run `make setup`, or set HEADRACE_KAFKA_JARS to their directory.\n")
         return 2
     if not Kcat.is_installed():
-        sys.stderr.write("kcat is not installed (apt-get install kcat): the rows of librdkafka are left out.\n")
+        sys.stderr.write("kcat is not installed (apt-get install kcat): skipping the rows of librdkafka.\n")
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        if options.groups or options.storage or options.durability:
+        if options.groups or options.storage or options.durability or options.transactions:
             return _without_floors(jars, options)
         return _with_floors(jars, options)
     except KeyboardInterrupt as error:
         by_term = isinstance(error, _TerminatedError)
-        sys.stderr.write(f"\n{'Ended' if by_term else 'Interrupted'}; brokers are stopped and their data removed.\n")
+        sys.stderr.write(
+            f"\n{'Ended' if by_term else 'Interrupted'}; the brokers are stopped and their data is removed.\n"
+        )
         return 128 + (signal.SIGTERM if by_term else signal.SIGINT)
 
 
 class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM, which ends a run as Ctrl-C does: with the brokers that it has started."""
+    """SIGTERM: ends a run like Ctrl-C, and stops its brokers."""
 
 
 def _terminated(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the brokers are being stopped already
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the brokers are already being stopped
     raise _TerminatedError
 
 
 def _with_floors(jars: Path, options: argparse.Namespace) -> int:
-    """Compare with Kafka, row by row."""
     scale = QUICK if options.quick else FULL
     try:
         with Run(scale, jars, options.dir, with_kafka=not options.headrace_only, only=options.only) as run:
@@ -80,7 +80,7 @@ def _with_floors(jars: Path, options: argparse.Namespace) -> int:
 
 
 def _without_floors(jars: Path, options: argparse.Namespace) -> int:
-    """The measurement that was asked for instead of the comparison."""
+    """Run one of the measurements without a comparison of floors."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=options.dir) as directory:
         figures = _figures(options)(jars, Path(directory), with_kafka=not options.headrace_only)
         try:
@@ -100,6 +100,8 @@ def _figures(options: argparse.Namespace) -> Callable[..., Figures]:
         return GroupFigures
     if options.durability:
         return DurabilityFigures
+    if options.transactions:
+        return functools.partial(TransactionFigures, transactions.QUICK if options.quick else transactions.FULL)
     return functools.partial(StorageFigures, storage.QUICK if options.quick else storage.FULL)
 
 
@@ -107,16 +109,16 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Measures Headrace and Apache Kafka in turn on this machine and prints the ratios.",
-        epilog="Both brokers run with their own defaults but for " + ", ".join(f"{k}={v}" for k, v in SETTINGS.items()),
+        epilog="Both brokers run with their defaults, except " + ", ".join(f"{k}={v}" for k, v in SETTINGS.items()),
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds and records: 3 minutes instead of 30")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
-    parser.add_argument("--json", action="store_true", help="print one object with all samples instead of the table")
+    parser.add_argument("--json", action="store_true", help="print all samples as one JSON object instead of the table")
     parser.add_argument(
-        "--only", metavar="WORDS", help="only the loads whose title has these words, e.g. 'small batches'"
+        "--only", metavar="WORDS", help="only loads with these words in their title, e.g. 'small batches'"
     )
     parser.add_argument(
-        "--headrace-only", action="store_true", help="leave Kafka out, to compare two states of Headrace"
+        "--headrace-only", action="store_true", help="without Kafka, to compare two versions of Headrace"
     )
     parser.add_argument(
         "--groups", action="store_true", help="measure consumer groups instead: loading, commits, joins"
@@ -125,9 +127,14 @@ def _parse() -> argparse.Namespace:
         "--storage", action="store_true", help="measure large logs instead: fetching, opening, compacting"
     )
     parser.add_argument(
-        "--durability", action="store_true", help="measure flush.messages=1 instead: fsync before each answer"
+        "--durability", action="store_true", help="measure flush.messages=1 instead: fsync before every answer"
     )
-    parser.add_argument("--dir", type=Path, help="where both brokers keep their data (default: the system's temporary)")
+    parser.add_argument(
+        "--dir", type=Path, help="directory of both brokers' data (default: the system's temporary directory)"
+    )
+    parser.add_argument(
+        "--transactions", action="store_true", help="measure transactions instead: commits, a loop, open ones"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The two brokers as processes: the same settings, a random port, a data directory of their own on one file system."""
+"""The two brokers as processes, with the same settings, random ports, and data on the same file system."""
 
 import os
 import shutil
@@ -16,15 +16,17 @@ from typing import Final
 from bench import process, raw_client
 
 SETTINGS: Final = {
-    # Files of deleted topics are gone before the next measurement, so that the page cache stays warm for both.
+    # Delete the files of topics before the next measurement, so that the page cache stays warm for both.
     "log.segment.delete.delay.ms": "1000",
-    # Both look for logs to compact as often, so that waiting for that is no part of what is measured.
+    # The same check interval for both, so that waiting for compaction does not affect the figures.
     "log.cleaner.backoff.ms": "1000",
     "auto.create.topics.enable": "false",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""What both brokers are told; everything else is each one's default."""
+"""Settings of both brokers; the others have their defaults."""
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
@@ -34,7 +36,7 @@ _CLUSTER_ID: Final = "aGVhZHJhY2UtYmVuY2gxMg"
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Let what ends the bench wait for a moment: a process that it has not noted yet would be left behind."""
+    """Delay signals: a process that has not been registered yet would not be stopped."""
     pending: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: pending.append(number))
@@ -50,7 +52,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 class Broker(ABC):
-    """One broker process. `directory` is its own; what is in it is removed by `remove`."""
+    """A broker process with its own `directory`, which `remove` deletes."""
 
     name: str
 
@@ -71,14 +73,14 @@ class Broker(ABC):
 
     @abstractmethod
     def command(self) -> Sequence[str | Path]:
-        """What to execute."""
+        """Return the command to run."""
 
     def environment(self) -> dict[str, str]:
-        """Ours, with byte code kept as it is where a package is installed."""
+        """Return this process's environment, but let Python write byte code, as in an installed package."""
         return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
     def start(self) -> float:
-        """Start it; seconds from exec to the first answered ApiVersions. Raises RuntimeError with its log."""
+        """Start it. Return the seconds from exec to the first answer. Raises RuntimeError with its log."""
         with (self.directory / "broker.log").open("ab") as log:
             begin = time.perf_counter()
             with _signals_wait():
@@ -95,7 +97,7 @@ class Broker(ABC):
         return "\n".join((self.directory / "broker.log").read_text(errors="replace").splitlines()[-20:])
 
     def check_alive(self) -> None:
-        """Raises RuntimeError with the end of its log if the broker has ended by itself."""
+        """Raise RuntimeError with the end of its log if the broker has exited."""
         if self._process is not None and self._process.poll() is not None:
             raise RuntimeError(f"{self.name} ended with status {self._process.returncode}:\n{self.log_tail()}")
 
@@ -109,11 +111,9 @@ class Broker(ABC):
         return process.peak_resident_bytes(self.pid)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """A clean shutdown."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
@@ -129,14 +129,12 @@ class Broker(ABC):
         self._process = None
 
     def remove(self) -> None:
-        """End it and delete its directory."""
+        """Stop it and delete its directory."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class Headrace(Broker):
-    """The broker of this checkout, run by this Python."""
-
     name = "Headrace"
 
     def command(self) -> Sequence[str | Path]:
@@ -146,7 +144,7 @@ class Headrace(Broker):
 
 
 class Kafka(Broker):
-    """Apache Kafka, one KRaft node, with the heap and collector that its own start script gives it."""
+    """Apache Kafka, one KRaft node, with the heap and garbage collector of its start script."""
 
     name = "Kafka"
     java_options = (
@@ -189,7 +187,7 @@ class Kafka(Broker):
 
 
 def free_port() -> int:
-    """A port that nobody listens on at the moment."""
+    """Return a port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

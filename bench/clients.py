@@ -1,4 +1,4 @@
-"""The clients that make load, run as their own processes: Kafka's performance tools, and kcat for librdkafka."""
+"""The load generators, as processes: Kafka's performance tools, and kcat for librdkafka."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ TIMEOUT_S: Final = 180.0
 
 
 class ToolError(Exception):
-    """A tool failed, or printed something else than figures; the message holds what it printed."""
+    """A tool failed or printed no figures; the message has its output."""
 
 
 class KafkaTools:
@@ -32,9 +32,9 @@ class KafkaTools:
         properties: list[str],
         lines: Path | None = None,
     ) -> float:
-        """Records a second, after the first `warm_up` of `records`, during which the JVM compiles.
+        """Return records per second after the first `warm_up` of `records`, during which the JVM compiles.
 
-        They have 100 bytes, or are lines of a file, picked at random.
+        Records have 100 bytes, or are random lines of a file.
         """
         content = ["--record-size", "100"] if lines is None else ["--payload-file", str(lines)]
         shown = self._run(
@@ -45,7 +45,7 @@ class KafkaTools:
         return _figure(r"steady state records sent, ([0-9.]+) records/sec", shown)
 
     def consume(self, broker: Broker, topic: str, *, records: int) -> float:
-        """Records a second from the first fetch to the last, without the time to join the group."""
+        """Return records per second from the first to the last fetch, without the time to join the group."""
         shown = self._run(
             "ConsumerPerformance",
             *("--bootstrap-server", broker.address, "--topic", topic, "--num-records", str(records), "--hide-header"),
@@ -57,7 +57,7 @@ class KafkaTools:
         return float(columns[9])
 
     def end_to_end(self, broker: Broker, topic: str, *, records: int) -> float:
-        """Mean ms from sending a record with acks=1 to having it in a consumer, one at a time."""
+        """Return the mean ms from sending a record (acks=1) to receiving it, one at a time."""
         shown = self._run("EndToEndLatency", broker.address, topic, str(records), "1", "100")
         return _figure(r"Avg latency: ([0-9.]+) ms", shown)
 
@@ -66,11 +66,11 @@ class KafkaTools:
 
 
 class Kcat:
-    """librdkafka's throughput, by way of kcat."""
+    """librdkafka's throughput, through kcat."""
 
     properties = (
         "-Xlinger.ms=5",
-        # by default one partition gets all records for 10 ms: in a second that makes some twice as long as others
+        # By default all records go to one partition for 10 ms: some partitions would get twice as many as others.
         "-Xsticky.partitioning.linger.ms=0",
         "-Xbatch.num.messages=10000",
         "-Xqueue.buffering.max.messages=1000000",
@@ -85,7 +85,7 @@ class Kcat:
         return shutil.which("kcat") is not None
 
     def produce(self, broker: Broker, topic: str, *, records: int) -> float:
-        """Records of 100 bytes a second, from starting kcat to its end."""
+        """Return records of 100 bytes per second, including the start of kcat."""
         if not self._lines.exists() or self._lines.stat().st_size != records * 101:
             self._lines.write_bytes((b"%0100d\n" % 1) * records)
         begin = time.perf_counter()
@@ -93,7 +93,7 @@ class Kcat:
         return records / (time.perf_counter() - begin)
 
     def consume(self, broker: Broker, topic: str, *, records: int) -> float:
-        """Records a second, from starting kcat to its reaching the end of all partitions."""
+        """Return records per second, from the start of kcat to the end of all partitions."""
         begin = time.perf_counter()
         _run("kcat", "-C", "-b", broker.address, "-t", topic, "-o", "beginning", "-e", "-q", "-f", "", *self.properties)
         return records / (time.perf_counter() - begin)
@@ -114,5 +114,5 @@ def _run(*command: str) -> str:
 def _figure(pattern: str, shown: str) -> float:
     match = re.search(pattern, shown)
     if match is None:
-        raise ToolError(f"no figure like {pattern!r} in:\n{shown}")
+        raise ToolError(f"no match for {pattern!r} in:\n{shown}")
     return float(match.group(1))

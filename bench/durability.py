@@ -1,7 +1,7 @@
-"""`python -m bench --durability`: what it costs to have every record on the disk before it is acknowledged.
+"""`python -m bench --durability`: the cost of writing all records to disk before they are acknowledged.
 
-Topics with `flush.messages=1`, written to by one and several of Kafka's own ProducerPerformance, and by clients that
-send one record and wait for its answer. Kafka syncs each batch by itself. The disk decides: figures are of one machine.
+Producers of topics with `flush.messages=1`: one and several ProducerPerformance, and clients that send one record and
+wait for its answer. Kafka syncs after each batch. The figures depend on the disk.
 """
 
 import selectors
@@ -29,8 +29,6 @@ _TIMEOUT_S: Final = 30.0
 
 
 class DurabilityFigures(Figures):
-    """Measures the brokers in turns."""
-
     def __init__(self, jars: Path, directory: Path, *, with_kafka: bool) -> None:
         super().__init__(jars, directory, with_kafka=with_kafka)
         self._tools = KafkaTools(jars)
@@ -71,7 +69,7 @@ class DurabilityFigures(Figures):
 
 
 def _one_at_a_time(port: int, clients: int) -> tuple[float, float, float]:
-    """Records answered a second, and the 50th and 99th percentile of the time to an answer in ms."""
+    """Return records per second, and the 50th and 99th percentile of the latency in ms."""
     taken: list[float] = []
     with selectors.DefaultSelector() as selector:
         connections = []

@@ -1,4 +1,4 @@
-"""Figures that have no floor: a row of them for each broker, measured one broker after the other or in turns."""
+"""Figures without a floor: a row per figure, a column per broker."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from bench.brokers import Broker, Headrace, Kafka
 
 
 class Figures(ABC):
-    """`samples` has the figures of each row and broker; the table shows their medians."""
+    """`samples` has the figures by row and broker; the table shows their medians."""
 
     def __init__(self, jars: Path, directory: Path, *, with_kafka: bool) -> None:
         self._makers: list[Callable[[], Broker]] = [lambda: Headrace(directory / "headrace")]
@@ -21,15 +21,14 @@ class Figures(ABC):
 
     @abstractmethod
     def measure(self) -> None:
-        """Fill `samples`. Raises RuntimeError or OSError for a broker that does not do what it should."""
+        """Fill `samples`. Raises RuntimeError or OSError if a broker fails."""
 
     def note(self, row: str, broker: Broker, figure: float) -> None:
-        """Keep one figure, and say it."""
+        """Record and print a figure."""
         self.samples.setdefault(row, {}).setdefault(broker.name, []).append(figure)
         sys.stderr.write(f"{broker.name}: {row}: {figure:,.2f}\n")
 
     def print_table(self) -> None:
-        """Rows of medians, a column for each broker."""
         names = list(dict.fromkeys(name for figures in self.samples.values() for name in figures))
         width = max(map(len, self.samples), default=0) + 2
         sys.stdout.write(" " * width + "".join(f"{name:>12}" for name in names) + "\n")
@@ -38,6 +37,5 @@ class Figures(ABC):
             sys.stdout.write(f"{row:{width}}{''.join(cells)}\n")
 
     def print_json(self) -> None:
-        """One object: rows, brokers, all samples."""
         json.dump(self.samples, sys.stdout, indent=2)
         sys.stdout.write("\n")

@@ -1,7 +1,6 @@
-"""The few request frames that the raw client sends, packed once and sent many times.
+"""Request frames of the raw client, encoded once and sent many times.
 
-Written out by hand because a measuring client must do nothing per request but send and receive, and must not share the
-broker's code.
+Written by hand, because the client must do nothing per request but send and receive, and share no code with the broker.
 """
 
 import json
@@ -23,24 +22,24 @@ _BATCH_REST = struct.Struct(">hiqqqhii")
 
 
 def api_versions() -> bytes:
-    """ApiVersions v0: what every broker answers first."""
+    """Encode ApiVersions v0, which every broker answers."""
     return _frame(18, 0, b"")
 
 
 def produce(topic: str, partitions: range, *, records: int, record_size: int) -> bytes:
-    """Produce v8, acks=1: one batch of `records` records of `record_size` bytes for each of `partitions`."""
+    """Encode Produce v8, acks=1: a batch of `records` records of `record_size` bytes for each of `partitions`."""
     return _produce(topic, partitions, _batch_of_equal(records, record_size))
 
 
 def produce_batch(topic: str, content: bytes, records: int) -> bytes:
-    """Produce v8, acks=1: one batch for partition 0, of records that `content` has as they are in the log."""
+    """Encode Produce v8, acks=1: a batch for partition 0 with the encoded records `content`."""
     return _produce(topic, range(1), _batch(content, records))
 
 
 def produce_keyed(topic: str, partitions: range, *, records: int, codec: str) -> bytes:
-    """Produce v8, acks=1, as services send: keys and values of 80 to 420 bytes together, and two headers.
+    """Encode Produce v8, acks=1: keys and values of 80 to 420 bytes in total, and two headers, as services send them.
 
-    Each of `partitions` has a batch of `records` other records, under `codec`: none, lz4 or zstd.
+    Each of `partitions` gets a batch of `records` different records with `codec`: none, lz4 or zstd.
     """
     dice = Random(2)
     batches = []
@@ -56,7 +55,7 @@ def produce_keyed(topic: str, partitions: range, *, records: int, codec: str) ->
 
 
 def produce_json(topic: str, partitions: range, *, records: int) -> bytes:
-    """Produce v8, acks=1: for each of `partitions` a batch of `records` JSON values of a kilobyte, with keys."""
+    """Encode Produce v8, acks=1: a batch of `records` JSON values of 1 KB, with keys, for each of `partitions`."""
     dice = Random(3)
     batches = []
     for _ in partitions:
@@ -71,13 +70,13 @@ def produce_json(topic: str, partitions: range, *, records: int) -> bytes:
 
 
 def fetch(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
-    """Fetch v4 of one partition, answered at once."""
+    """Encode Fetch v4 of one partition, without waiting."""
     body = struct.pack(">iiiib", -1, 0, 0, 2**31 - 1, 0) + struct.pack(">i", 1) + _string(topic)
     return _frame(1, _FETCH_VERSION, body + struct.pack(">iiqi", 1, partition, offset, max_bytes))
 
 
 def produce_errors(answer: bytes) -> list[int]:
-    """Error codes, one a partition, in the answer (without its length) to a frame of `produce`."""
+    """Return the error codes by partition from an answer to `produce`, without its length."""
     position = 4 + 4
     position += 2 + struct.unpack_from(">h", answer, position)[0]
     (count,) = struct.unpack_from(">i", answer, position)
@@ -92,7 +91,7 @@ def produce_errors(answer: bytes) -> list[int]:
 
 
 def varint(value: int) -> bytes:
-    """Zigzag, as the record format has it."""
+    """Encode a zigzag varint of the record format."""
     rest = (value << 1) ^ (value >> 63)
     out = bytearray()
     while rest >= 0x80:

@@ -1,6 +1,6 @@
-"""`python -m bench --groups`: what consumer groups cost, beside Apache Kafka.
+"""`python -m bench --groups`: the cost of consumer groups, compared with Apache Kafka.
 
-Loading many committed offsets at a restart, commits of many consumers, and a hundred members that join at once.
+Loading many committed offsets at a restart, commits of many consumers, and a hundred members joining at once.
 """
 
 import selectors
@@ -27,8 +27,6 @@ _NOT_YET: Final = (_LOADING, 15, 16)
 
 
 class GroupFigures(Figures):
-    """Measures one broker after the other."""
-
     def measure(self) -> None:
         for make in self._makers:
             broker = make()
@@ -63,7 +61,7 @@ class GroupFigures(Figures):
         self.note(f"{what}: resident memory, MB", broker, broker.resident_bytes() / 1e6)
 
     def _storm(self, broker: Broker, partitions: int) -> None:
-        """A core's share that `CONSUMERS` members take which commit once a second."""
+        """Measure the CPU share of `CONSUMERS` members that commit once a second."""
         storm = _Storm(broker.port, partitions)
         storm.run(3.0)
         before, begin = broker.cpu_seconds(), time.perf_counter()
@@ -93,7 +91,7 @@ class GroupFigures(Figures):
             time.sleep(0.01)
         self.note(f"{MEMBERS} members (librdkafka, {protocol}) join at once, s", broker, time.perf_counter() - begin)
         for member in members:
-            # closing waits for ever where an assignment arrives in the middle of it (librdkafka's pull request 4883)
+            # Closing hangs if an assignment arrives in the meantime (librdkafka's pull request 4883).
             member.unsubscribe()
         deadline = time.perf_counter() + 30
         while any(member.poll(0) or member.assignment() for member in members) and time.perf_counter() < deadline:
@@ -111,8 +109,6 @@ def _create_topic(broker: Broker) -> None:
 
 
 class _Connection:
-    """One blocking connection."""
-
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -142,7 +138,7 @@ class _Connection:
 
 
 class _Storm:
-    """Members of a group of their own each, over a connection of their own each."""
+    """Members in a group and with a connection of their own."""
 
     def __init__(self, port: int, partitions: int) -> None:
         self._selector = selectors.DefaultSelector()
@@ -161,7 +157,7 @@ class _Storm:
             raise RuntimeError(f"{CONSUMERS - len(self._sockets)} connections failed: is `ulimit -n` high enough?")
 
     def run(self, seconds: float) -> int:
-        """Commits answered; each member sends one a second, all evenly apart."""
+        """Return the number of answered commits; members send one per second, evenly spread."""
         begin = time.perf_counter()
         answered = sent = 0
         while (now := time.perf_counter()) < begin + seconds:
@@ -181,7 +177,7 @@ class _Storm:
 
 
 def _member(connection: _Connection, group: str) -> tuple[bytes, int]:
-    """Joins a group of its own: member id and generation."""
+    """Join a group as its only member. Return member id and generation."""
     metadata = b"\x00\x00\x00\x00\x00\x01" + _string(_TOPIC) + b"\xff\xff\xff\xff"
     protocol = struct.pack(">i", 1) + _string("range") + struct.pack(">i", len(metadata)) + metadata
     timeouts = struct.pack(">ii", 30_000, 60_000)

@@ -1,4 +1,4 @@
-"""The loads, each put on one broker at a time: what it is, how it is made, what it yields."""
+"""The loads: how they are generated and measured, on one broker at a time."""
 
 import os
 import time
@@ -19,20 +19,20 @@ SMALL_BATCHES: Final = ["batch.size=8196"]
 LARGE_BATCHES: Final = ["batch.size=65536", "linger.ms=5"]
 DEFAULT_BATCHES: Final = ["batch.size=16384", "linger.ms=5"]
 FROM_START: Final = frozenset({"produce-small.cpu", "produce-large.cpu"})
-"""Rows that are also told over every record since the broker's start, those of the round that warms up included."""
+"""Rows that are also averaged over all records since the broker's start, including the warm-up round."""
 IN_FLIGHT: Final = 64
 _FEW_IN_FLIGHT: Final = 5
 
 Sample = dict[str, float]
-"""Figures by the key of their row, e.g. `produce-small.cpu`."""
+"""Figures by row key, e.g. `produce-small.cpu`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much is done: records, seconds, and rounds that count.
+    """Numbers of records, seconds and counted rounds.
 
-    In a round the two brokers take a load of a few seconds in `turns`, and consumers read a topic `readings` times, for
-    single ones differ by a tenth.
+    In a round, the brokers run a short load in `turns`, and consumers read a topic `readings` times, because single
+    readings vary by a tenth.
     """
 
     rounds: int
@@ -51,7 +51,7 @@ class Scale:
 
     @property
     def warm_up_bytes(self) -> int:
-        """About what one round leaves in the page cache before its topics are gone."""
+        """Approximate bytes that a round leaves in the page cache before its topics are deleted."""
         return self.turns * (110 * (self.small_records + self.large_records + self.kcat_records) + 260 * self.lines)
 
 
@@ -89,17 +89,14 @@ QUICK: Final = Scale(
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One kind of load; `run` puts it on a broker in one or more turns and yields the figures of each.
-
-    Between two turns of one broker the other has its own.
-    """
+    """A kind of load. `run` puts it on a broker in one or more turns and yields the figures of each turn."""
 
     title: str
     run: Callable[[Broker], Iterator[Sample]]
 
 
 class Loads:
-    """All loads at one scale."""
+    """All loads at a scale."""
 
     def __init__(self, scale: Scale, tools: KafkaTools, directory: Path) -> None:
         self._scale = scale
@@ -122,7 +119,7 @@ class Loads:
         return loads
 
     def produce_first(self, broker: Broker) -> Sample:
-        """Small batches for a broker that has just been started and never saw a record."""
+        """Produce small batches to a broker that was just started."""
         with fresh_topic(broker, "first") as topic:
             return self._produce(broker, topic, "produce-first", self._scale.small_records, SMALL_BATCHES)
 
@@ -171,7 +168,7 @@ class Loads:
         return sample
 
     def _produce_records(self, broker: Broker) -> Iterator[Sample]:
-        """Records as services send them, from a client that costs next to nothing."""
+        """Produce realistic records, with a client that needs hardly any CPU."""
         for row, per_batch in (
             *((f"produce-keyed{suffix}", 150) for suffix in ("", "-zstd", "-lz4")),
             ("produce-json", 60),
@@ -224,13 +221,13 @@ class Loads:
 
 
 def start(broker: Broker) -> Sample:
-    """A first start on an empty directory; the broker is left running."""
+    """Start for the first time, on an empty directory. Leaves the broker running."""
     seconds = broker.start()
     return {"start.seconds": seconds, "start.memory": broker.resident_bytes() / 1e6}
 
 
 def crash(broker: Broker, seconds: float) -> Sample:
-    """SIGKILL a running broker under load and start it again: seconds from exec until it takes records again."""
+    """Kill a broker under load and restart it: seconds from exec until it accepts records again."""
     with fresh_topic(broker, "crash") as topic:
         frame = frames.produce(topic, range(PARTITIONS), records=150, record_size=100)
         with ThreadPoolExecutor(1) as pool:
@@ -238,7 +235,7 @@ def crash(broker: Broker, seconds: float) -> Sample:
             done, _ = wait([load], timeout=seconds)
             broker.kill()
         if done or not isinstance(load.exception(), OSError):
-            raise RuntimeError(f"{broker.name} was to be killed under load, but the load had ended: {load.exception()}")
+            raise RuntimeError(f"{broker.name} should be killed under load, but the load had ended: {load.exception()}")
         begin = time.perf_counter()
         broker.start()
         raw_client.wait_for_produce(broker.port, topic, PARTITIONS, 60.0)
@@ -246,13 +243,13 @@ def crash(broker: Broker, seconds: float) -> Sample:
 
 
 def _write_back() -> None:
-    """Have the kernel write what was produced, a gigabyte, now: else it does so while consumers are measured."""
+    """Write dirty pages, about 1 GB, to disk now and not while consumers are measured."""
     os.sync()
 
 
 @contextmanager
 def _cpu_per_million(broker: Broker, row: str, records: int) -> Iterator[Sample]:
-    """Adds the broker's CPU seconds per million records between entering and leaving."""
+    """Add the broker's CPU seconds per million records within this context."""
     before = broker.cpu_seconds()
     sample: Sample = {}
     yield sample
@@ -262,4 +259,4 @@ def _cpu_per_million(broker: Broker, row: str, records: int) -> Iterator[Sample]
 def _check_count(broker: Broker, topic: str, expected: int) -> None:
     found = record_count(broker, topic)
     if found != expected:
-        raise RuntimeError(f"{broker.name} holds {found} records where {expected} were sent: the figures mean nothing")
+        raise RuntimeError(f"{broker.name} has {found} records, but {expected} were sent: the figures are invalid")

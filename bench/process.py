@@ -1,4 +1,4 @@
-"""What a process costs: CPU seconds and resident memory, read from the kernel."""
+"""CPU time and memory of a process, from the kernel."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ _TICKS: int = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads since the process began, in seconds."""
+    """Return the user and system time of all threads since the start, in seconds."""
     if Path("/proc/self/stat").exists():
         user, system, _, _ = _ticks(pid)
         return (user + system) / _TICKS
@@ -20,10 +20,10 @@ def cpu_seconds(pid: int) -> float:
 
 
 def family_cpu_seconds(pid: int) -> float:
-    """As `cpu_seconds`, with those of the processes it has started, ended or not. Linux only."""
+    """Return `cpu_seconds` including those of child processes, running or not. Linux only."""
     seconds = 0.0
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    # A child that ends meanwhile is missed here and met below, among those that have ended.
+    # A child that exits now is missed here and counted below, among the exited ones.
     for child in [int(child) for task in tasks for child in task.read_text().split()]:
         with suppress(FileNotFoundError, ProcessLookupError):
             seconds += sum(_ticks(child)[:2]) / _TICKS
@@ -31,20 +31,19 @@ def family_cpu_seconds(pid: int) -> float:
 
 
 def _ticks(pid: int) -> tuple[int, int, int, int]:
-    """User and system time of a process, and of its children that have ended."""
-    # The name in parentheses may hold anything; fields 14 to 17 of the whole line follow it.
+    """Return user and system time of a process, and of its exited children."""
+    # The name in parentheses may contain anything; fields 14 to 17 of the line follow it.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user, system, children_user, children_system = map(int, fields[11:15])
     return user, system, children_user, children_system
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory now."""
     return _status_field(pid, "VmRSS")
 
 
 def peak_resident_bytes(pid: int) -> int:
-    """The most that was ever resident; where the kernel does not tell, what is resident now."""
+    """Return the peak resident memory, or the current one if the kernel does not record it."""
     return _status_field(pid, "VmHWM")
 
 

@@ -1,8 +1,8 @@
-"""Where the broker spends its time under a load: `python -m bench.profile [--load small] [--seconds 5]`.
+"""Profile the broker under a load: `python -m bench.profile [--load small] [--seconds 5]`.
 
-Samples the running broker with py-spy (`pip install py-spy`) and prints its hottest functions and what a request costs.
-`own` is the share of samples in the function itself, `with callees` in it or in what it called. `--flame FILE` keeps
-the collapsed stacks for a flame graph, e.g. at https://www.speedscope.app.
+Samples the broker with py-spy (`pip install py-spy`) and prints the hottest functions and the cost of a request. `own`
+is the share of samples in the function itself, `with callees` also in functions that it calls. `--flame FILE` saves the
+collapsed stacks for a flame graph, e.g. at https://www.speedscope.app.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SHOWN: Final = 40
 
 
 class Shape(NamedTuple):
-    """One kind of produce request, and how many of them are on the way at a time."""
+    """A kind of produce request, and the number of them in flight."""
 
     partitions: int
     records: int
@@ -44,19 +44,18 @@ SHAPES: Final = {
 
 
 def main() -> int:
-    """Start a broker, load it, sample it, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.profile", description="The broker's hot functions.")
     parser.add_argument("--load", choices=sorted(SHAPES), default="small", help="the shape of the produce requests")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--flame", type=Path, help="keep the collapsed stacks here")
-    parser.add_argument("--no-sampling", action="store_true", help="only the cost of a request, undisturbed")
+    parser.add_argument("--flame", type=Path, help="save the collapsed stacks here")
+    parser.add_argument("--no-sampling", action="store_true", help="only measure the cost of a request, without py-spy")
     options = parser.parse_args()
     if not options.no_sampling and shutil.which("py-spy", path=str(Path(sys.executable).parent)) is None:
         sys.stderr.write("py-spy is not installed: pip install py-spy\n")
         return 2
     directory = Path(tempfile.mkdtemp(prefix="headrace-profile-"))
     broker = Headrace(directory / "broker")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # with the broker
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the broker
     try:
         broker.start()
         with fresh_topic(broker, "profile") as topic:
@@ -75,7 +74,7 @@ def _under_load(broker: Headrace, topic: str, load: str, seconds: float, *, samp
     shape = SHAPES[load]
     frame = frames.produce(topic, range(shape.partitions), records=shape.records, record_size=100)
     sampler = _Sampler(broker.pid, seconds)
-    # The first second is left to the caches.
+    # One second to warm up.
     raw_client.pipelined(broker.port, frame, in_flight=shape.in_flight, seconds=1.0)
     if sampled:
         sampler.start()
@@ -93,7 +92,7 @@ def _under_load(broker: Headrace, topic: str, load: str, seconds: float, *, samp
 
 
 class _Sampler(threading.Thread):
-    """py-spy beside the load; `stacks` are its lines, `frame;frame;frame count`."""
+    """Runs py-spy during the load. `stacks` are lines of `frame;frame;frame count`."""
 
     def __init__(self, pid: int, seconds: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A client that is one blocking socket and prebuilt frames: what it measures is the broker."""
+"""A client of one blocking socket and encoded frames, so that mostly the broker is measured."""
 
 import gc
 import socket
@@ -12,7 +12,7 @@ from bench import frames
 
 
 class Latencies(NamedTuple):
-    """Percentiles, in ms."""
+    """Percentiles in ms."""
 
     p50: float
     p99: float
@@ -20,7 +20,7 @@ class Latencies(NamedTuple):
 
 
 def wait_for_answer(port: int, timeout_s: float) -> None:
-    """Return as soon as the broker answers ApiVersions. Raises TimeoutError."""
+    """Return when the broker answers ApiVersions. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
@@ -34,7 +34,7 @@ def wait_for_answer(port: int, timeout_s: float) -> None:
 
 
 def wait_for_produce(port: int, topic: str, partitions: int, timeout_s: float) -> None:
-    """Return as soon as every partition of `topic` accepts a record. Raises TimeoutError."""
+    """Return when all partitions of `topic` accept records. Raises TimeoutError."""
     frame = frames.produce(topic, range(partitions), records=1, record_size=100)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -52,7 +52,7 @@ def wait_for_produce(port: int, topic: str, partitions: int, timeout_s: float) -
 
 
 def synchronous(port: int, topic: str, seconds: float) -> Latencies:
-    """One record, its answer, the next record, for `seconds`; one in fifty is sent before counting begins."""
+    """Send single records and wait for their answers, for `seconds`. The first 2 % of the latencies are dropped."""
     frame = frames.produce(topic, range(1), records=1, record_size=100)
     taken: list[float] = []
     with _connected(port, frame) as (connection, size):
@@ -73,9 +73,9 @@ def synchronous(port: int, topic: str, seconds: float) -> Latencies:
 
 
 def pipelined(port: int, frame: bytes, *, in_flight: int, seconds: float) -> float:
-    """Requests answered a second with always `in_flight` of them on the way on one connection.
+    """Return requests per second on a connection with `in_flight` requests at any time.
 
-    Raises OSError when the broker goes away.
+    Raises OSError if the broker closes the connection.
     """
     with _connected(port, frame) as (connection, size):
         many = memoryview(frame * in_flight)
@@ -94,7 +94,7 @@ def pipelined(port: int, frame: bytes, *, in_flight: int, seconds: float) -> flo
                 answered += whole
                 connection.sendall(many[: whole * len(frame)])
             now = time.perf_counter()
-        # What is still on the way is read, so that the broker does not work for it during the next measurement.
+        # Read the remaining answers, so that the broker is idle before the next measurement.
         left = in_flight * size - torn
         while left > 0 and (received := connection.recv_into(buffer)):
             left -= received
@@ -103,7 +103,7 @@ def pipelined(port: int, frame: bytes, *, in_flight: int, seconds: float) -> flo
 
 @contextmanager
 def _connected(port: int, frame: bytes) -> Iterator[tuple[socket.socket, int]]:
-    """A connection on which `frame` was answered well once, and the size of every answer to it."""
+    """Connect and send `frame` once. Yield the connection and the size of the answers."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(frame)
@@ -124,7 +124,7 @@ def _check(answer: bytes) -> None:
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """The next answer without its length; nothing where the connection has ended."""
+    """Return the next answer without its length; empty if the connection was closed."""
     size = connection.recv(4, socket.MSG_WAITALL)
     if len(size) < 4:
         return b""

@@ -1,4 +1,4 @@
-"""The result for people and for programs."""
+"""Print the results."""
 
 import os
 import platform
@@ -12,8 +12,8 @@ from bench.rows import Outcome, Row
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    """Medians side by side, their ratio, and whether the floor is met."""
-    shown = Table(title="Headrace beside Apache Kafka 4.3.1", caption=machine(), title_justify="left", pad_edge=False)
+    """Return a table of medians, ratios and floors."""
+    shown = Table(title="Headrace and Apache Kafka 4.3.1", caption=machine(), title_justify="left", pad_edge=False)
     shown.add_column("")
     for heading in ("Headrace", "Kafka", "ratio", "floor"):
         shown.add_column(heading, justify="right")
@@ -32,7 +32,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def print_table(outcomes: Sequence[Outcome]) -> None:
-    """To standard output, as wide as needed where that is no terminal."""
+    """Print to standard output, as wide as needed if it is not a terminal."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
@@ -42,7 +42,7 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
 def as_object(
     outcomes: Sequence[Outcome], headrace: Mapping[str, Sequence[float]], kafka: Mapping[str, Sequence[float]]
 ) -> dict[str, object]:
-    """What `--json` prints: every row with its medians, ratio and verdict, and all samples behind them."""
+    """Return the object for `--json`: all rows with medians, ratios, verdicts and samples."""
     return {
         "machine": machine(),
         "rows": [
@@ -63,7 +63,7 @@ def as_object(
 
 
 def machine() -> str:
-    """Cores, processor, memory and kernel, in one line."""
+    """Describe cores, processor, memory and kernel in one line."""
     processor = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -1,7 +1,6 @@
-"""The rows of the result: what is compared, which way is better, and the floor that Headrace must reach.
+"""The rows of the result, with the floors that Headrace must reach.
 
-Ratios are Headrace / Kafka, taken turn by turn, and the median of them is judged: a slow spell of the machine then
-falls on both sides of the same ratio.
+Ratios are Headrace / Kafka by turn; their median is judged, so that a slow moment of the machine affects both sides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,12 +9,12 @@ from statistics import median
 from typing import Final, NamedTuple
 
 EQUAL: Final = 0.95
-"""A throughput ratio that counts as equal where the client is the limit: runs of one broker differ by as much."""
+"""A throughput ratio that counts as equal if the client is the limit: runs of the same broker vary as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of both brokers. `at_least` and `at_most` bound the ratio, `absolute` Headrace's own figure."""
+    """A figure of both brokers. `at_least` and `at_most` limit the ratio, `absolute` limits Headrace's figure."""
 
     key: str
     title: str
@@ -26,7 +25,7 @@ class Row:
 
 
 class Outcome(NamedTuple):
-    """A row with its medians; `ratio` is None, and nothing is judged, where a side was not measured."""
+    """A row with its medians; `ratio` and `is_met` are None if a broker was not measured."""
 
     row: Row
     headrace: float
@@ -73,7 +72,7 @@ ROWS: Final = (
 
 
 def outcomes(headrace: Mapping[str, Sequence[float]], kafka: Mapping[str, Sequence[float]]) -> list[Outcome]:
-    """The rows that were measured, judged; samples by key, one a turn, in the same order on both sides."""
+    """Judge the measured rows. Samples are by key, one per turn, in the same order for both brokers."""
     return [_judge(row, headrace[row.key], kafka.get(row.key, ())) for row in ROWS if headrace.get(row.key)]
 
 

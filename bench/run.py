@@ -1,4 +1,4 @@
-"""The run: both brokers up, one of them under load, load after load and round after round."""
+"""Run all loads on both brokers, round by round."""
 
 import shutil
 import sys
@@ -25,7 +25,7 @@ _MEGABYTE = 1 << 20
 
 
 class Run:
-    """Measures at one scale, in directories of its own under `base`; use as a context manager, which cleans up."""
+    """A measurement at one scale, in its own directory under `base`. A context manager that cleans up."""
 
     def __init__(self, scale: Scale, jars: Path, base: Path | None, *, with_kafka: bool, only: str | None) -> None:
         self._scale = scale
@@ -50,7 +50,7 @@ class Run:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def measure(self) -> Mapping[str, Samples]:
-        """All samples by broker and row."""
+        """Return all samples by broker and row."""
         if self._only is None:
             self._warm_page_cache()
             self._starts()
@@ -61,7 +61,7 @@ class Run:
 
     def _starts(self) -> None:
         for kind in self._kinds:
-            # Files are read from the disk, and byte code may be compiled, at the first start; it is not counted.
+            # Not counted: the first start reads files from disk and may compile byte code.
             with self._broker(kind) as broker:
                 self._say(f"warming up: {broker.name}, start")
                 broker.start()
@@ -79,7 +79,7 @@ class Run:
         chosen = [load for load in known if self._only is None or self._only in load.title]
         if not chosen:
             titles = ", ".join(repr(load.title) for load in known)
-            raise RuntimeError(f"No load has {self._only!r} in its title. There are: {titles}.")
+            raise RuntimeError(f"No load has {self._only!r} in its title. Loads: {titles}.")
         brokers = []
         for kind in self._kinds:
             broker = self._new(kind)
@@ -88,7 +88,7 @@ class Run:
         from_start = {broker.name: {key: list[float]() for key in FROM_START} for broker in brokers}
         for number in range(self._scale.rounds + 1):
             for load in chosen:
-                # Java compiles what runs often: the first round is not counted.
+                # Not counted: in the first round, Java compiles hot code.
                 what = f"round {number} of {self._scale.rounds}" if number else "warming up"
                 for broker, sample in self._turns(f"{what}: {load.title}", load, brokers[:: 1 if number % 2 else -1]):
                     if number:
@@ -100,13 +100,13 @@ class Run:
             self.samples[broker.name]["load.memory"].append(broker.peak_resident_bytes() / 1e6)
             for key, samples in from_start[broker.name].items():
                 if samples:
-                    # every record counts, those of the first round too: what a broker has cost is what it has cost
+                    # Includes the first round: all costs since the start count.
                     self.samples[broker.name][f"{key}-from-start"].append(mean(samples))
             broker.remove()
             self._alive.remove(broker)
 
     def _turns(self, what: str, load: Load, brokers: Sequence[Broker]) -> Iterator[tuple[Broker, Sample]]:
-        """One round of `load`, the brokers in turn as often as it has turns."""
+        """Run one round of `load`, with the brokers in turn."""
         left = {broker: load.run(broker) for broker in brokers}
         while left:
             for broker, turns in list(left.items()):
@@ -157,7 +157,7 @@ class Run:
             self._alive.remove(broker)
 
     def _warm_page_cache(self) -> None:
-        """Touch as much memory as a round fills: on a virtual machine the first touch costs up to ten times a later."""
+        """Touch as much memory as a round uses: on virtual machines the first touch is up to ten times slower."""
         self._say("warming up: page cache")
         block = bytes(_MEGABYTE)
         room = shutil.disk_usage(self._directory).free // 2

@@ -1,7 +1,7 @@
-"""`python -m bench --storage`: what the log costs as it grows, beside Apache Kafka where the two can be compared.
+"""`python -m bench --storage`: the cost of large logs, compared with Apache Kafka.
 
-Opening a cold log, fetching from a large one, appending beside readers of cold data, and compaction. Wants 45 GB of
-disk and takes about ten minutes; `--quick` a tenth of both.
+Opening a cold log, fetching from a large one, appending while others read cold data, and compaction. Needs 45 GB of
+disk and about ten minutes; `--quick` a tenth of both.
 """
 
 import multiprocessing
@@ -31,13 +31,13 @@ _FETCHES: Final = 2000
 _FETCH_BYTES: Final = 65536
 _READERS: Final = 4
 _READ_MB_S: Final = 50
-"""What each of them takes: as fast as they can, four would leave no processor to the client that measures."""
+"""Limit per reader: four unlimited ones would leave no CPU to the measuring client."""
 _WARM_RECORDS: Final = 100_000
-"""So few that the readers have been through them within a second."""
+"""Few enough to be read within a second."""
 _VALUE_SIZE: Final = 1000
 _SMALL_VALUE_SIZE: Final = 100
 _SMALL_SHARE: Final = 4
-"""Of small records a quarter is compacted of what is of large ones: their number counts, not their bytes."""
+"""Divisor of the bytes compacted with small records, whose cost depends on their number."""
 _KEYED_BATCH_BYTES: Final = 500_000
 _CLEANED_S: Final = 300.0
 _IDLE_S: Final = 3.0
@@ -45,7 +45,7 @@ _IDLE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Bytes written for each figure."""
+    """Bytes to write for each figure."""
 
     fetched: tuple[int, ...]
     reopened: int
@@ -58,8 +58,6 @@ QUICK: Final = Scale(fetched=(10 * _MB, 200 * _MB, 2 * _GB), reopened=2 * _GB, c
 
 
 class StorageFigures(Figures):
-    """Measures one broker after the other."""
-
     def __init__(self, scale: Scale, jars: Path, directory: Path, *, with_kafka: bool) -> None:
         super().__init__(jars, directory, with_kafka=with_kafka)
         self._scale = scale
@@ -88,7 +86,7 @@ class StorageFigures(Figures):
             self.note(f"fetch at a random offset of {label}, broker CPU us", broker, cpu)
         _create(broker, "hot", 1)
         self.note("one record at a time, p99 ms", broker, self._synchronous(broker).p99)
-        # Readers take processor time whatever they read: what the disk adds is the difference of the two.
+        # Readers use CPU in both cases: the difference is the effect of the disk.
         for kind, among in (("warm", min(records, _WARM_RECORDS)), ("cold", records)):
             if kind == "cold":
                 _forget_page_cache()
@@ -119,7 +117,7 @@ class StorageFigures(Figures):
 
     def _compacting(self, broker: Broker) -> None:
         _create(broker, "hot", 1)
-        # Java compiles what runs often: the first pass is not counted, and Kafka is spared it in the second.
+        # Not counted: in the first pass, Java compiles hot code.
         self._compact(broker, "warm-up", self._scale.compacted // 5, _VALUE_SIZE)
         alone = self._synchronous(broker)
         self.note("one record at a time before compaction, p99 ms", broker, alone.p99)
@@ -141,7 +139,7 @@ class StorageFigures(Figures):
     def _compact(
         self, broker: Broker, topic: str, size: int, value_size: int, load: threading.Thread | None = None
     ) -> tuple[float, float, int]:
-        """CPU seconds, seconds, and bytes left; `load` is started with the first file of the compaction."""
+        """Return CPU seconds, seconds, and bytes left; `load` is started with the first file of the compaction."""
         waiting = {"min.compaction.lag.ms": str(86_400_000)}
         settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(100 * _MB)}
         _create(broker, topic, 1, settings | waiting)
@@ -150,7 +148,7 @@ class StorageFigures(Figures):
         idle = _idle_cpu(broker)
         cpu, begin = process.family_cpu_seconds(broker.pid), time.perf_counter()
         _alter(broker, topic, {"min.compaction.lag.ms": "0", "segment.ms": "500"})
-        # the active segment is rolled by the next record, and cleaned as well
+        # The next record rolls the active segment, so that it is compacted too.
         _write_keyed(broker, topic, _MB, value_size)
         last = before = _log_bytes(directory)
         last_change = time.perf_counter()
@@ -164,7 +162,7 @@ class StorageFigures(Figures):
                 break
             time.sleep(0.05)
         else:
-            raise RuntimeError(f"{broker.name} has not compacted {topic} within {_CLEANED_S:.0f} s")
+            raise RuntimeError(f"{broker.name} did not compact {topic} within {_CLEANED_S:.0f} s")
         seconds = last_change - begin
         return process.family_cpu_seconds(broker.pid) - cpu - idle * (time.perf_counter() - begin), seconds, last
 
@@ -186,7 +184,7 @@ def _alter(broker: Broker, topic: str, settings: dict[str, str]) -> None:
 
 
 def _write(broker: Broker, topic: str, partitions: int, size: int) -> int:
-    """Append about `size` bytes in batches of 64 KB; the number of records in each partition."""
+    """Append about `size` bytes in batches of 64 KB. Return the number of records per partition."""
     records = 60
     frame = frames.produce(topic, range(partitions), records=records, record_size=_VALUE_SIZE)
     requests = max(1, size // len(frame))
@@ -196,7 +194,7 @@ def _write(broker: Broker, topic: str, partitions: int, size: int) -> int:
 
 
 def _write_keyed(broker: Broker, topic: str, size: int, value_size: int) -> None:
-    """Append about `size` bytes of records of which ten have each key, in any order."""
+    """Append about `size` bytes of records in random order, ten for each key."""
     per_batch = _KEYED_BATCH_BYTES // (value_size + 30)
     batches = max(1, size // _KEYED_BATCH_BYTES)
     keys = [number % (batches * per_batch // 10 or 1) for number in range(batches * per_batch)]
@@ -219,7 +217,7 @@ def _keyed_frame(topic: str, keys: list[int], value: bytes) -> bytes:
 
 
 def _ask_many(connection: socket.socket, requests: Iterator[bytes]) -> None:
-    """Send every request, a few ahead of their answers. Raises RuntimeError for one that is refused."""
+    """Send requests, up to four ahead of the answers. Raises RuntimeError for a refused one."""
     waiting = 0
     for request in requests:
         connection.sendall(request)
@@ -238,7 +236,7 @@ def _expect_written(connection: socket.socket) -> None:
 
 
 def _fetch_at_random(broker: Broker, topic: str, records: int) -> tuple[float, float]:
-    """Median and broker CPU of a fetch, in us; every offset was fetched once before, so its pages are in memory."""
+    """Return the median time and the broker's CPU time of a fetch, in us. Each offset has been fetched once before."""
     offsets = [random.Random(records).randrange(records) for _ in range(_FETCHES)]
     with socket.create_connection(("127.0.0.1", broker.port)) as connection:
         for offset in offsets:
@@ -253,14 +251,14 @@ def _fetch(connection: socket.socket, topic: str, offset: int) -> float:
     begin = time.perf_counter()
     connection.sendall(frames.fetch(topic, 0, offset, _FETCH_BYTES))
     if len(raw_client.receive_frame(connection)) < _FETCH_BYTES // 2:
-        raise RuntimeError(f"a fetch at offset {offset} brought hardly anything")
+        raise RuntimeError(f"a fetch at offset {offset} returned too few bytes")
     return time.perf_counter() - begin
 
 
 @contextmanager
 def _readers(broker: Broker, topic: str, records: int) -> Iterator[None]:
-    """Readers that go through the first `records` of the log, again and again, from different places."""
-    # processes, so that they do not keep the client that measures from its own interpreter
+    """Run readers that repeatedly read the first `records` of the log, from different positions."""
+    # Processes, so that they do not share an interpreter with the measuring client.
     context = multiprocessing.get_context("spawn")
     starts = [number * records // _READERS for number in range(_READERS)]
     processes = [context.Process(target=_read_on, args=(broker.port, topic, start, records)) for start in starts]
@@ -281,14 +279,14 @@ def _read_on(port: int, topic: str, offset: int, records: int) -> None:
             connection.sendall(frames.fetch(topic, 0, offset, _MB))
             raw_client.receive_frame(connection)
             offset = (offset + 900) % records
-            # what it is late by is not caught up with: that would be a burst
+            # No catching up after a delay: that would be a burst.
             now = time.perf_counter()
             due = max(due + 1 / _READ_MB_S, now)
             time.sleep(due - now)
 
 
 def _log_bytes(directory: Path) -> int:
-    """Bytes of the segments in use."""
+    """Return the bytes of the segments in use."""
     total = 0
     for path in directory.glob("*.log"):
         try:
@@ -299,16 +297,16 @@ def _log_bytes(directory: Path) -> int:
 
 
 def _idle_cpu(broker: Broker) -> float:
-    """CPU seconds that it takes a second with nothing to do."""
+    """Return CPU seconds per second without load."""
     before = process.family_cpu_seconds(broker.pid)
     time.sleep(_IDLE_S)
     return (process.family_cpu_seconds(broker.pid) - before) / _IDLE_S
 
 
 def _forget_page_cache() -> None:
-    """Have the next reads come from the disk, where we may."""
+    """Drop the page cache if permitted, so that the next reads come from disk."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")
     except OSError:
-        sys.stderr.write("The page cache cannot be dropped (not root): what is called cold is warm.\n")
+        sys.stderr.write("Cannot drop the page cache (not root): figures called cold are warm.\n")

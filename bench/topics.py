@@ -1,4 +1,4 @@
-"""Topics made for a measurement and dropped after it, with a check that what was sent is there."""
+"""Topics for a measurement, and their record counts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ _numbers = count(1)
 
 @contextmanager
 def fresh_topic(broker: Broker, name: str) -> Iterator[str]:
-    """A new topic of six partitions that takes records; deleted at the end.
+    """Create a topic of six partitions, wait until it accepts records, and delete it at the end.
 
-    Not after an error: its broker goes then too, and may have gone already.
+    It is not deleted after an error: its broker is removed too.
     """
     topic = f"bench-{name}-{next(_numbers)}"
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
@@ -30,7 +30,7 @@ def fresh_topic(broker: Broker, name: str) -> Iterator[str]:
 
 
 def record_count(broker: Broker, topic: str) -> int:
-    """Records in all partitions of `topic`."""
+    """Return the number of records in all partitions of `topic`."""
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     ends = admin.list_offsets({TopicPartition(topic, partition): latest for partition in range(PARTITIONS)})

@@ -1,1 +1,1 @@
-"""What `make` runs beside the package itself."""
+"""Scripts of the Makefile."""

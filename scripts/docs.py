@@ -1,6 +1,6 @@
-"""Writes the generated parts of the pages under docs/ anew: run by `make docs`, held against the code by the tests.
+"""Update the generated parts of the pages under docs/: run by `make docs`, checked by the tests.
 
-A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; everything else is written by hand.
+A generated part is between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 import re
@@ -58,7 +58,7 @@ def broker_settings(group: dict[str, Setting]) -> str:
 
 
 def offered_apis() -> str:
-    """What a broker answers to ApiVersions v0: an error code, then an array of key, lowest, highest."""
+    """List the answer to ApiVersions v0: an error code, then an array of key, lowest and highest version."""
     with Broker() as broker, socket.create_connection(("127.0.0.1", broker.port)) as connection:
         connection.sendall(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, -1))
         with connection.makefile("rb") as answers:
@@ -83,7 +83,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
 
 
 def regenerated(text: str) -> str:
-    """The page with each generated part as the code has it now; KeyError for a part nobody generates."""
+    """Return the page with updated generated parts. Raises KeyError for a part without a generator."""
     return REGION.sub(lambda part: f"{part[1]}\n{GENERATORS[part[2]]()}\n{part[3]}", text)
 
 

@@ -1,8 +1,8 @@
-"""Puts in place what `make demo`, `make test` and `make bench` need, into this checkout. Run by `make setup`.
+"""Install what `make demo`, `make test` and `make bench` need, into this checkout. Run by `make setup`.
 
-Runs under a bare Python and imports no package. A step whose inputs have not changed since it last succeeded is
-skipped, so a second run takes a second. What cannot be installed here is named at the end, with how to get it; only
-missing Python packages (or, under CI, anything missing) make the run fail.
+Runs under a bare Python and imports no package. Skips steps whose inputs have not changed since their last success, so
+a second run takes a second. What cannot be installed is listed at the end, with a way to get it; only missing Python
+packages (or, under CI, anything missing) make the run fail.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ KAFKA_POM = ROOT / "tests" / "clients" / "kafka.pom.xml"
 KAFKA_39_POM = ROOT / "tests" / "adoption" / "kafka-3.9.pom.xml"
 NODE_CLIENTS = ROOT / "tests" / "clients" / "node"
 
-# Programs that tests run, with the Debian and the Homebrew package that brings each.
+# Programs for tests, with their Debian and Homebrew packages.
 PROGRAMS = {
     "mvn": ("maven", "maven"),
     "kcat": ("kcat", "kcat"),
@@ -38,11 +38,11 @@ PROGRAMS = {
 
 
 class MissingError(Exception):
-    """Something this machine lacks; the message says what does not work without it and how to get it."""
+    """Something is missing on this machine; the message says what needs it and how to get it."""
 
 
 class Step(NamedTuple):
-    """One thing to put in place; done again when `inputs` change, something is missing, or it no longer `holds`."""
+    """A step; repeated if `inputs` change, something is missing, or it no longer `holds`."""
 
     name: str
     run: Callable[[], None]
@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
 
 def run(*command: str | Path, hint: str) -> None:
-    """Run a command, its output in `.build/setup.log`; if it fails, `MissingError` with `hint` and the end of that."""
+    """Run a command with its output in `.build/setup.log`. Raises `MissingError` with `hint` and the end of the log."""
     log = BUILD / "setup.log"
     with log.open("ab") as output:
         start = output.tell()
@@ -90,14 +90,14 @@ def run(*command: str | Path, hint: str) -> None:
 
 def python_packages() -> None:
     try:
-        import ensurepip  # noqa: F401  (Debian packs it apart)
+        import ensurepip  # noqa: F401  (a separate package on Debian)
     except ImportError:
         raise MissingError("This Python cannot make virtual environments: apt-get install python3-venv") from None
     if venv_is_of_this_python():
         fill_venv()
         return
     if VENV.is_symlink():
-        raise MissingError(f".venv leads to {VENV.resolve()}, which another Python made: remove the link.")
+        raise MissingError(f".venv is a link to {VENV.resolve()}, which belongs to another Python: remove the link.")
     before = BUILD / "venv-before"
     shutil.rmtree(before, ignore_errors=True)
     if VENV.is_dir():
@@ -118,14 +118,14 @@ def venv_is_of_this_python() -> bool:
 
 
 def fill_venv() -> None:
-    if not any(VENV.glob("lib/*/site-packages/pip")):  # as in one that uv made
+    if not any(VENV.glob("lib/*/site-packages/pip")):  # for example, one made by uv
         run(PYTHON, "-m", "ensurepip", hint="Could not put pip into the virtual environment .venv.")
-    # uv takes a second where pip takes two minutes, and comes from the lock file like the rest.
+    # uv takes a second, pip two minutes. It is in the lock file too.
     uv_lock = BUILD / "uv.lock.txt"
     uv_lock.write_text(locked("uv"))
     hint = (
         "Could not install the Python packages of requirements.lock. Is the package index reachable (pip config list)? "
-        "Where a package has no wheel for this machine, a C compiler is needed: apt-get install build-essential, or "
+        "For a package without a wheel for this machine, install a C compiler: apt-get install build-essential, or "
         "xcode-select --install."
     )
     run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", uv_lock, hint=hint)
@@ -133,15 +133,15 @@ def fill_venv() -> None:
         sync = ("pip", "sync", "--compile-bytecode", "--python", PYTHON, "--require-hashes", LOCK)
         run(VENV / "bin" / "uv", *sync, hint=hint)
     except MissingError:
-        # pip reads settings (mirrors, certificates) that uv does not.
+        # pip reads settings (mirrors, certificates) that uv ignores.
         run(PYTHON, "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCK, hint=hint)
     install_headrace()
-    # A broker starts fast only with its byte code there; PYTHONDONTWRITEBYTECODE would leave it out.
+    # Brokers start fast only with byte code, which PYTHONDONTWRITEBYTECODE would prevent.
     run(PYTHON, "-m", "compileall", "-q", ROOT / "src", hint="Could not compile Headrace's own modules.")
 
 
 def install_headrace() -> None:
-    """Install it editable, with its record walk compiled where there is a C compiler."""
+    """Install Headrace as editable; compile the record checks if there is a C compiler."""
     compile_wish = os.environ.setdefault("HEADRACE_COMPILE", str(int(any(map(shutil.which, ("cc", "gcc", "clang"))))))
     install = (
         VENV / "bin" / "uv",
@@ -159,7 +159,7 @@ def install_headrace() -> None:
     except MissingError as error:
         if compile_wish != "1":
             raise
-        say(f"compiling failed, so records are checked more slowly ({BUILD / 'setup.log'}) ... ", end="")
+        say(f"compiling failed, so record checks are slower ({BUILD / 'setup.log'}) ... ", end="")
         with (BUILD / "setup.log").open("a") as log:
             log.write(f"{error}\n")
         os.environ["HEADRACE_COMPILE"] = "0"
@@ -167,7 +167,7 @@ def install_headrace() -> None:
 
 
 def locked(package: str) -> str:
-    """The lines of the lock file for one package."""
+    """Return the lines of the lock file for a package."""
     match = re.search(rf"^{package}==.*\n(?:    .*\n)*", LOCK.read_text(), re.MULTILINE)
     if match is None:
         raise MissingError(f"{LOCK.name} has no {package}: run `make lock`.")
@@ -205,11 +205,13 @@ def jars(pom: Path, directory: Path) -> Callable[[], None]:
     def copy() -> None:
         name = pom.relative_to(ROOT)
         if shutil.which("mvn") is None:
-            raise MissingError(f"No Maven (mvn) to bring the jars of {name}.")
+            raise MissingError(f"Maven (mvn), needed for the jars of {name}, is not installed.")
         fresh = directory.with_name(f"{directory.name}.new")
         shutil.rmtree(fresh, ignore_errors=True)
         goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fresh}"]
-        hint = f"Maven could not bring the jars of {name}. Is Maven Central (or the mirror of ~/.m2/settings.xml) up?"
+        hint = (
+            f"Maven could not download the jars of {name}. Is Maven Central (or the mirror of ~/.m2/settings.xml) up?"
+        )
         run("mvn", "--batch-mode", "--quiet", "--file", pom, *goal, hint=hint)
         shutil.rmtree(directory, ignore_errors=True)
         fresh.rename(directory)
@@ -219,8 +221,8 @@ def jars(pom: Path, directory: Path) -> Callable[[], None]:
 
 def npm_packages() -> None:
     if shutil.which("npm") is None:
-        raise MissingError("No npm to bring KafkaJS, which tests/clients runs.")
-    hint = "npm could not bring the packages of tests/clients/node. Is the npm registry reachable?"
+        raise MissingError("npm, needed for the KafkaJS tests in tests/clients, is not installed.")
+    hint = "npm could not install the packages of tests/clients/node. Is the npm registry reachable?"
     run("npm", "ci", "--prefix", NODE_CLIENTS, "--no-audit", "--no-fund", hint=hint)
 
 
@@ -246,7 +248,7 @@ def steps() -> list[Step]:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """To standard error: standard output is for what runs after set-up, such as `make demo DEMO_ARGS=--json`."""
+    """Print to standard error: standard output is for what runs next, as in `make demo DEMO_ARGS=--json`."""
     print(text, end=end, file=sys.stderr, flush=True)
 
 
@@ -279,7 +281,7 @@ def main() -> int:
     if "Python packages" in missing or (missing and os.environ.get("CI")):
         return 1
     if missing:
-        say("\nGoing on without; what needs it will say so.")
+        say("\nContinuing without them; commands that need them will say so.")
     return 0
 
 

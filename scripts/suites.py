@@ -1,11 +1,10 @@
-"""Run clients' own test suites against a broker and hold the outcome against the lists of what passes.
+"""Run clients' own test suites against a broker, and compare the results with the allow-lists.
 
     suites.py [kafka-python] [librdkafka] [--grow]
 
-The suites are shell scripts beside this checkout (../shared/suites, or HEADRACE_SUITES), which fetch and build the
-clients where they are not yet (under SUITES_WORK; a quarter of an hour the first time). A test named in
-tests/suites/*.allow that does not pass is a failure of this command. `--grow` adds to the lists what passed and is not
-in them; nothing is ever taken out.
+The suites are shell scripts outside this checkout (../shared/suites, or HEADRACE_SUITES), which fetch and build the
+clients if needed (under SUITES_WORK; 15 minutes the first time). Fails if a test in tests/suites/*.allow does not pass.
+`--grow` adds further passing tests to the lists; nothing is ever removed.
 """
 
 import argparse
@@ -25,18 +24,18 @@ from tests.support.broker_process import BrokerProcess  # noqa: E402
 
 SUITES = Path(os.environ.get("HEADRACE_SUITES") or ROOT.parent / "shared" / "suites")
 BUILD = ROOT / ".build" / "suites"
-# What the suites expect of the broker they run against
+# Settings that the suites expect.
 SETTINGS = {"num.partitions": 4, "group.min.session.timeout.ms": 1000, "group.initial.rebalance.delay.ms": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A script, and how to read which tests passed from the logs it leaves."""
+    """A suite's script, and how to read the passed tests from its logs."""
 
     script: str
     passed: Callable[[Path], set[str]]
     selection: Callable[[set[str]], list[str]]
-    """The script's arguments that run these tests alone."""
+    """Returns the script's arguments to run only these tests."""
     environment: dict[str, str]
 
     @property
@@ -69,15 +68,15 @@ ALL = {
 
 
 def run(name: str, suite: Suite, *, grow: bool) -> bool:
-    """Run a suite against a broker of its own; whether everything allowed passed and the broker lived.
+    """Run a suite against a new broker. Return True if all allowed tests passed and the broker did not exit.
 
-    What failed although it is allowed has a second try: some of these tests give a busy machine a second or two.
+    Allowed tests that fail are run again, because some have timeouts too short for a busy machine.
     """
     allowed = set(suite.allow_list.read_text().split()) if suite.allow_list.exists() else set()
     passed, lived = attempt(name, suite, [])
     again = allowed - passed
     if again and lived:
-        print(f"{name}: once more: {', '.join(sorted(again))}", flush=True)
+        print(f"{name}: retrying {', '.join(sorted(again))}", flush=True)
         more, lived = attempt(name, suite, suite.selection(again))
         passed |= more
     if grow:
@@ -85,15 +84,15 @@ def run(name: str, suite: Suite, *, grow: bool) -> bool:
     for test in sorted(allowed - passed):
         print(f"{name}: FAILED {test}, which is in {suite.allow_list.relative_to(ROOT)}")
     for test in sorted(passed - allowed):
-        print(f"{name}: {test} passed and is not in the list yet{'' if grow else ' (--grow adds it)'}")
+        print(f"{name}: {test} passed but is not in the list{'' if grow else ' (--grow adds it)'}")
     if not lived:
-        print(f"{name}: the broker ended; see {BUILD / name / 'broker.log'}")
+        print(f"{name}: the broker exited; see {BUILD / name / 'broker.log'}")
     print(f"{name}: {len(passed)} passed, {len(allowed - passed)} of the {len(allowed)} allowed did not")
     return lived and bool(passed) and allowed <= passed
 
 
 def attempt(name: str, suite: Suite, arguments: list[str]) -> tuple[set[str], bool]:
-    """The tests that passed, and whether the broker outlived them."""
+    """Return the passed tests, and True if the broker did not exit."""
     logs = BUILD / name
     logs.mkdir(parents=True, exist_ok=True)
     work = os.environ.get("SUITES_WORK") or str(BUILD / "work")
@@ -116,9 +115,9 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = set(arguments.suites) - set(ALL)
     if unknown:
-        parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
+        parser.error(f"unknown suite {', '.join(sorted(unknown))}; known: {', '.join(ALL)}")
     if not SUITES.is_dir():
-        parser.error(f"no suites in {SUITES}: set HEADRACE_SUITES to the directory that holds them")
+        parser.error(f"no suites in {SUITES}: set HEADRACE_SUITES to their directory")
     outcomes = [run(name, ALL[name], grow=arguments.grow) for name in arguments.suites or ALL]
     return 0 if all(outcomes) else 1
 

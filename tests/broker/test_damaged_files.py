@@ -193,7 +193,7 @@ def test_damage_in_the_middle_of_a_log_is_told_and_not_served(data: Path, caplog
         assert values(client, 0) == [b"t"]
     told = [each.getMessage() for each in caplog.records if "is damaged on the disk" in each.getMessage()]
     assert len(told) == 1
-    assert f"{path} has no sound record batch at byte 0" in told[0]
+    assert f"{path} has no valid record batch at byte 0" in told[0]
 
 
 def test_what_a_damaged_segment_held_is_kept_before_it_is_cut(data: Path) -> None:

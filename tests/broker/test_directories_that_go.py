@@ -109,7 +109,7 @@ def test_a_deleted_lock_file_lets_no_second_broker_in(broker: BrokerProcess) -> 
     assert "in use by another broker" in second.stderr
     wait_for(lock.exists, "a new lock file")
     wait_for(lambda: _kafka_is_kept_out(lock), "the lock")
-    assert "was deleted: made and locked it again" in broker.log()
+    assert "was deleted: created and locked it again" in broker.log()
     with WireClient(broker.bootstrap) as client:
         assert create(client, "t") == "none"
         assert produce(client, "t", 0) == "none"
@@ -122,7 +122,7 @@ def test_a_directory_that_kafka_has_locked_meanwhile_is_left_to_it(broker: Broke
         replacement.replace(broker.data / ".lock")
         wait_for(lambda: not broker.running, "the end of the broker")
     assert broker.sigterm() == 1
-    assert "another process has made and locked it since" in broker.log()
+    assert "another process has created and locked it again" in broker.log()
 
 
 def _kafka_is_kept_out(lock: Path) -> bool:

@@ -271,12 +271,12 @@ def shape(value: Any, path: str = "") -> set[str]:
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("/groups/describe", 400, "which group? for example ?group=my-group"),
-        ("/groups/describe?group=nobody", 404, "there is no group nobody; /groups lists them"),
-        ("/groups/history?group=g&from=yesterday", 400, "from is 'yesterday', which is no whole number"),
+        ("/groups/describe", 400, "group is missing, for example ?group=my-group"),
+        ("/groups/describe?group=nobody", 404, "group nobody does not exist; /groups lists all groups"),
+        ("/groups/history?group=g&from=yesterday", 400, "from must be a whole number, not 'yesterday'"),
         ("/groups/history?group=g&from=2&to=1", 400, "from (2) is after to (1)"),
-        ("/groups/timeline?group=g&limit=0", 400, "limit is from 1 to 5000"),
-        ("/groups/timeline?group=g&since=1", 400, "there is no 'since' to ask with; there are from, group, limit, to"),
+        ("/groups/timeline?group=g&limit=0", 400, "limit must be from 1 to 5000"),
+        ("/groups/timeline?group=g&since=1", 400, "unknown parameter 'since'; known: from, group, limit, to"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_told_why(broker: Broker, path: str, status: int, message: str) -> None:

@@ -96,4 +96,4 @@ def test_groups_work_on_and_their_history_goes_on_where_there_is_room_again(scen
         commit(consumer, 77)
         wait_for(lambda: scene.last_point()[1:4] == [77, 110, 33], "a sample after the gap")
     wait_for(lambda: get(scene.http, "/groups/timeline?group=g")["events"][-1]["event"] == "empty", "later events")
-    assert scene.broker.log().count("The history of groups cannot be kept") == 1
+    assert scene.broker.log().count("Cannot read or write the history of groups") == 1

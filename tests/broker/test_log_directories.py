@@ -190,7 +190,7 @@ def test_a_move_is_told_of_called_off_and_dropped_by_a_restart(slow: Directories
         assert len(values(client, "t")) == 5
         assert slow.where("t-0") == home
         assert not copies(client, target)
-    assert "is a copy that was not finished" in slow.broker.log()
+    assert "is an unfinished copy" in slow.broker.log()
 
 
 def test_what_cannot_be_moved_is_said(dirs: Directories) -> None:
@@ -242,7 +242,7 @@ def test_partitions_of_an_unmounted_directory_wait_for_it(dirs: Directories) -> 
             assert values(client, "t", here) == [b"t"]
             assert produce(client, "t", there) == STORAGE_ERROR
         dirs.broker.sigterm()
-    assert "b was empty when it was first used: mount what belongs there" in dirs.broker.log()
+    assert "b was empty when it was first used: mount its file system" in dirs.broker.log()
 
     (dirs.b / ".headrace_new_directory").unlink()
     dirs.broker.start()

@@ -81,6 +81,7 @@ class _Worker:
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.checker.worker", self.kind, self.name, str(self._incarnation)]
         self._incarnation += 1
+        self._started_at = time.time()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._arguments], stdin=subprocess.DEVNULL, stderr=log, cwd=_ROOT
@@ -95,7 +96,7 @@ class _Worker:
         if self._is_stopped:
             return
         assert self._process is not None
-        if time.time() - self._last_event() > _STUCK_S:
+        if time.time() - self._last_sign_of_life() > _STUCK_S:
             self._process.kill()
             self._process.wait()
             self.start()
@@ -141,8 +142,8 @@ class _Worker:
             self._process.kill()
             self._process.wait()
 
-    def _last_event(self) -> float:
-        """When it recorded anything, or was started; s since the epoch."""
+    def _last_sign_of_life(self) -> float:
+        """When it last wrote to its history or touched it, or was started; s since the epoch."""
         path = self._directory / f"{self.name}.{self._incarnation - 1}.jsonl"
         return max(self._started_at, path.stat().st_mtime if path.exists() else 0)
 
@@ -190,14 +191,14 @@ class _Run:
         for worker in self._of("writer"):
             worker.stop()
             _fence(bootstrap, worker.name)
-        ends = {Partition(SOURCE, number): _end(bootstrap, SOURCE, number) for number in range(PARTITIONS)}
+        ends = _ends(bootstrap, SOURCE)
         deadline = time.monotonic() + _DRAIN_S
         while not _is_copied(bootstrap, ends) and time.monotonic() < deadline:
             self._idle(0.3)
         for worker in self._of("copier"):
             worker.stop()
             _fence(bootstrap, worker.name)
-        ends |= {Partition(COPY, number): _end(bootstrap, COPY, number) for number in range(PARTITIONS)}
+        ends |= _ends(bootstrap, COPY)
         self._crew["reader"].stop()
         return ends
 
@@ -310,8 +311,13 @@ def _is_copied(bootstrap: str, ends: Mapping[Partition, End]) -> bool:
     return all(not end.records or positions.get(partition, 0) > end.records[-1][0] for partition, end in ends.items())
 
 
-def _end(bootstrap: str, topic: str, number: int) -> End:
-    """The partition, once no transaction holds its end back, or as it still is long after."""
+def _ends(bootstrap: str, topic: str) -> dict[Partition, End]:
+    """Its partitions, once no transaction holds an end back, or as they still are long after."""
+    deadline = time.monotonic() + 1.5 * TRANSACTION_TIMEOUT_MS / 1000
+    return {Partition(topic, number): _end(bootstrap, topic, number, deadline) for number in range(PARTITIONS)}
+
+
+def _end(bootstrap: str, topic: str, number: int, deadline: float) -> End:
     where = TopicPartition(topic, number)
     config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "log_level": 0, "enable.auto.commit": False}
     eager = {"enable.partition.eof": True, "fetch.wait.max.ms": 10}
@@ -323,7 +329,6 @@ def _end(bootstrap: str, topic: str, number: int) -> End:
         def limits() -> tuple[int, int]:
             return committed.get_watermark_offsets(where, 20)[1], uncommitted.get_watermark_offsets(where, 20)[1]
 
-        deadline = time.monotonic() + 2 * TRANSACTION_TIMEOUT_MS / 1000
         while len(set(stable_and_high := limits())) > 1 and time.monotonic() < deadline:
             time.sleep(0.1)
         records: list[tuple[int, str]] = []

@@ -43,6 +43,10 @@ class Recorder:
         line = json.dumps({"event": event, "time": time.monotonic_ns(), **fields})
         os.write(self._file, line.encode() + b"\n")
 
+    def touch(self) -> None:
+        """Show that the process is not stuck, although there is nothing to record."""
+        os.utime(self._file)
+
 
 class Transactions:
     """A transactional producer that records what it does and ends the process where it cannot go on."""
@@ -116,7 +120,7 @@ def writer(transactions: Transactions, chance: random.Random) -> None:
         time.sleep(chance.uniform(0, 0.05))
 
 
-def copier(transactions: Transactions, chance: random.Random, bootstrap: str) -> None:
+def copier(transactions: Transactions, chance: random.Random, bootstrap: str, record: Recorder) -> None:
     """Copies committed records, each to the partition of its number, and commits their offsets with them."""
     batch: list[Message] = []
 
@@ -141,6 +145,7 @@ def copier(transactions: Transactions, chance: random.Random, bootstrap: str) ->
     consumer.subscribe([SOURCE], on_assign=forget, on_revoke=forget, on_lost=forget)
     while not _stop_asked:
         batch.clear()
+        record.touch()
         for _ in range(20):
             message = consumer.poll(0.1)
             if message is None:
@@ -199,6 +204,7 @@ def reader(record: Recorder, bootstrap: str) -> None:
     consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for topic in topics for each in range(PARTITIONS)])
     while not _stop_asked:
         records = []
+        record.touch()
         for message in consumer.consume(500, timeout=0.1):
             value, error = message.value(), message.error()
             if error is None and value is not None:
@@ -233,7 +239,7 @@ def main(kind: str, name: str, incarnation: str, bootstrap: str, directory: str,
     if kind == "writer":
         writer(transactions, chance)
     else:
-        copier(transactions, chance, bootstrap)
+        copier(transactions, chance, bootstrap, record)
 
 
 if __name__ == "__main__":

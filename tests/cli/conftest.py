@@ -26,7 +26,12 @@ Headrace = Callable[..., Result]
 @pytest.fixture(scope="session")
 def cli_broker() -> Iterator[Broker]:
     """The one broker that all of these tests share."""
-    with Broker({"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.interval.ms": "100"}) as broker:
+    settings = {
+        "headrace.http.listener": "127.0.0.1:0",
+        "headrace.group.history.interval.ms": "100",
+        "transaction.partition.verification.enable": "false",
+    }
+    with Broker(settings) as broker:
         yield broker
 
 

@@ -43,7 +43,7 @@ def no_look_for_lost_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def truncations_trusted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LogDirs, "keep_bounds", _nothing)
+    patch.setattr(LogDirs, "save_bounds", _nothing)
 
 
 def power_failures_taken_for_process_deaths(patch: pytest.MonkeyPatch) -> None:

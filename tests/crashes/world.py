@@ -274,7 +274,7 @@ class World:
         log_switch.prepare(log_dirs, move, partition.high_watermark)
         assert log_switch.switch(log_dirs, move)
         for step in (
-            partition.log.flusher.keep_switch,
+            partition.log.flusher.sync_switch,
             lambda: log_switch.finish(log_dirs, move, NOW),
             log_dirs.sync_names,
         ):

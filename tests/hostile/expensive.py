@@ -1,7 +1,7 @@
 """The most expensive request of every API: as many entries as one request may have, in the array that costs most."""
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,6 +15,7 @@ MANY_BATCHES: Final = 9_900
 Message = dict[str, Any]
 _ID: Final = UUID(int=7)
 _TOPIC: Final = 2
+_DOWNGRADE: Final = 3
 
 
 def _names(prefix: str = "n") -> list[str]:
@@ -169,6 +170,53 @@ def _consumer_heartbeat(_: str) -> Message:
     }
 
 
+def _transactions(topic: str) -> Message:
+    # that nobody has begun
+    return {"transactions": [of_transaction(f"t{number}", topic, [0]) for number in range(MANY // 3)]}
+
+
+def of_transaction(name: str, topic: str, partitions: Sequence[int]) -> Message:
+    """One of AddPartitionsToTxn."""
+    return {
+        "transactional_id": name,
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "verify_only": False,
+        "topics": [{"name": topic, "partitions": partitions}],
+    }
+
+
+def _markers(topic: str) -> Message:
+    return {
+        "markers": [
+            {
+                "producer_id": 4711,
+                "producer_epoch": 0,
+                "transaction_result": False,
+                "topics": [{"name": topic, "partition_indexes": [0] * (MANY - 2)}],
+                "coordinator_epoch": 0,
+                "transaction_version": 0,
+            }
+        ]
+    }
+
+
+def _transactional_offsets(topic: str) -> Message:
+    partition = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+    partitions = [{**partition, "partition_index": index} for index in range(MANY)]
+    return {
+        "transactional_id": "expensive",
+        "group_id": "expensive",
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "generation_id_or_member_epoch": -1,
+        "generation_id": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": topic, "partitions": partitions}],
+    }
+
+
 def _topics_and(**others: object) -> Callable[[str], Message]:
     return lambda topic: {"topics": [{"name": topic, "partitions": range(MANY)}], **others}
 
@@ -209,6 +257,33 @@ REQUESTS: Final[Mapping[ApiKey, Callable[[str], Message]]] = {
         "producer_epoch": -1,
         "enable2_pc": False,
         "keep_prepared_txn": False,
+    },
+    ApiKey.ADD_PARTITIONS_TO_TXN: _transactions,
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda _: {
+        "transactional_id": "t" * 30_000,
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "group_id": "g" * 30_000,
+    },
+    ApiKey.END_TXN: lambda _: {
+        "transactional_id": "t" * 30_000,
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "committed": True,
+    },
+    ApiKey.WRITE_TXN_MARKERS: _markers,
+    ApiKey.TXN_OFFSET_COMMIT: _transactional_offsets,
+    ApiKey.DESCRIBE_TRANSACTIONS: lambda _: {"transactional_ids": _names()},
+    ApiKey.LIST_TRANSACTIONS: lambda _: {
+        "state_filters": _names()[: MANY // 2],
+        "producer_id_filters": range(MANY // 2),
+        "duration_filter": 1,
+        "transactional_id_pattern": "(a|b)*" * 5000,
+    },
+    ApiKey.UPDATE_FEATURES: lambda _: {
+        "timeout_ms": 1000,
+        "feature_updates": [{"feature": name, "max_version_level": 1, "upgrade_type": _DOWNGRADE} for name in _names()],
+        "validate_only": False,
     },
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _leader_epochs,
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,

@@ -225,6 +225,62 @@ def test_all_offsets_of_large_groups_again_and_again_keep_nobody_waiting(own_bro
     assert len(answer) > 10 * MANY_PARTITIONS * len(groups)
 
 
+def test_partitions_of_one_transaction_keep_nobody_waiting(own_broker: BrokerProcess) -> None:
+    partitions = range(expensive.MANY)
+    for version, message in (
+        (5, {"transactions": [expensive.of_transaction("t", TOPIC, partitions)]}),
+        (
+            3,
+            {
+                "v3_and_below_transactional_id": "t",
+                "v3_and_below_producer_id": 1,
+                "v3_and_below_producer_epoch": 0,
+                "v3_and_below_topics": [{"name": TOPIC, "partitions": partitions}],
+            },
+        ),
+    ):
+        answer = attack(own_broker, frame(ApiKey.ADD_PARTITIONS_TO_TXN, message, version))
+        assert answer is not None
+        assert len(answer) > 6 * expensive.MANY
+
+
+def test_thousands_of_transactions_whose_time_is_up_keep_nobody_waiting(tmp_path: Path) -> None:
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000}
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker, WireClient(broker.bootstrap) as client:
+        with RawConnection(broker.host, broker.port) as connection:
+            assert connection.create_topic(TOPIC) == 0
+        client.ask(ApiKey.FIND_COORDINATOR, 6, {"key_type": 1, "coordinator_keys": ["t"]})
+        begin_transactions(client, [f"t{number}" for number in range(8000)], timeout_ms=1)
+        with Innocent(broker) as innocent:
+            wait_for(lambda: transactions(client, "CompleteAbort") == 8000, "their end", timeout_s=60)
+            innocent.check()
+        assert broker.sigterm() == 0
+
+
+def begin_transactions(client: WireClient, names: list[str], *, timeout_ms: int) -> None:
+    """Begin a transaction of version 2 in partition 0 for each of the ids."""
+    begun = []
+    wait_for(lambda: transactions(client) >= 0, "the ids are loaded")
+    for name in names:
+        message = {
+            "transactional_id": name,
+            "transaction_timeout": timeout_ms,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        answer = client.ask(ApiKey.INIT_PRODUCER_ID, 5, message)
+        begun.append({**expensive.of_transaction(name, TOPIC, [0]), "producer_id": answer["producer_id"]})
+    answer = client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": begun})
+    assert len(answer["results_by_transaction"]) == len(names)
+
+
+def transactions(client: WireClient, *states: str) -> int:
+    """How many transactional ids there are in these states; -1 while they are loaded."""
+    filters = {"state_filters": states, "producer_id_filters": [], "duration_filter": -1}
+    answer = client.ask(ApiKey.LIST_TRANSACTIONS, 1, filters)
+    return len(answer["transaction_states"]) if answer["error_code"] == "none" else -1
+
+
 def test_two_million_partitions_are_refused_as_by_kafka(own_broker: BrokerProcess) -> None:
     answer = attack(own_broker, new_topics([f"a{number}" for number in range(200)], 10_000, validate_only=True))
     assert answer is not None

@@ -103,7 +103,7 @@ def test_java_that_does_not_fit_is_an_error_that_says_what_to_install(tmp_path: 
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
     said = " ".join(result.stderr.split())
     assert result.returncode == 1
-    assert ("there is no" if java == "missing" else "is Java 11") in said
+    assert ("does not exist" if java == "missing" else "is Java 11") in said
     assert "Install a Java 17 runtime" in said
 
 

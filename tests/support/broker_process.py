@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -36,13 +36,16 @@ class BrokerProcess:
         settings: Mapping[str, object] | None = None,
         port: int | None = None,
         ready_timeout_s: float = 20.0,
+        program: Sequence[str] = ("headrace",),
     ) -> None:
+        """`program` is a module, with arguments, that takes those of `headrace`."""
         self.data = data
         self.settings = dict(settings or {})
         self.host = "127.0.0.1"
         self.port = port if port is not None else free_port()
         self.log_path = data.with_name(data.name + ".broker.log")
         self._ready_timeout_s = ready_timeout_s
+        self._program = program
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -61,7 +64,7 @@ class BrokerProcess:
         """Start and return once ApiVersions is answered; `AssertionError` with the log when that does not come."""
         if self.running:
             raise RuntimeError("the broker runs already")
-        command = [sys.executable, "-m", "headrace", "start", "--listen", self.bootstrap, "--data", str(self.data)]
+        command = [sys.executable, "-m", *self._program, "start", "--listen", self.bootstrap, "--data", str(self.data)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         with self.log_path.open("ab") as log:

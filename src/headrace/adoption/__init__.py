@@ -1,1 +1,1 @@
-"""Data that Kafka left: KRaft metadata, a ZooKeeper tree, directories without metadata, and the way back to Kafka."""
+"""Adopt data of Kafka: KRaft metadata, ZooKeeper trees, directories without metadata; and hand it back to Kafka."""

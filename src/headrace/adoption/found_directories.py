@@ -1,4 +1,4 @@
-"""Directories that a broker finds: where the metadata is, and how to serve what Kafka, or a loss, left there."""
+"""Locate the metadata in the log directories, and adopt directories without Headrace's metadata."""
 
 import logging
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ METADATA_FILE: Final = "metadata.db"
 
 
 def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
-    """What a new metadata store is to know of partitions that lie in the log directories.
+    """Plan the adoption of the partitions in the log directories; None if there is nothing to adopt.
 
-    Raises KafkaError where they cannot be served as a whole; nothing has been changed by then.
+    Raises KafkaError if they cannot be adopted as a whole, before anything is changed.
     """
     from headrace.adoption.metadata_log import find_metadata_log
 
@@ -37,7 +37,7 @@ def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
         cluster = replay(metadata_log.records)
         if metadata_log.torn_bytes:
             log.warning(
-                "%s ends with %d bytes of a batch that was never finished, and so never came into force",
+                "%s ends with an incomplete batch of %d bytes, which is ignored",
                 metadata_log.path,
                 metadata_log.torn_bytes,
             )
@@ -51,9 +51,9 @@ def adoption_of(log_dirs: LogDirs, config: BrokerConfig) -> "Adoption | None":
 
 
 def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: BrokerConfig) -> "Adoption":
-    """How to serve what lies in directories that no metadata of Headrace knows; `cluster` is what Kafka knew.
+    """Plan the adoption of directories without Headrace's metadata; `cluster` is Kafka's metadata.
 
-    Raises KafkaError where that cannot be served as a whole.
+    Raises KafkaError if they cannot be adopted as a whole.
     """
     from headrace.adoption.plan import FoundPartition, adopt
 
@@ -71,21 +71,21 @@ def plan_adoption(log_dirs: LogDirs, cluster: "KafkaCluster | None", config: Bro
 
 
 def metadata_file(directories: Sequence[Path]) -> Path:
-    """Where the metadata is, or else has to be: in the directory that has it, in whatever order they are named.
+    """Return the path of the metadata: in the directory that has it, otherwise in the first.
 
-    Raises KafkaError(kafka_storage_error) where two have it, one from before the other was lost and came back.
+    Raises KafkaError(kafka_storage_error) if two directories have it, one of them an old copy.
     """
-    found = [each / METADATA_FILE for each in directories if _is_there(each / METADATA_FILE)]
+    found = [each / METADATA_FILE for each in directories if _exists(each / METADATA_FILE)]
     if len(found) > 1:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"there is metadata in {' and in '.join(map(str, found))}: move away what is older or not this broker's",
+            f"metadata exists in {' and in '.join(map(str, found))}: move away the older one, or another broker's",
         )
     return found[0] if found else directories[0] / METADATA_FILE
 
 
-def _is_there(path: Path) -> bool:
-    """Whether the file exists; a directory that cannot be looked into is told of when it is locked."""
+def _exists(path: Path) -> bool:
+    """Return True if the file exists. An unreadable directory is reported when it is locked."""
     try:
         return path.exists()
     except OSError:

@@ -1,5 +1,6 @@
-"""Directories that change hands between Headrace and Kafka 3.x with ZooKeeper, while neither runs: what each keeps
-outside of the log directories is carried from the one to the other.
+"""Move directories between Headrace and Kafka 3.x with ZooKeeper, including the metadata that is not in them.
+
+Neither broker may be running.
 """
 
 import asyncio
@@ -20,26 +21,25 @@ from headrace.cluster.stores.metadata_file import founded_cluster, read_tree
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.dirs.log_dirs import LogDirs
-from headrace.storage.dirs.meta_properties import noted_broker_id
+from headrace.storage.dirs.meta_properties import stored_broker_id
 
 HANDED_OVER: Final = f"{METADATA_FILE}.handed-over"
 _ZOOKEEPER_VERSION: Final = 0
-"""Of `meta.properties`, which Kafka with ZooKeeper refuses in any other."""
+"""Version of `meta.properties`, the only one that Kafka with ZooKeeper accepts."""
 
 
 def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, int]:
-    """Let Kafka with ZooKeeper have the directories: broker id, cluster id and how many topics go with them.
+    """Hand the directories over to Kafka with ZooKeeper. Return broker id, cluster id and number of topics.
 
-    What Headrace knows of topics, settings and producer ids is in ZooKeeper then. Can be repeated after a failure.
-    Raises KafkaError.
+    Writes topics, settings and producer ids to ZooKeeper. Can be repeated after a failure. Raises KafkaError.
     """
-    broker_id = noted_broker_id(directories)
+    broker_id = stored_broker_id(directories)
     metadata = metadata_file(directories)
-    cluster_id = _founded(metadata)
+    cluster_id = _cluster_id(metadata)
     if broker_id is None or cluster_id is None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{', '.join(map(str, directories))} has no data of Headrace ({METADATA_FILE}): nothing to hand over",
+            f"{', '.join(map(str, directories))} contains no Headrace data ({METADATA_FILE}): nothing to hand over",
         )
     log_dirs = LogDirs.survey(directories, broker_id=broker_id, cluster_id=cluster_id)
     try:
@@ -58,53 +58,53 @@ def hand_over(directories: Sequence[Path], zookeeper: str) -> tuple[int, str, in
 
 
 def take_over(directories: Sequence[Path], zookeeper: str, config: BrokerConfig) -> Adoption:
-    """Take directories from Kafka with ZooKeeper, with what it knows of topics, settings and producer ids.
+    """Take directories over from Kafka with ZooKeeper, with its topics, settings and producer ids.
 
-    The directories' own files stay as they are until a broker starts on them. Raises KafkaError.
+    The directories' own files are not changed until a broker starts on them. Raises KafkaError.
     """
-    broker_id = noted_broker_id(directories)
+    broker_id = stored_broker_id(directories)
     if broker_id is None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{', '.join(map(str, directories))} has no meta.properties: it is no log directory of a broker",
+            f"{', '.join(map(str, directories))} contains no meta.properties: it is not a broker's log directory",
         )
     metadata = metadata_file(directories)
-    if _founded(metadata) is not None:
+    if _cluster_id(metadata) is not None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{metadata} is there: Headrace has the directory already. To take what Kafka did with it since, move that "
-            "file away",
+            f"{metadata} exists: Headrace already uses the directory. If Kafka has used it since, move that file away "
+            "to take it over again",
         )
     config.take_node_id(broker_id)
     with ZooKeeperTree(zookeeper) as tree:
         cluster_id = tree.cluster_id()
         if cluster_id is None:
-            raise KafkaError(ErrorCode.inconsistent_cluster_id, f"ZooKeeper {zookeeper} has no Kafka cluster")
+            raise KafkaError(ErrorCode.inconsistent_cluster_id, f"ZooKeeper {zookeeper} contains no Kafka cluster")
         check_idle(tree)
         cluster = read_cluster(tree)
     log_dirs = LogDirs.survey(directories, broker_id=config.node_id, cluster_id=cluster_id)
     try:
         adoption = plan_adoption(log_dirs, cluster, config)
-        asyncio.run(_found(metadata_file(log_dirs.directories), cluster_id, adoption, config))
+        asyncio.run(_write_metadata(metadata_file(log_dirs.directories), cluster_id, adoption, config))
     finally:
         log_dirs.close({})
     return adoption
 
 
-async def _found(metadata: Path, cluster_id: str, adoption: Adoption, config: BrokerConfig) -> None:
+async def _write_metadata(metadata: Path, cluster_id: str, adoption: Adoption, config: BrokerConfig) -> None:
     try:
-        office = Office(EmbeddedStore(metadata), config.node_id, StoreFailures(), deliver=_nowhere, now_ms=now_ms)
+        office = Office(EmbeddedStore(metadata), config.node_id, StoreFailures(), deliver=_drop, now_ms=now_ms)
         await office.take(cluster_id, adopted(adoption, config.node_id))
         await office.close()
     except StoreError as error:
         raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
 
-async def _nowhere(_: int, __: Command) -> None:
-    """No broker runs that a command could go to."""
+async def _drop(_: int, __: Command) -> None:
+    """Drop the command: no broker runs."""
 
 
-def _founded(metadata: Path) -> str | None:
+def _cluster_id(metadata: Path) -> str | None:
     try:
         return founded_cluster(metadata)
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""What a Kafka cluster knew of its topics, read from where it kept that: a KRaft metadata log, or ZooKeeper. Pure."""
+"""A Kafka cluster's metadata, read from a KRaft metadata log or from ZooKeeper. Pure."""
 
 import uuid
 from collections import Counter
@@ -8,7 +8,7 @@ from headrace.cluster.image import ConfigResource
 
 
 class KafkaPartition(NamedTuple):
-    """`directories` has the id of the log directory of each of `replicas`; empty where brokers had only one."""
+    """`directories` has the log directory id of each of `replicas`; empty if the brokers had only one directory."""
 
     replicas: tuple[int, ...]
     leader_epoch: int
@@ -16,16 +16,16 @@ class KafkaPartition(NamedTuple):
 
 
 class KafkaCluster:
-    """Built up by those who read it; `source` names where that was, for the operator."""
+    """Filled by the readers; `source` describes the origin to the operator."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.topics: dict[str, uuid.UUID] = {}
         self.partitions: dict[uuid.UUID, dict[int, KafkaPartition]] = {}
         self.removed: set[uuid.UUID] = set()
-        """Topics that were deleted; their directories may still be there."""
+        """Deleted topics, whose directories may still exist."""
         self.configs: dict[ConfigResource, dict[str, str]] = {}
         self.next_producer_id: int | None = None
         self.features: dict[str, int] = {}
         self.left_behind: Counter[str] = Counter()
-        """What there is and cannot be adopted."""
+        """Number of things that cannot be adopted, by kind."""

@@ -1,7 +1,7 @@
-"""What the records of a KRaft metadata log come to: topics, partitions, settings. Pure.
+"""Replay the records of a KRaft metadata log: topics, partitions, settings. Pure.
 
-Only what a single broker can go on with is decoded; of the rest it is counted what there is. Formats are Kafka's
-(`metadata/src/main/resources/common/metadata`), all of them in the flexible encoding of KIP-482.
+Only what a single broker can use is decoded; the rest is counted. Formats are Kafka's
+(`metadata/src/main/resources/common/metadata`), in the flexible encoding of KIP-482.
 """
 
 import struct
@@ -24,7 +24,7 @@ _FRAME_VERSION: Final = 1
 _NO_LEADER_CHANGE: Final = -2
 _CONFIG_KINDS: Final = {2: TOPIC_CONFIG, 4: BROKER_CONFIG, 16: CLIENT_METRICS_CONFIG, 32: GROUP_CONFIG}
 
-# Record types that change what is decoded, with the newest version known of each.
+# Types of the records to decode, with the newest known version of each.
 _TOPIC: Final = 2
 _PARTITION: Final = 3
 _CONFIG: Final = 4
@@ -47,22 +47,22 @@ _KNOWN_VERSIONS: Final = {
     _END: 0,
     _ABORT: 0,
 }
-_LEFT_BEHIND: Final = {
+_NOT_ADOPTABLE: Final = {
     10: "delegation token",
     11: "SCRAM credential",
     14: "client quota",
     18: "ACL",
 }
 _REMOVALS: Final = {19: 18, 22: 11, 26: 10}
-"""What takes away an ACL, a credential or a token."""
-_OF_THE_QUORUM: Final = frozenset({0, 1, 7, 8, 17, 20, 21, 27, 28})
-"""Brokers that come and go, controllers, and what a single replica has no use for."""
+"""Records that remove an ACL, a credential or a token."""
+_IGNORED: Final = frozenset({0, 1, 7, 8, 17, 20, 21, 27, 28})
+"""Registrations of brokers and controllers, and records without a meaning for a single replica."""
 
 
 def replay(values: Iterable[bytes]) -> KafkaCluster:
-    """The cluster that the records make.
+    """Replay records to a cluster.
 
-    Raises KafkaError: unsupported_version for a record of a newer Kafka, corrupt_message for what is no record.
+    Raises KafkaError: unsupported_version for a record of a newer Kafka, corrupt_message for a malformed one.
     """
     cluster = KafkaCluster("Kafka's metadata log")
     pending: list[bytes] | None = None
@@ -87,30 +87,31 @@ def replay(values: Iterable[bytes]) -> KafkaCluster:
 
 
 def _check_known(kind: int, version: int, cluster: KafkaCluster) -> None:
-    if kind in _OF_THE_QUORUM or kind in _LEFT_BEHIND or kind in _REMOVALS:
+    if kind in _IGNORED or kind in _NOT_ADOPTABLE or kind in _REMOVALS:
         return
     newest = _KNOWN_VERSIONS.get(kind)
     if newest is None or version > newest:
         raise KafkaError(
             ErrorCode.unsupported_version,
             f"the metadata log (metadata.version {cluster.features.get('metadata.version', 0)}) has a record of type "
-            f"{kind} version {version}, from a Kafka that is newer than what this Headrace can read",
+            f"{kind} version {version}, from a newer Kafka than this Headrace supports",
         )
 
 
 def _apply(cluster: KafkaCluster, value: bytes) -> None:
     reader = _Reader.of_record(value)
     kind = reader.kind
-    if kind in _LEFT_BEHIND:
-        cluster.left_behind[_LEFT_BEHIND[kind]] += 1
+    if kind in _NOT_ADOPTABLE:
+        cluster.left_behind[_NOT_ADOPTABLE[kind]] += 1
     elif kind in _REMOVALS:
-        cluster.left_behind[_LEFT_BEHIND[_REMOVALS[kind]]] -= 1
+        cluster.left_behind[_NOT_ADOPTABLE[_REMOVALS[kind]]] -= 1
     elif kind in _APPLIERS:
         try:
             _APPLIERS[kind](cluster, reader)
         except (KeyError, StopIteration, UnicodeDecodeError) as error:
             raise KafkaError(
-                ErrorCode.corrupt_message, f"a metadata record of type {kind} is about what is not there: {error!r}"
+                ErrorCode.corrupt_message,
+                f"a metadata record of type {kind} refers to an unknown topic, partition or text: {error!r}",
             ) from error
 
 
@@ -177,7 +178,7 @@ def _producer_ids(cluster: KafkaCluster, reader: "_Reader") -> None:
 
 
 class _Reader:
-    """Fields, one after the other; raises KafkaError(corrupt_message) where they end early."""
+    """Reads consecutive fields. Raises KafkaError(corrupt_message) if the data ends early."""
 
     __slots__ = ("_data", "_position", "kind", "version")
 
@@ -188,7 +189,7 @@ class _Reader:
 
     @classmethod
     def of_record(cls, data: bytes) -> "_Reader":
-        """Behind the frame of a record, whose type is `kind`."""
+        """Return a reader positioned after the frame of a record, with its type in `kind`."""
         reader = cls(data)
         if (frame := reader.uvarint()) != _FRAME_VERSION:
             raise KafkaError(ErrorCode.unsupported_version, f"a metadata record has frame version {frame}, not 1")

@@ -1,6 +1,6 @@
-"""The metadata log of a KRaft quorum, in a directory that Kafka wrote: read as a whole, never written.
+"""Read the metadata log of a KRaft quorum from a directory written by Kafka.
 
-It is a partition's log, whose prefix a snapshot (`<end offset>-<epoch>.checkpoint`, KIP-630) stands for.
+It is a partition's log whose beginning may be replaced by a snapshot (`<end offset>-<epoch>.checkpoint`, KIP-630).
 """
 
 import re
@@ -22,7 +22,7 @@ _SNAPSHOT_FOOTER: Final = b"\x00\x00\x00\x04"
 
 
 class MetadataLog(NamedTuple):
-    """`records` are the values in order; behind them `torn_bytes` end the last file, as a crash leaves them."""
+    """`records` are the values in order. The last file ends with `torn_bytes` of an incomplete batch, after a crash."""
 
     path: Path
     records: list[bytes]
@@ -31,10 +31,10 @@ class MetadataLog(NamedTuple):
 
 
 def find_metadata_log(owned: OwnedDirs, elsewhere: Path | None = None) -> MetadataLog | None:
-    """The metadata log that Kafka left in one of the directories, or in `elsewhere`.
+    """Return the metadata log in one of the directories, or in `elsewhere`.
 
-    None where no directory has one, or it was adopted before. Raises KafkaError(kafka_storage_error) if it is damaged
-    or cannot be read.
+    None if there is none, or it was adopted before. Raises KafkaError(kafka_storage_error) if it is damaged or cannot
+    be read.
     """
     if any(directory.was_adopted for directory in owned.working):
         return None
@@ -50,10 +50,10 @@ def find_metadata_log(owned: OwnedDirs, elsewhere: Path | None = None) -> Metada
 
 
 def read_metadata_log(log_directory: Path, *, clean_shutdown: bool) -> MetadataLog | None:
-    """What the log says; None where the log directory has no such log.
+    """Read the metadata log; None if the log directory has none.
 
-    Raises KafkaError(kafka_storage_error) where something of it is missing or damaged, but for a last batch that was
-    being written when the process died; OSError.
+    Raises KafkaError(kafka_storage_error) if a part is missing or damaged, except for an incomplete last batch after a
+    crash; OSError.
     """
     directory = log_directory / DIRECTORY
     if not directory.is_dir():
@@ -72,7 +72,7 @@ def read_metadata_log(log_directory: Path, *, clean_shutdown: bool) -> MetadataL
         if torn:
             raise _damaged(path, f"follows {segments[place - 1][1]}, which ends within a batch")
         if base_offset > next_offset:
-            raise _damaged(path, f"begins with offset {base_offset}, but offset {next_offset} is nowhere")
+            raise _damaged(path, f"begins with offset {base_offset}, but offset {next_offset} is missing")
         data = path.read_bytes()
         end = 0
         for position, header in _batches(path, data):
@@ -86,12 +86,12 @@ def read_metadata_log(log_directory: Path, *, clean_shutdown: bool) -> MetadataL
         torn = len(data) - end
     newest = max(snapshots(directory), default=0)
     if not segments or newest > next_offset or (torn and clean_shutdown):
-        raise _damaged(directory, f"ends at offset {next_offset}, and has had more")
+        raise _damaged(directory, f"ends at offset {next_offset}, but was longer before")
     return MetadataLog(directory, records, next_offset, torn)
 
 
 def _batches(path: Path, data: bytes) -> Iterator[tuple[int, BatchHeader]]:
-    """Every whole batch; raises KafkaError for a damaged one, unless nothing but it is left."""
+    """Yield all complete batches. Raises KafkaError for a damaged one, unless it is the incomplete last one."""
     position = 0
     while position + HEADER_SIZE <= len(data):
         header = parse_header(data, position)
@@ -132,6 +132,6 @@ def _snapshot_records(path: Path) -> list[bytes]:
 def _damaged(path: Path, what: str) -> KafkaError:
     return KafkaError(
         ErrorCode.kafka_storage_error,
-        f"the metadata log of the Kafka cluster cannot be trusted: {path} {what}; nothing was changed. Restore the "
+        f"the metadata log of the Kafka cluster is damaged: {path} {what}; nothing was changed. Restore the "
         "directory from a copy, or start Kafka on it, which fetches the log from its quorum, and stop it cleanly",
     )

@@ -1,6 +1,6 @@
-"""Decides which topics a broker makes of directories that no metadata store knows, such as Kafka's. Pure.
+"""Decide how to adopt directories without Headrace's metadata, such as Kafka's. Pure.
 
-Whatever does not add up is an error that says what to do: nothing has been changed by then.
+Every inconsistency is an error that says what to do, before anything is changed.
 """
 
 import uuid
@@ -29,19 +29,19 @@ from headrace.wording import count
 
 PARTIAL: Final = "headrace.adopt.partial"
 _UNASSIGNED_DIRECTORIES: Final = 100
-"""Ids of log directories below this number are Kafka's words for 'not assigned', 'lost' and 'being moved'."""
+"""Smaller ids are Kafka's reserved ids for 'unassigned', 'lost' and 'migrating'."""
 _SHOWN: Final = 5
 _NO_CONTROLLER_YET: Final = 0
-"""The controller epoch of states that no controller has written."""
+"""The controller epoch of states not written by a controller."""
 _KEEP_EVERYTHING: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""For a topic whose settings are lost: a default that deletes what its owner meant to keep cannot be undone."""
+"""For a topic with unknown settings: deletions by default retention could not be undone."""
 _COMPACT: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
 
 
 class FoundPartition(NamedTuple):
-    """A partition found in a log directory: `topic_id` None where its files do not say, `leader_epoch` -1 likewise.
+    """A partition in a log directory. `topic_id` is None and `leader_epoch` -1 if its files do not contain them.
 
-    `is_compacted` where a cleaner has noted that it worked on it.
+    `is_compacted` is True if a cleaner has a checkpoint of it.
     """
 
     topic: str
@@ -53,7 +53,7 @@ class FoundPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """What a new metadata store begins with. `left_out` has a line for each thing that was found and not adopted."""
+    """The contents of a new metadata store. `left_out` has a line for everything found and not adopted."""
 
     source: str
     topics: tuple[TopicImage, ...] = ()
@@ -62,7 +62,7 @@ class Adoption:
     left_out: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """One line for the operator."""
+        """Return a line for the operator."""
         partitions = sum(len(topic.partitions) for topic in self.topics)
         settings = sum(map(len, self.configs.values()))
         return (
@@ -77,10 +77,10 @@ def adopt(
     config: BrokerConfig,
     directory_ids: Collection[uuid.UUID],
 ) -> Adoption:
-    """Topics, on this broker alone, of what lies in its log directories, whose ids are `directory_ids`.
+    """Plan the topics of this broker, as sole replica, from its log directories with the ids `directory_ids`.
 
-    `cluster` is what the cluster knew of them, where that is there: without it topics keep everything until they get
-    settings. Raises KafkaError for what cannot be adopted as a whole.
+    `cluster` is Kafka's metadata, if present; without it, topics keep all records until they get settings. Raises
+    KafkaError if the directories cannot be adopted as a whole.
     """
     partitions: dict[str, dict[int, FoundPartition]] = {}
     for each in found:
@@ -92,7 +92,7 @@ def adopt(
 
 
 def adopted(adoption: Adoption, broker_id: int) -> list[Operation]:
-    """Write the adoption into a tree that has nothing but its fixed nodes."""
+    """Return the operations that write the adoption to a tree with only its fixed nodes."""
     operations: list[Operation] = []
     for resource, values in adoption.configs.items():
         if resource.kind != TOPIC_CONFIG:
@@ -119,7 +119,7 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
         if len(ids) > 1:
             raise _refused(
                 f"the directories of topic {name} have different topic ids ({', '.join(sorted(map(str, ids)))}): some "
-                "are left from a deleted topic of that name. Move those away"
+                "belong to a deleted topic of the same name. Move those away"
             )
         topic_id = ids.pop() if ids else new_topic_id(taken)
         if topic_id in taken:
@@ -137,20 +137,20 @@ def _adopt_directories(partitions: Mapping[str, Mapping[int, FoundPartition]], c
         configs[ConfigResource(TOPIC_CONFIG, name)] = overrides
     if gaps and not config.headrace_adopt_partial:
         raise _refused(
-            f"there is no directory of {_listed(gaps)}, though there is one of a later partition: name all log.dirs "
-            f"that the broker had, or start with {PARTIAL}=true to make those partitions anew, empty"
+            f"the directories of {_listed(gaps)} are missing, but a later partition is present: list all log.dirs "
+            f"that the broker had, or start with {PARTIAL}=true to create those partitions empty"
         )
     left_out = (
-        "the settings of topics, which are not in the directories: nothing expires until you set retention.ms. "
-        "`headrace takeover` brings them from ZooKeeper; where Kafka's metadata log is in a directory of its own, name "
-        "that with metadata.log.dir"
+        "the settings of topics, which are not stored in the directories: nothing expires until retention.ms is set. "
+        "`headrace takeover` reads them from ZooKeeper; for a KRaft metadata log in another directory, set "
+        "metadata.log.dir"
     )
     return Adoption(
         source="the log directories", topics=tuple(topics), configs=configs, left_out=(left_out,) if topics else ()
     )
 
 
-# -- from what the cluster knew ----------------------------------------------------------------------------------------
+# -- with the cluster's metadata ---------------------------------------------------------------------------------------
 
 
 def _adopt_cluster(
@@ -168,7 +168,7 @@ def _adopt_cluster(
     for name, topic_id in cluster.topics.items():
         members = cluster.partitions[topic_id]
         if sorted(members) != list(range(len(members))):
-            raise _refused(f"the cluster's metadata has partitions {sorted(members)} of topic {name}, with a gap")
+            raise _refused(f"the partitions of topic {name} in the cluster's metadata have a gap: {sorted(members)}")
         present = partitions.get(name, {})
         epochs = [
             max(members[index].leader_epoch, present[index].leader_epoch if index in present else -1)
@@ -193,13 +193,13 @@ def _check_tiers(cluster: KafkaCluster) -> None:
     if tiered:
         raise _refused(
             f"{_listed(tiered)} keep older records in tiered storage (remote.storage.enable=true), which Headrace "
-            "cannot read. Bring the records back under Kafka: copy them into a topic without tiered storage, then "
+            "cannot read. Restore the records with Kafka: copy them into a topic without tiered storage, then "
             "delete the tiered one"
         )
 
 
 def _check_known(partitions: Mapping[str, Mapping[int, FoundPartition]], cluster: KafkaCluster) -> None:
-    """What a deletion left behind is known; anything else that the metadata does not have is not understood."""
+    """Raise KafkaError for partitions that are neither in the metadata nor left over from a deleted topic."""
     unknown = []
     for name, present in partitions.items():
         topic_id = cluster.topics.get(name)
@@ -211,8 +211,8 @@ def _check_known(partitions: Mapping[str, Mapping[int, FoundPartition]], cluster
                 unknown.append(f"{name}-{index}")
     if unknown:
         raise _refused(
-            f"the cluster's metadata does not know {_listed(unknown)}, whose directories are here. Move away what "
-            "is from elsewhere; where it belongs to the cluster, the metadata lacks its end: restore it from a copy"
+            f"the directories contain {_listed(unknown)}, which the cluster's metadata does not. Move away partitions "
+            "of other clusters; if they belong to this one, the metadata is incomplete: restore it from a copy"
         )
 
 
@@ -234,23 +234,23 @@ def _check_replicas(
                 missing.append((f"{name}-{index}", _directory_of(partition, config.node_id)))
     if (shared or elsewhere) and not config.headrace_adopt_partial:
         what = [f"{_listed(elsewhere)} are only on other brokers"] if elsewhere else []
-        what += [f"{_listed(shared)} have replicas on other brokers too"] if shared else []
+        what += [f"{_listed(shared)} also have replicas on other brokers"] if shared else []
         raise _refused(
-            f"the directory is one broker's of a cluster of several: {', and '.join(what)}. Move every partition to "
+            f"the directory belongs to one of several brokers: {', and '.join(what)}. Move all partitions to "
             f"broker {config.node_id} alone first (kafka-reassign-partitions.sh) and stop it cleanly, or start with "
-            f"{PARTIAL}=true to go on with the replicas that are here; partitions without one begin empty"
+            f"{PARTIAL}=true to use only the replicas in it; partitions without one start empty"
         )
     for name, directory in missing:
         if directory is not None and directory not in directory_ids:
             raise _refused(
                 f"{name} is in the log directory with id {id_to_text(directory)} (see directory.id in "
-                "meta.properties), which is not among log.dirs. Name all directories that the broker had"
+                "meta.properties), which is not in log.dirs. List all directories of the broker"
             )
     if missing and not config.headrace_adopt_partial:
         names = [name for name, _ in missing]
         raise _refused(
-            f"the cluster's metadata has {_listed(names)} on this broker, but there is no directory of it. Restore "
-            f"it, name all log.dirs that the broker had, or start with {PARTIAL}=true to begin it empty"
+            f"the cluster's metadata has {_listed(names)} on this broker, but the directory is missing. Restore "
+            f"it, list all log.dirs of the broker, or start with {PARTIAL}=true to start it empty"
         )
 
 
@@ -264,7 +264,7 @@ def _directory_of(partition: KafkaPartition, broker_id: int) -> uuid.UUID | None
 def _usable_configs(
     cluster: KafkaCluster, config: BrokerConfig, left_out: list[str]
 ) -> dict[ConfigResource, Mapping[str, str]]:
-    """The settings that this broker knows; a line in `left_out` for each other one."""
+    """Return the settings that this broker supports; the others are added to `left_out`."""
     configs: dict[ConfigResource, Mapping[str, str]] = {}
     for resource, values in cluster.configs.items():
         if resource.kind == TOPIC_CONFIG and resource.name not in cluster.topics:
@@ -306,4 +306,4 @@ def _listed(names: list[str]) -> str:
 
 
 def _refused(why: str) -> KafkaError:
-    return KafkaError(ErrorCode.kafka_storage_error, f"The directory cannot be adopted, and was not changed: {why}.")
+    return KafkaError(ErrorCode.kafka_storage_error, f"The directory cannot be adopted and was not changed: {why}.")

@@ -1,5 +1,6 @@
-"""The metadata tree of a Kafka cluster in ZooKeeper, as a whole: read when a directory comes from such a cluster,
-written when one goes to it. No broker of the cluster may be running.
+"""The metadata tree of a Kafka cluster in ZooKeeper: read it to take a directory over, write it to hand one over.
+
+No broker of the cluster may be running.
 """
 
 import logging
@@ -15,14 +16,14 @@ from headrace.errors import ErrorCode, KafkaError
 _CONNECT_TIMEOUT_S: Final = 10.0
 _DELETED: Final = "/admin/delete_topics"
 _ADOPTED_CONFIGS: Final = ("topics", "brokers")
-_LEFT_BEHIND: Final = {"/config/users": "user", "/config/clients": "client quota", "/config/ips": "IP quota"}
+_NOT_ADOPTABLE: Final = {"/config/users": "user", "/config/clients": "client quota", "/config/ips": "IP quota"}
 _ACLS: Final = "/kafka-acl"
 
 
 class ZooKeeperTree:
-    """A session; a context manager. `address` is Kafka's `zookeeper.connect`: host:port, commas, a path at the end.
+    """A ZooKeeper session, as a context manager. `address` is `zookeeper.connect`: host:port,host:port/path.
 
-    Every call raises KafkaError(request_timed_out) where ZooKeeper does not answer.
+    All methods raise KafkaError(request_timed_out) if ZooKeeper does not answer.
     """
 
     def __init__(self, address: str) -> None:
@@ -31,7 +32,7 @@ class ZooKeeperTree:
         self.address = address
         servers, slash, chroot = address.partition("/")
         self._root = f"/{chroot}" if slash and chroot else ""
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # what goes wrong is told in our words
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our errors say more
         self._client: Any = KazooClient(hosts=servers, timeout=_CONNECT_TIMEOUT_S)
 
     def __enter__(self) -> Self:
@@ -43,8 +44,8 @@ class ZooKeeperTree:
             self._close()
             raise KafkaError(
                 ErrorCode.request_timed_out,
-                f"no ZooKeeper answers at {self.address} within {_CONNECT_TIMEOUT_S:.0f} s: is it running, and is that "
-                "its address (zookeeper.connect in Kafka's server.properties)?",
+                f"ZooKeeper at {self.address} did not answer within {_CONNECT_TIMEOUT_S:.0f} s: is it running, and is "
+                "this its address (zookeeper.connect in Kafka's server.properties)?",
             ) from error
         return self
 
@@ -58,7 +59,7 @@ class ZooKeeperTree:
         self._client.close()
 
     def get(self, path: str) -> bytes | None:
-        """What the node holds; None where there is none."""
+        """Return the data of a node; None if it does not exist."""
         from kazoo.exceptions import NoNodeError
 
         try:
@@ -67,7 +68,7 @@ class ZooKeeperTree:
             return None
 
     def children(self, path: str) -> list[str]:
-        """Names of the node's children, sorted; none where there is no such node."""
+        """Return the sorted names of a node's children; empty if it does not exist."""
         from kazoo.exceptions import NoNodeError
 
         try:
@@ -76,7 +77,7 @@ class ZooKeeperTree:
             return []
 
     def put(self, path: str, data: bytes) -> None:
-        """Let the node hold `data`, making it and its parents where they are missing."""
+        """Write a node; create it and its parents if they do not exist."""
         from kazoo.exceptions import NodeExistsError
 
         try:
@@ -85,28 +86,28 @@ class ZooKeeperTree:
             self._client.set(self._root + path, data)
 
     def remove(self, path: str) -> None:
-        """Remove the node and all below it."""
+        """Delete a node and everything below it."""
         self._client.delete(self._root + path, recursive=True)
 
     def cluster_id(self) -> str | None:
-        """Of the cluster whose tree it is; None for a new one."""
+        """Return the id of the tree's cluster; None for a new tree."""
         data = self.get(znodes.CLUSTER_ID)
         return None if data is None else znodes.decode_cluster_id(data)
 
 
 def check_idle(tree: ZooKeeperTree) -> None:
-    """Raise KafkaError(duplicate_broker_registration) where a broker of the cluster is running."""
+    """Raise KafkaError(duplicate_broker_registration) if a broker of the cluster is running."""
     running = tree.children(znodes.BROKER_IDS)
     if running:
         raise KafkaError(
             ErrorCode.duplicate_broker_registration,
-            f"Kafka is running on ZooKeeper {tree.address}: broker {', '.join(running)}. Stop it first; one that was "
-            "killed goes away by itself after zookeeper.session.timeout.ms (18 s)",
+            f"Kafka is running on ZooKeeper {tree.address}: broker {', '.join(running)}. Stop it first; after a "
+            "kill, wait for zookeeper.session.timeout.ms (18 s)",
         )
 
 
 def read_cluster(tree: ZooKeeperTree) -> KafkaCluster:
-    """What the tree says of topics, settings and producer ids."""
+    """Read topics, settings and producer ids."""
     cluster = KafkaCluster(f"ZooKeeper at {tree.address}")
     deleted = set(tree.children(_DELETED))
     for name in tree.children(znodes.TOPICS):
@@ -114,7 +115,7 @@ def read_cluster(tree: ZooKeeperTree) -> KafkaCluster:
         if topic_id is None:
             raise KafkaError(
                 ErrorCode.unsupported_version,
-                f"topic {name} has no id: start Kafka 2.8 or later on the cluster once, which gives it one (KIP-516)",
+                f"topic {name} has no id: start Kafka 2.8 or later on the cluster once to create one (KIP-516)",
             )
         if name in deleted:
             cluster.removed.add(topic_id)
@@ -132,16 +133,16 @@ def read_cluster(tree: ZooKeeperTree) -> KafkaCluster:
     block = tree.get(znodes.PRODUCER_ID_BLOCK)
     if block:
         cluster.next_producer_id = znodes.decode_producer_ids(block)[1] + 1
-    for path, what in _LEFT_BEHIND.items():
+    for path, what in _NOT_ADOPTABLE.items():
         cluster.left_behind[what] += len(tree.children(path))
     cluster.left_behind["ACL"] += sum(len(tree.children(f"{_ACLS}/{kind}")) for kind in tree.children(_ACLS))
     return cluster
 
 
 def write_tree(tree: ZooKeeperTree, nodes: Mapping[str, bytes], broker_id: int) -> None:
-    """Put the tree of broker `broker_id`, its cluster's only one, there; a later run brings an earlier one up to date.
+    """Write the tree of broker `broker_id`, the only one of its cluster, or update an earlier one.
 
-    Raises KafkaError(inconsistent_cluster_id) where another cluster, or another broker's topics, are in the way.
+    Raises KafkaError(inconsistent_cluster_id) if the tree is that of another cluster or has topics of other brokers.
     """
     ours = znodes.decode_cluster_id(nodes[znodes.CLUSTER_ID])
     theirs = tree.cluster_id()
@@ -166,7 +167,7 @@ def _topics_to_remove(tree: ZooKeeperTree, nodes: Mapping[str, bytes], broker_id
         if any(brokers != (broker_id,) for brokers in replicas.values()):
             raise KafkaError(
                 ErrorCode.inconsistent_cluster_id,
-                f"topic {name} in ZooKeeper {tree.address} has replicas on other brokers: the directory did not come "
+                f"topic {name} in ZooKeeper {tree.address} has replicas on other brokers: the directory is not "
                 "from that cluster",
             )
         if znodes.topic_path(name) not in nodes:

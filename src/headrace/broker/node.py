@@ -52,7 +52,7 @@ from headrace.server.accept import Server
 from headrace.server.dispatch import Dispatcher
 from headrace.slices import finish
 from headrace.storage.dirs.log_dirs import LogDirs
-from headrace.storage.dirs.meta_properties import noted_broker_id
+from headrace.storage.dirs.meta_properties import stored_broker_id
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Node:
     def _open_directories(self) -> None:
         """Check everything before the first change to directories that may belong to another broker."""
         config, opened = self.config, self._opened
-        noted_id = noted_broker_id(self._data_directories)
+        noted_id = stored_broker_id(self._data_directories)
         if noted_id is not None:
             config.take_node_id(noted_id)
         founded = founding.cluster_of(self._data_directories)
@@ -211,7 +211,7 @@ class Node:
             self.http.bind()
 
     def _compose_http(self, http: "HttpServer") -> None:
-        from headrace.monitoring import gauges
+        from headrace.monitoring import gauges, transactions
         from headrace.monitoring.groups import exported
         from headrace.monitoring.groups.routes import GroupRoutes
 
@@ -223,6 +223,8 @@ class Node:
         http.add_metrics(gauges.open_files)
         http.add_metrics(lambda: gauges.loop(self._server.watch))
         http.add_metrics(lambda: gauges.expiring_offsets(self.groups.coordinator))
+        http.add_metrics(lambda: transactions.coordinator(self.transactions.present()))
+        http.add_metrics(lambda: transactions.partitions(self.replicas, self.config.transaction_max_timeout_ms))
         http.add_metrics(lambda: exported.families(self.groups.history))
         GroupRoutes(self.groups.history).add_to(http)
 

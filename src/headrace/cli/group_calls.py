@@ -3,27 +3,24 @@
 confluent-kafka if it has the call, kafka-python otherwise.
 """
 
-import contextlib
 import difflib
-import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import ConsumerGroupTopicPartitions as GroupPartitions
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from headrace.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Offsets, client_config
 from headrace.cli.failures import CommandError, refused
+from headrace.cli.python_admin import python_admin
 
 Place = tuple[str, int]
 """Topic and partition."""
 
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
 TYPES = ("classic", "consumer", "share", "streams")
-_TIMEOUT_MS = round(REQUEST_TIMEOUT_S * 1000)
 _AGE_TIMEOUT_S = 5.0
 _GROUPS_A_REQUEST = 500
 
@@ -42,7 +39,7 @@ def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[st
     """List groups by name; `states` and `types` filter if not empty."""
     wanted_states = {_known(state, STATES, "state") for state in states}
     wanted_types = {_known(each, TYPES, "type") for each in types}
-    with _kafka_python(cluster, "listing groups") as admin:
+    with python_admin(cluster, "listing groups") as admin:
         # confluent-kafka has no name for the states of the consumer protocol.
         found = admin.list_groups()
     entries = (
@@ -59,27 +56,6 @@ def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[st
         ),
         key=lambda entry: entry.name,
     )
-
-
-@contextlib.contextmanager
-def _kafka_python(cluster: Cluster, doing: str) -> Iterator[Any]:
-    logging.getLogger("kafka").addHandler(logging.NullHandler())
-    from kafka.admin import KafkaAdminClient
-    from kafka.errors import KafkaError
-
-    try:
-        admin = KafkaAdminClient(
-            bootstrap_servers=cluster.bootstrap.split(","),
-            client_id="headrace-cli",
-            bootstrap_timeout_ms=_TIMEOUT_MS,
-            request_timeout_ms=_TIMEOUT_MS,
-        )
-        try:
-            yield admin
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise CommandError(f"{doing}: {getattr(error, 'message', '') or error} ({type(error).__name__})") from None
 
 
 def describe_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, ConsumerGroupDescription]:
@@ -121,10 +97,14 @@ def committed(cluster: Cluster, group: str) -> dict[Place, int]:
     return {(each.topic, each.partition): each.offset for each in found.topic_partitions if each.offset >= 0}
 
 
-def bounds(cluster: Cluster, places: Collection[Place]) -> dict[Place, Offsets]:
-    """Return the offsets of partitions, except those that do not exist or have no leader."""
+def bounds(cluster: Cluster, places: Collection[Place], *, committed_only: bool = False) -> dict[Place, Offsets]:
+    """Return the offsets of partitions, except those that do not exist or have no leader.
+
+    With `committed_only`, they end at the last stable offset (KIP-98).
+    """
     earliest = _offsets(cluster, places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-    latest = _offsets(cluster, earliest, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
+    latest = _offsets(cluster, earliest, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]
     return {place: Offsets(earliest[place], latest[place]) for place in places if place in latest}
 
 
@@ -133,11 +113,16 @@ def at_time(cluster: Cluster, places: Collection[Place], timestamp_ms: int) -> d
     return _offsets(cluster, places, OffsetSpec.for_timestamp(timestamp_ms))
 
 
-def _offsets(cluster: Cluster, places: Collection[Place], spec: OffsetSpec) -> dict[Place, int]:
+def _offsets(
+    cluster: Cluster,
+    places: Collection[Place],
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[Place, int]:
     if not places:
         return {}
     asked = {TopicPartition(topic, partition): spec for topic, partition in places}
-    futures = cluster.admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+    futures = cluster.admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
     found = {}
     for place, future in futures.items():
         try:
@@ -157,37 +142,52 @@ _NO_SUCH_PARTITION = {
 }
 
 
-def record_times(cluster: Cluster, positions: Mapping[Place, int]) -> dict[Place, int]:
-    """Read the first record from each position on, and return its timestamp in ms; without those not read in time."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What reading on from some positions finds in time."""
+
+    times: Mapping[Place, int]
+    """Timestamp of the first record, in ms."""
+    empty: Collection[Place]
+    """Partitions without a record there: only markers of transactions, or records that were aborted."""
+
+
+def read_on(cluster: Cluster, positions: Mapping[Place, int]) -> Unread:
+    """Read the first committed record from each position on."""
     if not positions:
-        return {}
+        return Unread({}, ())
     config = client_config(
         cluster.bootstrap,
         group_id="headrace-cli",
         enable_auto_commit=False,
         enable_auto_offset_store=False,
         auto_offset_reset="earliest",
+        enable_partition_eof=True,
         # Only one record of each partition is needed.
         fetch_message_max_bytes=1024,
         queued_min_messages=1,
         fetch_wait_max_ms=50,
     )
     found: dict[Place, int] = {}
+    empty: set[Place] = set()
     consumer = Consumer(config)
     try:
         consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
         deadline = time.monotonic() + _AGE_TIMEOUT_S
-        while len(found) < len(positions) and (left := deadline - time.monotonic()) > 0:
+        while len(found) + len(empty - found.keys()) < len(positions) and (left := deadline - time.monotonic()) > 0:
             for message in consumer.consume(1000, timeout=min(left, 0.1)):
                 place = (message.topic() or "", message.partition() or 0)
-                if message.error() is None and place not in found:
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    empty.add(place)
+                elif error is None and place not in found:
                     found[place] = message.timestamp()[1]
                     consumer.pause([TopicPartition(*place)])
     except KafkaException as error:
         raise refused(error.args[0], cluster.bootstrap, "reading the oldest unread records") from None
     finally:
         consumer.close()
-    return {place: timestamp for place, timestamp in found.items() if timestamp >= 0}
+    return Unread({place: timestamp for place, timestamp in found.items() if timestamp >= 0}, empty - found.keys())
 
 
 def alter(cluster: Cluster, group: str, offsets: Mapping[Place, int]) -> None:
@@ -226,7 +226,7 @@ def delete_offsets(cluster: Cluster, group: str, places: Collection[Place]) -> d
     from kafka.errors import GroupIdNotFoundError, NoError, NonEmptyGroupError
 
     asked = [KafkaPythonPartition(*place) for place in places]
-    with _kafka_python(cluster, f"deleting offsets of group '{group}'") as admin:
+    with python_admin(cluster, f"deleting offsets of group '{group}'") as admin:
         try:
             answers = admin.delete_group_offsets(group, asked)
         except GroupIdNotFoundError:

@@ -1,4 +1,4 @@
-"""Fit tables of groups to the terminal: shorten long names in the middle, wrap sentences between words.
+"""Fit tables to the terminal: shorten long names in the middle, wrap sentences between words.
 
 Names stay whole in pipes and in JSON.
 """
@@ -6,6 +6,7 @@ Names stay whole in pipes and in JSON.
 import shutil
 import textwrap
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from headrace.cli import output
 from headrace.cli.output import Cell, Column
@@ -100,3 +101,11 @@ def seconds(duration: float | None, on_terminal: bool) -> Cell:
     if duration < 1:
         return f"{duration * 1000:.0f} ms" if duration else "0 s"
     return output.seconds(duration)
+
+
+def moment(time_ms: int, on_terminal: bool) -> str:
+    """Local time for people, UTC for programs."""
+    if on_terminal:
+        # A non-breaking space.
+        return datetime.fromtimestamp(time_ms // 1000).astimezone().strftime("%m-%d\u00a0%H:%M:%S")
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -173,15 +173,16 @@ def _partitions(cluster: Cluster, group: str, members: Sequence[MemberReport], r
     owners = _owners(members)
     committed = group_calls.committed(cluster, group)
     places = committed.keys() | owners.keys()
-    bounds = group_calls.bounds(cluster, places)
+    bounds = group_calls.bounds(cluster, places, committed_only=True)
     positions = _positions(committed, owners.keys(), bounds, reset)
-    times = group_calls.record_times(cluster, _unread(positions, bounds))
+    unread = group_calls.read_on(cluster, _unread(positions, bounds))
+    times = unread.times
     now_ms = clock.now_ms()
     reports = []
     for place in sorted(places):
         position = positions.get(place)
         end = bounds[place].latest if place in bounds else None
-        lag = None if position is None or end is None else max(end - position, 0)
+        lag = None if position is None or end is None else 0 if place in unread.empty else max(end - position, 0)
         age = max(now_ms - times[place], 0) / 1000 if place in times else 0.0 if lag == 0 else None
         reports.append(
             PartitionReport(*place, committed.get(place), end, lag, age, owners.get(place), counted_from=position)
@@ -242,8 +243,8 @@ def _rebalances(side: HttpSide, group: str, count: int) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fare:
-    """How a group of a list fares."""
+class GroupSummary:
+    """How a group of a list summaries."""
 
     members: int | None
     lag: int | None
@@ -251,23 +252,28 @@ class Fare:
     partitions_not_committed: int
 
 
-def fares(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, Fare]:
+def summaries(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, GroupSummary]:
     """Members and lag in records of each group, over the wire."""
     described = group_calls.describe_groups(cluster, [entry.name for entry in entries])
     committed = {entry.name: group_calls.committed(cluster, entry.name) for entry in entries}
     assigned = {name: _owners(_members(description, None)).keys() for name, description in described.items()}
     places = {place for found in (*committed.values(), *assigned.values()) for place in found}
-    bounds = group_calls.bounds(cluster, places)
+    bounds = group_calls.bounds(cluster, places, committed_only=True)
     found = {}
     for entry in entries:
         positions = _positions(committed[entry.name], assigned.get(entry.name, ()), bounds, reset)
-        lags = [max(bounds[place].latest - offset, 0) for place, offset in positions.items() if place in bounds]
-        times = group_calls.record_times(cluster, _unread(positions, bounds))
+        unread = group_calls.read_on(cluster, _unread(positions, bounds))
+        lags = [
+            0 if place in unread.empty else max(bounds[place].latest - offset, 0)
+            for place, offset in positions.items()
+            if place in bounds
+        ]
+        times = unread.times
         now_ms = clock.now_ms()
         oldest = min(times.values(), default=None)
         age = 0.0 if lags and not any(lags) else None if oldest is None else max(now_ms - oldest, 0) / 1000
         members = described.get(entry.name)
-        found[entry.name] = Fare(
+        found[entry.name] = GroupSummary(
             len(members.members) if members else None,
             sum(lags) if lags else None,
             age,

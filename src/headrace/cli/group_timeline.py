@@ -1,13 +1,12 @@
 """Fetch and print the history of a group."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from headrace.cli import group_calls, output
 from headrace.cli.cluster import Cluster
 from headrace.cli.failures import CommandError
-from headrace.cli.group_layout import Name, Prose, print_table, seconds
+from headrace.cli.group_layout import Name, Prose, moment, print_table, seconds
 from headrace.cli.http_side import http_side
 from headrace.cli.output import Cell, Column
 
@@ -61,7 +60,7 @@ def print_events(events: list[dict[str, Any]]) -> None:
     rows: list[list[Cell]] = []
     for event in events:
         member = event["member"]
-        row: list[Cell] = [_moment(event["time_ms"], on_terminal), event["generation"]]
+        row: list[Cell] = [moment(event["time_ms"], on_terminal), event["generation"]]
         if on_terminal:
             row.append(None if member is None else name(member))
         elif member is None:
@@ -100,14 +99,6 @@ def _namer(members: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]]
     return name
 
 
-def _moment(time_ms: int, on_terminal: bool) -> str:
-    """Local time for people, UTC for programs."""
-    if on_terminal:
-        # A non-breaking space.
-        return datetime.fromtimestamp(time_ms // 1000).astimezone().strftime("%m-%d\u00a0%H:%M:%S")
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _rebalance_row(each: Mapping[str, Any], name: Callable[[Mapping[str, Any]], str], on_terminal: bool) -> list[Cell]:
     who = "; ".join(f"{verb} {_listed([*map(name, each[field])])}" for field, verb in _VERBS.items() if each[field])
     waited = "; ".join(
@@ -118,7 +109,7 @@ def _rebalance_row(each: Mapping[str, Any], name: Callable[[Mapping[str, Any]], 
     )
     took = each["ms"]
     return [
-        _moment(each["started_ms"], on_terminal),
+        moment(each["started_ms"], on_terminal),
         seconds(None if took is None else took / 1000, on_terminal),
         each["generation"],
         each["outcome"],

@@ -86,7 +86,7 @@ def list_groups(
 
     entries = group_calls.list_groups(cluster, state or (), type or ())
     reset = group_report.assumed_reset(cluster, None, assume_reset) if lag else ""
-    fares = group_report.fares(cluster, entries, reset) if lag else {}
+    summaries = group_report.summaries(cluster, entries, reset) if lag else {}
     if json:
         shown = []
         for entry in entries:
@@ -97,8 +97,8 @@ def list_groups(
                 "protocol_type": entry.protocol_type,
             }
             if lag:
-                fare = fares[entry.name]
-                found |= {**asdict(fare), "assumed_reset": reset}
+                summary = summaries[entry.name]
+                found |= {**asdict(summary), "assumed_reset": reset}
             shown.append(found)
         output.print_json(shown)
         return
@@ -112,11 +112,11 @@ def list_groups(
     if lag:
         columns += [Column(title, number=True) for title in ("Members", "Lag", "Behind", "Not committed")]
         for row, entry in zip(rows, entries, strict=True):
-            fare = fares[entry.name]
-            row += [fare.members, fare.lag, seconds(fare.lag_seconds, on_terminal)]
-            row.append(fare.partitions_not_committed)
+            summary = summaries[entry.name]
+            row += [summary.members, summary.lag, seconds(summary.lag_seconds, on_terminal)]
+            row.append(summary.partitions_not_committed)
     print_table(columns, rows)
-    if any(fare.partitions_not_committed for fare in fares.values()):
+    if any(summary.partitions_not_committed for summary in summaries.values()):
         output.tell(f"Lag without committed offsets is {counted_from(reset)}.")
 
 

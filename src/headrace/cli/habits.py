@@ -12,6 +12,8 @@ _TOPIC_LAST: Final = "Name topics as arguments: `{path} {value:TOPIC}`."
 _GROUP: Final = "The group is an argument: `{path} {value:GROUP}`."
 _NO_CLIENT_SETTINGS: Final = "The commands have no client settings: `{path} --help` lists the options."
 _WHOLE: Final = "`headrace groups describe GROUP` prints members, offsets and state together."
+_ID: Final = "The transactional id is an argument: `{path} {value:TRANSACTIONAL_ID}`."
+_PLACE: Final = "The partition is an argument, as TOPIC:PARTITION: `{path} orders:3`."
 _SECONDS: Final = "`--timeout` takes seconds: `--timeout {seconds}`."
 _TO: Final = "Use `--to {value:WHERE}`."
 
@@ -143,6 +145,32 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "--topic": "Name topics as arguments: `headrace groups delete-offsets GROUP {value:TOPIC}`.",
     },
     "headrace groups timeline": {"--group": _GROUP},
+    "headrace transactions": {
+        "--bootstrap": "Options come after the command: `headrace transactions list --bootstrap HOST:PORT`."
+    },
+    "headrace transactions list": {
+        "--duration-filter": "Use `--longer-than {value:MS}ms`.",
+        "--transactional-id-pattern": "Use `--pattern {value:REGEX}`.",
+        "--transactional-id": "Use `headrace transactions describe {value:TRANSACTIONAL_ID}`.",
+    },
+    "headrace transactions describe": {"--transactional-id": _ID},
+    "headrace transactions describe-producers": {
+        "--topic": _PLACE,
+        "--partition": _PLACE,
+        "--broker-id": "Use `--broker {value:ID}`.",
+    },
+    "headrace transactions find-hanging": {
+        "--topic": "The topic is an argument: `headrace transactions find-hanging {value:TOPIC}`.",
+        "--partition": _PLACE,
+        "--broker-id": "Use `--broker {value:ID}`.",
+        "--max-transaction-timeout": "Use `--longer-than {value:15}m`.",
+    },
+    "headrace transactions abort": {
+        "--topic": _PLACE,
+        "--partition": _PLACE,
+        "--force": "`--yes` aborts without asking.",
+        "--transactional-id": "A marker ends the transaction in one partition; the producer aborts the whole of it.",
+    },
     "headrace verify": {
         "--data": "Directories are arguments: `headrace verify {value:DIR}`.",
         "--files": "Directories are arguments: `headrace verify {value:DIR}`.",
@@ -188,6 +216,7 @@ _STOP: Final = (
 )
 _TOPICS: Final = "Use `headrace topics`: list, create, describe, alter and delete."
 _GROUPS: Final = "Use `headrace groups`: list, describe, timeline, reset, delete and delete-offsets."
+_TRANSACTIONS: Final = "Use `headrace transactions`: list, describe, describe-producers, find-hanging and abort."
 _START: Final = "Use `headrace start`."
 _PRODUCE: Final = "Use `headrace produce TOPIC`."
 _CONSUME: Final = "Use `headrace consume TOPIC`."
@@ -200,6 +229,7 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("run", "serve", "server", "broker", "up", "server-start", "run-class"), _START),
         **dict.fromkeys(("topic", "topics"), _TOPICS),
         **dict.fromkeys(("group", "consumer-groups", "consumer-group", "lag", "offsets", "reset-offsets"), _GROUPS),
+        **dict.fromkeys(("transaction", "transactions", "txn", "hanging", "find-hanging"), _TRANSACTIONS),
         **dict.fromkeys(("producer", "console-producer", "send", "write", "publish"), _PRODUCE),
         **dict.fromkeys(("consumer", "console-consumer", "tail", "cat", "read", "subscribe"), _CONSUME),
         **dict.fromkeys(("list", "ls"), _LIST),
@@ -243,6 +273,14 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("reset-offsets", "seek"), "Use `headrace groups reset GROUP --to WHERE`."),
         **dict.fromkeys(("history", "events", "log"), "Use `headrace groups timeline GROUP`."),
         "help": "Use `headrace groups --help`.",
+    },
+    "headrace transactions": {
+        "ls": "Use `headrace transactions list`.",
+        **dict.fromkeys(("show", "info", "get", "inspect"), "Use `headrace transactions describe TRANSACTIONAL_ID`."),
+        **dict.fromkeys(("hanging", "find", "check"), "Use `headrace transactions find-hanging`."),
+        **dict.fromkeys(("kill", "end", "rollback"), "Use `headrace transactions abort TOPIC:PARTITION`."),
+        "producers": "Use `headrace transactions describe-producers TOPIC`.",
+        "help": "Use `headrace transactions --help`.",
     },
 }
 _VERBS: Final = ("create", "list", "describe", "alter", "delete")

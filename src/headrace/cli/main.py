@@ -11,7 +11,19 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__, extras
-from headrace.cli import consume, demo, directories, groups, output, produce, start_args, topics, usage, verify
+from headrace.cli import (
+    consume,
+    demo,
+    directories,
+    groups,
+    output,
+    produce,
+    start_args,
+    topics,
+    transactions,
+    usage,
+    verify,
+)
 from headrace.cli.failures import FAILED, INTERRUPTED, CommandError
 from headrace.cli.help_pages import Command, Group, examples
 
@@ -22,7 +34,7 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-_ORDER = ["start", "demo", "topics", "groups", "produce", "consume", "verify", "takeover", "handover"]
+_ORDER = ["start", "demo", "topics", "groups", "transactions", "produce", "consume", "verify", "takeover", "handover"]
 
 
 class Commands(Group):
@@ -92,6 +104,7 @@ app = typer.Typer(
 )
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.command(cls=Command, epilog=demo.EPILOG)(demo.demo)
 app.command(cls=Command, epilog=produce.EPILOG)(produce.produce)
 app.command(cls=Command, epilog=consume.EPILOG)(consume.consume)

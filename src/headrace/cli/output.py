@@ -116,6 +116,11 @@ def tell(text: str) -> None:
         discard(sys.stderr)
 
 
+def warn(text: str) -> None:
+    """Say something longer to the person, on standard error, broken between words."""
+    tell(_folded(text))
+
+
 def tell_error(what: str, hint: str | None) -> None:
     """Print an error and a hint to standard error."""
     mark = "\x1b[1;31mError:\x1b[0m" if _is_styled(sys.stderr) else "Error:"

@@ -87,7 +87,7 @@ def parse_moment(text: str, now_ms: int) -> int:
 def _moment(text: str, now_ms: int) -> int:
     if re.fullmatch(r"@\d+", text):
         return int(text[1:])
-    ago = _duration_ms(text.lower().removesuffix("ago").rstrip())
+    ago = parse_duration(text.lower().removesuffix("ago").rstrip())
     if ago is not None:
         return now_ms - ago
     try:
@@ -103,7 +103,8 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 _TERM = re.compile(r"(\d+(?:\.\d+)?)(ms|min|[smhdw])")
 
 
-def _duration_ms(text: str) -> int | None:
+def parse_duration(text: str) -> int | None:
+    """Milliseconds, from '90s', '15m' or '1d12h'; None for any other text."""
     text = text.replace(" ", "")
     if not re.fullmatch(f"(?:{_TERM.pattern})+", text):
         return None

@@ -110,6 +110,8 @@ class TransactionCoordinator:
         self._clock = clock
         self._markers = markers
         self._endings: dict[str, _Ending] = {}
+        self._clients: dict[str, str] = {}
+        """The client that last asked for the producer id of each transactional id, since the start."""
         self._runtime: Runtime[TransactionShard] = Runtime(
             TOPIC,
             settings.partition_count,
@@ -132,6 +134,7 @@ class TransactionCoordinator:
         shard = self._runtime.resigned(partition)
         for ending in [each for each in self._endings.values() if each.shard is shard]:
             self._forget(ending)
+        self._clients.clear()
 
     def close(self) -> None:
         """Stop writing markers; the next start goes on with them."""
@@ -241,6 +244,17 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.transactional_id_not_found)
         return metadata
 
+    def note_client(self, name: str, client: str) -> None:
+        """Remember the client of an id that exists, for the log."""
+        self._clients[name] = client
+
+    def present(self) -> list[TransactionMetadata]:
+        """Every id of the shards that are loaded, as they are now."""
+        found: list[TransactionMetadata] = []
+        for shard in self._shards.loaded():
+            found.extend(shard.state.ids.values())
+        return found
+
     def all(self) -> Iterator[tuple[str, TransactionMetadata]]:
         """Every id. Raises KafkaError(coordinator_load_in_progress) while some are still being read."""
         for shard in self._shards.all():
@@ -256,11 +270,13 @@ class TransactionCoordinator:
 
     # Time
 
-    def abort_timed_out(self) -> None:
-        """Abort the transactions whose time is up."""
+    def abort_timed_out(self) -> Steps[None]:
+        """Abort the transactions whose time is up; in steps."""
         for shard in self._shards.loaded():
             for name in shard.state.timed_out(self._clock.wall_ms()):
-                self._time_out(shard, name)
+                if name is not None and self._shards.leads(shard):
+                    self._time_out(shard, name)
+                yield
 
     def _time_out(self, shard: LedShard[TransactionShard], name: str) -> None:
         metadata = shard.state.ids[name]
@@ -275,10 +291,11 @@ class TransactionCoordinator:
             log.warning("%s: the transaction of %s, whose time is up, stays open for now: %s", shard.name, name, error)
         else:
             log.warning(
-                "%s: aborted the transaction of transactional id %s (producer %d, epoch %d), open for more than %d ms"
-                " (transaction.timeout.ms of the producer)",
+                "%s: aborted the transaction of transactional id %s (client %s, producer %d, epoch %d), open for more"
+                " than %d ms (transaction.timeout.ms of the producer)",
                 shard.name,
                 name,
+                self._clients.get(name, "not seen since the start"),
                 metadata.producer_id,
                 metadata.producer_epoch,
                 metadata.timeout_ms,
@@ -291,6 +308,7 @@ class TransactionCoordinator:
                 if name is not None and self._shards.leads(shard):
                     try:
                         self._shards.append_and_replay(shard, [(name, None)])
+                        self._clients.pop(name, None)
                     except KafkaError as error:
                         log.warning("%s: idle transactional ids are kept for now: %s", shard.name, error)
                         break

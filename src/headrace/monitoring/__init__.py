@@ -1,1 +1,1 @@
-"""What a broker shows of itself: HTTP, Prometheus gauges, the history of groups. Only reads."""
+"""A broker's HTTP listener, its Prometheus metrics, and the history of its groups. Only reads."""

@@ -1,4 +1,4 @@
-"""What a broker tells Prometheus about itself: collectors over the state of its rooms."""
+"""Collectors of the broker's Prometheus metrics."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
-    """Which log directories work, and how much room they have."""
+    """Yield the state and disk space of log directories."""
     log_dirs = replicas.log_dirs
     offline = {str(path): 1 for path in log_dirs.owned.offline}
     yield gauge(
@@ -26,29 +26,29 @@ def log_directories(replicas: ReplicaManager) -> Iterable[Family]:
     )
     yield Family(
         "kafka_log_logmanager_logdirectoryoffline",
-        "Whether the log directory cannot be used.",
+        "1 if the log directory cannot be used, else 0.",
         [({"logDirectory": each}, offline.get(each, 0)) for each in [*map(str, log_dirs.directories), *offline]],
     )
     spaces = [({"logDirectory": str(each)}, space) for each, space in log_dirs.owned.disk_space.items()]
     yield Family(
         "headrace_log_directory_size_bytes",
-        "Bytes of the file system that the log directory is on.",
+        "Size in bytes of the log directory's file system.",
         [(labels, space.total) for labels, space in spaces],
     )
     yield Family(
         "headrace_log_directory_free_bytes",
-        "Bytes that can still be written to the log directory.",
+        "Free bytes of the log directory.",
         [(labels, space.free) for labels, space in spaces],
     )
     yield Family(
         "headrace_log_directory_fullness",
-        "0 where there is room, 1 under the soft mark, 2 under the hard mark, where clients' records are refused.",
+        "0: enough free space, 1: below the soft mark, 2: below the hard mark, clients' records are refused.",
         [(labels, space.room) for labels, space in spaces],
     )
 
 
 def compaction(cleaner: "LogCleaner | None", dead_threads: int, log_dirs: LogDirs) -> Iterable[Family]:
-    """Whether logs are compacted, and which cannot be."""
+    """Yield the state of compaction, and the partitions where it fails."""
     failing = {} if cleaner is None else dict(cleaner.failing)
     count: dict[str, int] = {str(each): 0 for each in log_dirs.directories}
     size = dict(count)
@@ -59,67 +59,67 @@ def compaction(cleaner: "LogCleaner | None", dead_threads: int, log_dirs: LogDir
             size[str(failed.directory.parent)] += failed.segments.size
     yield Family(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
-        "Partitions whose compaction failed the last time; it is tried again every minute.",
+        "Partitions whose last compaction failed; retried every minute.",
         [({"logDirectory": each}, number) for each, number in count.items()],
     )
     yield Family(
         "kafka_log_logcleanermanager_uncleanable_bytes",
-        "Bytes in partitions whose compaction failed the last time.",
+        "Bytes in partitions whose last compaction failed.",
         [({"logDirectory": each}, number) for each, number in size.items()],
     )
     yield Family(
         "headrace_log_cleaner_failing",
-        "1 for each partition whose compaction failed the last time.",
+        "1 for each partition whose last compaction failed.",
         [({"topic": topic, "partition": str(partition)}, 1) for topic, partition in failing],
     )
     yield gauge(
         "kafka_log_logcleanermanager_max_dirty_percent",
-        "Largest share of a compacted log that has not been compacted, in percent.",
+        "Largest uncompacted share of a compacted log, in percent.",
         0 if cleaner is None else round(cleaner.max_dirty_ratio * 100),
     )
     yield gauge(
         "kafka_log_logcleanermanager_time_since_last_run_ms",
-        "Milliseconds since logs to compact were last looked for; 0 while there is none.",
+        "Milliseconds since the last check for logs to compact; 0 before the first.",
         0 if cleaner is None else max(0, now_ms() - cleaner.looked_at_ms),
     )
     yield gauge("kafka_log_logcleaner_deadthreadcount", "Cleaner threads that have died.", dead_threads)
 
 
 def open_files() -> Iterable[Family]:
-    """How many segment files are open."""
-    yield gauge("headrace_log_open_segment_files", "Segment files that are open.", len(OPEN_FILES))
+    yield gauge("headrace_log_open_segment_files", "Open segment files.", len(OPEN_FILES))
 
 
 def loop(watch: LoopWatch) -> Iterable[Family]:
-    """How late the event loop is, which is what every client waits at least."""
+    """Yield the delay of the event loop, which is a lower bound of every client's latency."""
     shares = (0.5, 0.99, 1.0)
     yield Family(
         "headrace_loop_delay_seconds",
-        "Seconds by which the event loop was late in the last minute.",
+        "Delay of the event loop in seconds, over the last minute.",
         [({"quantile": f"{share:g}"}, late) for share, late in zip(shares, watch.quantiles(*shares), strict=True)],
     )
     yield Family(
         "headrace_loop_holds",
-        "How often one request of an API, or other work, held the event loop for 200 ms or more.",
+        "Times that a request of an API, or other work, held the event loop for 200 ms or more.",
         [({"api": api}, count) for api, count in sorted(watch.holds.items())],
         "counter",
     )
 
 
 def expiring_offsets(coordinator: GroupCoordinator) -> Iterable[Family]:
-    """Groups that are about to lose their committed offsets, and in how many seconds the first one goes."""
+    """Yield the groups whose committed offsets expire soon, and the seconds until the first one does."""
     expiring = coordinator.expiring_offsets()
-    yield gauge("headrace_groups_with_expiring_offsets", "Groups that lose committed offsets soon.", len(expiring))
+    yield gauge(
+        "headrace_groups_with_expiring_offsets", "Groups with committed offsets that expire soon.", len(expiring)
+    )
     now = now_ms()
     yield Family(
         "headrace_group_offsets_expire_seconds",
-        "Seconds until the group loses the first of its committed offsets, unless somebody uses it.",
+        "Seconds until the first committed offset of the group expires, unless the group is used.",
         [({"group": group_id}, max(at - now, 0) / 1000) for group_id, at in sorted(expiring.items())],
     )
 
 
 def replica_manager(replicas: ReplicaManager) -> Iterable[Family]:
-    """How many partitions there are."""
     count = len(replicas.partitions())
     yield gauge("kafka_server_replicamanager_partitioncount", "Partitions on this broker.", count)
     yield gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads.", count)

@@ -1,7 +1,7 @@
-"""The HTTP side of a broker: metrics for Prometheus, and JSON for whoever asks with curl. It only ever reads.
+"""A broker's HTTP listener: metrics for Prometheus, and JSON. Read-only.
 
-Loaded where `headrace.http.listener` is set. A route is a path and a function of the query: see `add_json` and
-`add_metrics`. Small on purpose (docs/decisions/061): GET and HEAD, no request bodies, everything bounded.
+Imported only if `headrace.http.listener` is set. Routes are added by `add_json` and `add_metrics`. Minimal on purpose
+(docs/decisions/061): GET and HEAD, no request bodies, everything bounded.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ log = logging.getLogger(__name__)
 
 Query: TypeAlias = Mapping[str, str]
 JsonHandler: TypeAlias = Callable[[Query], "object | Awaitable[object]"]
-"""Gives what `json.dumps` takes. Raises HttpError, or a KafkaError, which is answered with its name and message."""
+"""Returns a value for `json.dumps`. Raises HttpError, or a KafkaError, which is sent with its name and message."""
 
 _SETTING: Final = "headrace.http.listener"
 MAX_HEAD_BYTES: Final = 8192
 MAX_ANSWERS: Final = 64
-"""Requests that are answered at a time, until the client has taken the answer."""
+"""Maximum number of requests in progress, until the client has read the answer."""
 MAX_WAITING: Final = 256
-"""Connections that wait for a request, or for the rest of one: more than a burst has between two turns of the loop, so
-that one with a whole request in it is not the oldest."""
+"""Maximum number of connections waiting for a request. More than a burst opens between two turns of the loop: otherwise
+a connection with a complete request could be evicted."""
 _DESCRIPTOR_SHARE: Final = 8
-"""Either may take one part in so many of the descriptors that the process has."""
+"""Each of these may use 1/8 of the process's descriptors."""
 REQUEST_TIMEOUT_S: Final = 30.0
-"""For a request to come or come again, for a handler to answer it, and for the client to take the answer."""
+"""Time limit of waiting for the next request, of a handler, and of sending the answer."""
 HEAD_TIMEOUT_S: Final = 10.0
-"""For a request to come whole, once it has begun."""
+"""Time limit from the first to the last byte of a request."""
 _MAX_QUERY_FIELDS: Final = 32
 _LINGER_S: Final = 1.0
 _LINGER_READS: Final = 64
@@ -53,7 +53,7 @@ _JSON: Final = "application/json"
 
 
 class HttpError(Exception):
-    """An answer that is an error; `message` tells the client what to do."""
+    """An error answer; `message` says what is wrong and what to do."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ _Route: TypeAlias = Callable[[_Request], Awaitable[_Answer]]
 
 
 class HttpServer:
-    """Answers GET at the paths that were added."""
+    """Answers GET requests."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -87,7 +87,7 @@ class HttpServer:
         self._routes: dict[str, _Route] = {"/": self._index, "/metrics": self._metrics}
         self._collectors: list[Collector] = []
         self._connections: set[asyncio.Task[None]] = set()
-        # in the order in which they began to; who waits the longest goes first where there are too many
+        # In order of arrival: if there are too many, the oldest is evicted.
         self._waiting: dict[asyncio.Task[None], None] = {}
         self._answered: dict[asyncio.Task[None], None] = {}
         self._sending: dict[asyncio.Task[None], None] = {}
@@ -99,31 +99,31 @@ class HttpServer:
 
     @property
     def address(self) -> str:
-        """`host:port`, with the real port once it listens."""
+        """`host:port`, with the actual port after `bind`."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port}"
 
     def add_json(self, path: str, handler: JsonHandler) -> None:
-        """Answer GET `path` with what `handler` gives for the query's fields; it runs on the event loop.
+        """Answer GET `path` with the result of `handler`, which runs on the event loop.
 
-        What it gives is written in a thread, and must not change any more.
+        The result is encoded in a thread and must not change afterwards.
         """
 
         async def route(request: _Request) -> _Answer:
             result = handler(request.query)
             if isawaitable(result):
                 result = await result
-            # Thousands of groups are a long text: see `_metrics`.
+            # Thousands of groups take long to encode: see `_metrics`.
             return await asyncio.to_thread(_json, result)
 
         self._routes[path] = route
 
     def add_metrics(self, collector: Collector) -> None:
-        """Show the families of `collector` in /metrics. Several collectors may have a part of one family."""
+        """Add the families of `collector` to /metrics. Several collectors may contribute to one family."""
         self._collectors.append(collector)
 
     def bind(self) -> None:
-        """Take the address. Raises ConfigError when it is in use or not this machine's."""
+        """Bind the address. Raises ConfigError if it is in use or not one of this machine."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
             self._socket = socket.create_server((self._host, self._port), family=family)
@@ -136,11 +136,10 @@ class HttpServer:
         self._port = self._socket.getsockname()[1]
 
     async def start(self) -> None:
-        """Answer from now on."""
         self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MAX_HEAD_BYTES)
 
     async def close(self) -> None:
-        """Stop listening and end every connection."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         elif self._socket is not None:
@@ -155,7 +154,7 @@ class HttpServer:
         return _json({"headrace": __version__, "paths": sorted(self._routes)})
 
     async def _metrics(self, request: _Request) -> _Answer:
-        """A collector that fails is left out and logged; the others are worth having."""
+        """Collect and encode the metrics. A collector that fails is logged and skipped."""
         families: list[Family] = []
         for collector in self._collectors:
             try:
@@ -166,8 +165,7 @@ class HttpServer:
                     await asyncio.sleep(0)
             except Exception:
                 log.exception("Metrics of %r failed", collector)
-        # Thousands of partitions are many lines: they are written in a thread, so that requests go on meanwhile, and
-        # between two families too.
+        # Thousands of partitions take long to encode: in a thread, so that other requests are served meanwhile.
         return await asyncio.to_thread(_exposition, families, request.accept)
 
     # Connections
@@ -177,14 +175,14 @@ class HttpServer:
         assert task is not None
         self._connections.add(task)
         try:
-            # Without this the end of an answer can wait 40 ms for the client's acknowledgement of its beginning.
+            # Otherwise the end of an answer can wait 40 ms for the acknowledgement of its beginning.
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while await self._exchange(reader, writer, task):
                 pass
             self._wait(task)
             await _end(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client went away or did not get on, or the broker stops
+            pass  # the client disconnected or was too slow, or the broker is stopping
         finally:
             self._waiting.pop(task, None)
             self._connections.discard(task)
@@ -193,7 +191,6 @@ class HttpServer:
     async def _exchange(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
     ) -> bool:
-        """One request and its answer; whether the connection goes on."""
         self._wait(task)
         request, answer = await self._read(reader)
         self._waiting.pop(task, None)
@@ -207,7 +204,8 @@ class HttpServer:
                         None,
                         _error(
                             HttpError(
-                                HTTPStatus.SERVICE_UNAVAILABLE, f"{self._max_answers} others are answered: try later"
+                                HTTPStatus.SERVICE_UNAVAILABLE,
+                                f"{self._max_answers} requests are in progress: retry later",
                             )
                         ),
                     )
@@ -223,24 +221,25 @@ class HttpServer:
             self._sending.pop(task, None)
 
     def _wait(self, task: asyncio.Task[None]) -> None:
-        """The connection waits for its client from now on; where too many do, the one that has waited longest ends."""
         self._waiting[task] = None
         if len(self._waiting) > self._max_waiting:
             _evict_oldest(self._waiting)
 
     async def _read(self, reader: asyncio.StreamReader) -> tuple[_Request | None, _Answer]:
-        """The next request, or the answer to one that cannot be read."""
+        """Read the next request. Return it, or the answer to an invalid one."""
         answer = _Answer(b"")
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 begin = await reader.readexactly(1)
             async with asyncio.timeout(HEAD_TIMEOUT_S):
-                # a line without anything has a part of what ends a request in its first byte
+                # An empty line starts with a byte of the separator to read.
                 rest = b"" if begin == b"\r" else await reader.readuntil(b"\r\n\r\n")
             return _parse(begin + rest), answer
         except asyncio.LimitOverrunError:
             answer = _error(
-                HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {MAX_HEAD_BYTES} bytes")
+                HttpError(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request may have at most {MAX_HEAD_BYTES} bytes"
+                )
             )
         except HttpError as error:
             answer = _error(error)
@@ -250,7 +249,7 @@ class HttpServer:
         route = self._routes.get(request.path)
         if route is None:
             known = ", ".join(sorted(self._routes))
-            return _error(HttpError(HTTPStatus.NOT_FOUND, f"there is no {request.path}; there are {known}"))
+            return _error(HttpError(HTTPStatus.NOT_FOUND, f"unknown path {request.path}; known paths: {known}"))
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 return await route(request)
@@ -264,7 +263,7 @@ class HttpServer:
             return _error(HttpError(HTTPStatus.GATEWAY_TIMEOUT, failure))
         except Exception:
             log.exception("GET %s failed", request.path)
-            return _error(HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "this is a bug; the broker's log has more"))
+            return _error(HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "this is a bug: see the broker's log"))
 
 
 def _evict_oldest(tasks: dict[asyncio.Task[None], None]) -> None:
@@ -303,7 +302,7 @@ def _error(error: HttpError) -> _Answer:
 
 
 def _parse(head: bytes) -> _Request:
-    """Raises HttpError for what is not a plain GET or HEAD of HTTP/1.x."""
+    """Parse a GET or HEAD request of HTTP/1.x. Raises HttpError for anything else."""
     try:
         start, *lines = head.decode("ascii").rstrip("\r\n").split("\r\n")
         method, target, version = start.split(" ")
@@ -319,19 +318,19 @@ def _parse(head: bytes) -> _Request:
         fields = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS, errors="strict")
         path = unquote(parts.path, errors="strict")
     except ValueError:
-        raise HttpError(HTTPStatus.BAD_REQUEST, "this is no request of HTTP/1.1") from None
+        raise HttpError(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request") from None
     if method not in ("GET", "HEAD"):
-        raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} changes nothing here: only GET and HEAD are answered")
+        raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} is not supported: use GET or HEAD")
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        raise HttpError(HTTPStatus.BAD_REQUEST, "a GET has no body here")
+        raise HttpError(HTTPStatus.BAD_REQUEST, "request bodies are not supported")
     query: dict[str, str] = {}
     for name, value in fields:
         if name in query:
             raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is given twice")
         query[name] = value
     connection = headers.get("connection", "" if version == "HTTP/1.1" else "close").lower()
-    goes_on = "close" not in (option.strip() for option in connection.split(","))
-    return _Request(method, path, query, headers.get("accept", ""), goes_on)
+    keep_alive = "close" not in (option.strip() for option in connection.split(","))
+    return _Request(method, path, query, headers.get("accept", ""), keep_alive)
 
 
 async def _send(writer: asyncio.StreamWriter, answer: _Answer, *, keep_alive: bool, with_body: bool = True) -> None:
@@ -352,13 +351,13 @@ async def _send(writer: asyncio.StreamWriter, answer: _Answer, *, keep_alive: bo
 
 
 def _check_open(writer: asyncio.StreamWriter) -> None:
-    """Raise ConnectionResetError if the client has hung up: uvloop raises RuntimeError for a write after that."""
+    """Raise ConnectionResetError if the client has disconnected: uvloop raises RuntimeError for a later write."""
     if writer.transport.is_closing():
         raise ConnectionResetError
 
 
 async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read a little of what still comes: the kernel takes the answer back where bytes are left unread at the end."""
+    """Close after reading some remaining bytes: the kernel discards the answer if unread bytes are left."""
     _check_open(writer)
     writer.write_eof()
     async with asyncio.timeout(_LINGER_S):

@@ -1,5 +1,5 @@
-"""Spark Structured Streaming over Headrace: pure transforms, and jobs that wire them to sources, sinks and checkpoints.
+"""Spark Structured Streaming over Headrace: transforms, and jobs that connect them to topics and tables.
 
-Talks to a cluster only as a client, over the wire: Spark through its own Kafka connector, this side through
-confluent-kafka. Everything that needs pyspark is imported late, for it comes with the extra `headrace[pipeline]` only.
+A client of the cluster, over the wire: through Spark's Kafka connector and confluent-kafka. Modules that need pyspark
+are imported late, because only the extra `headrace[pipeline]` installs it.
 """

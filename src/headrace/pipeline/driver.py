@@ -1,9 +1,9 @@
 """The process that runs the queries: `python -m headrace.pipeline --bootstrap HOST:PORT --data DIR`.
 
-A process of its own, so that Spark's noise stays in its log, and so that it can be killed and started again without
-anything else noticing. It tells what happens as JSON lines on standard output: `ready`, `progress`, and at the end
-`report` or `failed`. The line `finish` on standard input makes it work off what is in the topic, report, and end. It
-also ends, without a report, on SIGTERM and when its standard input ends, as it does when whoever started it dies.
+A process of its own keeps Spark's output in a log, and can be killed and restarted independently. It writes JSON lines
+to standard output: `ready`, `progress`, and finally `report` or `failed`. The line `finish` on standard input makes it
+process the rest of the topic, report and exit. It exits without a report on SIGTERM and at the end of standard input,
+that is, when its parent dies.
 """
 
 import argparse
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the access log's jobs until told to end; the exit status is 1 when a query failed."""
+    """Run the jobs of the access log. Returns the exit status, 1 if a query failed."""
     parser = argparse.ArgumentParser(prog="python -m headrace.pipeline", description="Run the access log's queries.")
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="a broker of the cluster")
     parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="directory of tables and checkpoints")
-    parser.add_argument("--prefix", default="", help="comes before the name of every topic and group")
+    parser.add_argument("--prefix", default="", help="prefix of the names of all topics and groups")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -42,11 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         requirements.check()
         _run(options.bootstrap, options.data, options.prefix, out)
     except PipelineError as error:
-        _tell(out, "failed", reason=str(error))
+        _emit(out, "failed", reason=str(error))
         return 1
     except Exception as error:
         log.exception("The queries ended")
-        _tell(out, "failed", reason=_first_line(error))
+        _emit(out, "failed", reason=_first_line(error))
         return 1
     return 0
 
@@ -61,7 +61,7 @@ def _run(bootstrap: str, data: Path, prefix: str, out: TextIO) -> None:
     from headrace.pipeline.session import build_session
     from headrace.pipeline.topics import ACCESS_LOG
 
-    orders = _orders()
+    commands = _read_commands()
     cluster, place = Cluster(bootstrap=bootstrap, prefix=prefix), Place(directory=data)
     with contextlib.ExitStack() as stack:
         spark = build_session("headrace access log", data / "scratch")
@@ -69,58 +69,58 @@ def _run(bootstrap: str, data: Path, prefix: str, out: TextIO) -> None:
         runner = Runner(spark, cluster, ACCESS_LOG, place)
         stack.callback(runner.stop)
         runner.start(access_log.JOBS)
-        _tell(out, "ready", jobs=[job.name for job in access_log.JOBS])
+        _emit(out, "ready", jobs=[job.name for job in access_log.JOBS])
         draining: threading.Thread | None = None
         while True:
-            order = _next(orders)
+            command = _next(commands)
             drained = draining is not None and not draining.is_alive()
             for done in runner.poll():
-                _tell(out, "progress", job=done.job, batch=done.batch, offsets=done.offsets, published=done.published)
-            if order == FINISH:
+                _emit(out, "progress", job=done.job, batch=done.batch, offsets=done.offsets, published=done.published)
+            if command == FINISH:
                 draining = runner.drain()
-            elif order is not None:
+            elif command is not None:
                 return
             if drained:
                 runner.stop()
                 settled = settle(spark, cluster, place) if runner.late_rows_possible else 0
-                _tell(out, "report", settled=settled, **report(spark, place))
+                _emit(out, "report", settled=settled, **report(spark, place))
                 return
 
 
-def _next(orders: queue.SimpleQueue[str]) -> str | None:
+def _next(commands: queue.SimpleQueue[str]) -> str | None:
     try:
-        return orders.get(timeout=_POLL_S)
+        return commands.get(timeout=_POLL_S)
     except queue.Empty:
         return None
 
 
-def _orders() -> queue.SimpleQueue[str]:
-    """What to do next: lines of standard input, and an empty order to end."""
-    orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+def _read_commands() -> queue.SimpleQueue[str]:
+    """Return a queue with the lines of standard input, and an empty line to stop."""
+    commands: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:
         for line in sys.stdin:
-            orders.put(line.strip())
-        orders.put("")
+            commands.put(line.strip())
+        commands.put("")
 
-    threading.Thread(target=read, name="orders", daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda *_: orders.put(""))
-    return orders
+    threading.Thread(target=read, name="commands", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: commands.put(""))
+    return commands
 
 
 def _claim_standard_output() -> TextIO:
-    """Standard output for our lines alone; what Spark and its Java process print goes to standard error."""
+    """Return the original standard output; what Spark and its Java process print goes to standard error."""
     own = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return own
 
 
-def _tell(out: TextIO, event: str, **values: Any) -> None:
+def _emit(out: TextIO, event: str, **values: Any) -> None:
     try:
         out.write(json.dumps({"event": event, **values}) + "\n")
         out.flush()
     except BrokenPipeError:
-        log.warning("Nobody reads what is told any more")
+        log.warning("Nothing reads standard output any more")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,5 +1,5 @@
-"""What a person has to put right before a pipeline can run."""
+"""Errors of the pipeline that a user can fix."""
 
 
 class PipelineError(Exception):
-    """The pipeline cannot run here, or not so; the message says why and what to do."""
+    """The pipeline cannot run; the message says why and what to do."""

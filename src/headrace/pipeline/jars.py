@@ -1,6 +1,6 @@
-"""Where Spark's connector jars come from: a directory that `make setup` filled, or Maven Central.
+"""Find Spark's connector jars: in the directory filled by `make setup`, or on Maven Central.
 
-Their versions are set in `jars.pom.xml` beside this module and nowhere else.
+`jars.pom.xml` in this directory sets their versions.
 """
 
 import os
@@ -17,7 +17,7 @@ _NS: Final = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 
 def maven_coordinates() -> tuple[str, ...]:
-    """The direct dependencies as `group:artifact:version`."""
+    """Return the direct dependencies as `group:artifact:version`."""
     project = ET.parse(_POM).getroot()
     properties = {
         element.tag.rpartition("}")[2]: element.text or "" for element in project.iterfind("m:properties/*", _NS)
@@ -36,13 +36,13 @@ def maven_coordinates() -> tuple[str, ...]:
 
 
 def spark_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The Spark settings that bring the jars; `PipelineError` when the directory that was named has none."""
+    """Return the Spark settings for the jars. Raises `PipelineError` if the given directory has none."""
     named = environ.get(JARS_VARIABLE)
     directory = Path(named) if named else _project_jars()
     jars = sorted(directory.glob("*.jar")) if directory else []
     if named and not jars:
         raise PipelineError(
-            f"{JARS_VARIABLE} is {named}, which holds no jars. Unset it to let Spark download them, "
+            f"{JARS_VARIABLE} is {named}, which contains no jars. Unset it to let Spark download them, "
             f"or fill the directory: mvn -f {_POM} dependency:copy-dependencies -DoutputDirectory={named}"
         )
     if jars:
@@ -51,6 +51,6 @@ def spark_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _project_jars() -> Path | None:
-    """`.build/jars/spark` of the checkout this package is imported from; none for an installed package."""
+    """Return `.build/jars/spark` of the checkout; None for an installed package."""
     root = Path(__file__).resolve().parents[3]
     return root / ".build" / "jars" / "spark" if (root / "pyproject.toml").is_file() else None

@@ -1,4 +1,4 @@
-"""Prints a Delta table: `python -m headrace.pipeline.look TABLE [ROWS]`."""
+"""Print a Delta table: `python -m headrace.pipeline.look TABLE [ROWS]`."""
 
 import sys
 import tempfile
@@ -9,13 +9,13 @@ from headrace.pipeline.errors import PipelineError
 
 
 def main() -> int:
-    """Print the first rows, 20 unless told, and how many there are."""
+    """Print the first rows (default 20) and their total number."""
     if len(sys.argv) not in (2, 3):
         print(__doc__, file=sys.stderr)
         return 2
     path, shown = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) == 3 else 20
     if not (path / "_delta_log").is_dir():
-        print(f"{path} is no Delta table", file=sys.stderr)
+        print(f"{path} is not a Delta table", file=sys.stderr)
         return 1
     try:
         requirements.check()

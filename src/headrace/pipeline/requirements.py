@@ -1,4 +1,4 @@
-"""Is everything here that Spark needs? Asked before anything starts, because Spark's own answers are riddles."""
+"""Check Spark's requirements before anything starts, because Spark's own errors are hard to understand."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ from headrace.pipeline.errors import PipelineError
 
 _OLDEST_JAVA: Final = 17
 _NEWEST_JAVA: Final = 22
-"""Java 23 took away the security manager, which Spark 4.0's Hadoop client still asks for."""
+"""Java 23 removed the security manager, which Spark 4.0's Hadoop client needs."""
 _GET_JAVA: Final = (
     "Install a Java 17 runtime ('apt-get install openjdk-17-jre-headless' on Debian or Ubuntu, "
     "'brew install openjdk@17' on macOS) and set JAVA_HOME to it if there is more than one."
@@ -21,7 +21,7 @@ _GET_JAVA: Final = (
 
 
 def check() -> None:
-    """Raise `PipelineError` with what to install when pyspark, delta-spark or a fitting Java is missing."""
+    """Raise `PipelineError` if pyspark, delta-spark or a supported Java is missing."""
     for module, package in (("pyspark", "pyspark"), ("delta", "delta-spark")):
         if importlib.util.find_spec(module) is None:
             raise PipelineError(f"{package} is not installed. Install it with: {install('pipeline')}")
@@ -29,7 +29,7 @@ def check() -> None:
 
 
 def check_java() -> None:
-    """Raise `PipelineError` unless the `java` that pyspark will start is one that Spark runs on."""
+    """Raise `PipelineError` unless Spark supports the `java` that pyspark will start."""
     java = _java()
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
@@ -37,22 +37,22 @@ def check_java() -> None:
         raise PipelineError(f"{java} cannot be started ({error}). {_GET_JAVA}") from error
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if version is None:
-        raise PipelineError(f"{java} is no Java that works: {(answer.stderr or answer.stdout).strip()}. {_GET_JAVA}")
+        raise PipelineError(f"{java} does not work: {(answer.stderr or answer.stdout).strip()}. {_GET_JAVA}")
     if not _OLDEST_JAVA <= int(version[1]) <= _NEWEST_JAVA:
         raise PipelineError(
-            f"{java} is Java {version[1]}, and Spark 4.0 runs on Java {_OLDEST_JAVA} to {_NEWEST_JAVA}. {_GET_JAVA}"
+            f"{java} is Java {version[1]}, but Spark 4.0 needs Java {_OLDEST_JAVA} to {_NEWEST_JAVA}. {_GET_JAVA}"
         )
 
 
 def _java() -> str:
-    """The same choice that Spark's launcher makes: JAVA_HOME first, then the path."""
+    """Find Java as Spark's launcher does: JAVA_HOME first, then the path."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home) / "bin" / "java"
         if not java.is_file():
-            raise PipelineError(f"JAVA_HOME is {home}, but there is no {java}. {_GET_JAVA}")
+            raise PipelineError(f"JAVA_HOME is {home}, but {java} does not exist. {_GET_JAVA}")
         return str(java)
     found = shutil.which("java")
     if found is None:
-        raise PipelineError(f"Spark needs Java, and there is no java on the path. {_GET_JAVA}")
+        raise PipelineError(f"Spark needs Java, but java is not on the path. {_GET_JAVA}")
     return found

@@ -1,4 +1,4 @@
-"""The Spark session of a pipeline: small enough for a laptop, silent, in UTC."""
+"""The Spark session of a pipeline: small, quiet, in UTC."""
 
 import os
 from pathlib import Path
@@ -9,17 +9,17 @@ from headrace.pipeline import jars
 
 
 def build_session(name: str, scratch: Path, *, cores: int = 2) -> SparkSession:
-    """A session on this machine that keeps its own files under `scratch`.
+    """Return a local session with its files under `scratch`.
 
-    `HEADRACE_SPARK_CONF` may hold further settings, `key=value` separated by semicolons, that win over those here.
-    Raises `PipelineError` when the connector jars were promised and are not there.
+    `HEADRACE_SPARK_CONF` overrides settings, as `key=value` separated by semicolons. Raises `PipelineError` if the
+    directory given for connector jars has none.
     """
     settings = {
         "spark.master": f"local[{cores}]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
-        # Short programs on few cores: the second compiler and the parallel collectors cost more than they bring.
+        # For short programs on few cores, the second compiler and parallel collectors do not pay off.
         "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Duser.timezone=UTC "
         f"-Dderby.system.home={scratch}",
         "spark.ui.enabled": "false",
@@ -29,16 +29,16 @@ def build_session(name: str, scratch: Path, *, cores: int = 2) -> SparkSession:
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cores),
-        # Two partitions need no plan that adapts while it runs, and each adaptation is a job of its own.
+        # Adaptive plans do not help two partitions, and each adaptation is another job.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
-        # Batches are cached before they are merged, so a copy of them would be a second cache.
+        # Batches are already cached before they are merged.
         "spark.databricks.delta.merge.materializeSource": "none",
-        # State that a watermark frees is freed with the next data; a batch of its own for that would publish nothing.
+        # A batch without data would only free state and publish nothing; the next data frees it too.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        # A task that runs twice writes to Kafka twice. A failed batch is repeated as a whole instead: see jobs/sink.py.
+        # A repeated task would write to Kafka twice. Failed batches are repeated as a whole: see jobs/sink.py.
         "spark.task.maxFailures": "1",
         "spark.speculation": "false",
         **jars.spark_settings(),

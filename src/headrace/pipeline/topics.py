@@ -1,4 +1,4 @@
-"""Topics as the pipeline needs them: made, measured, and told how far a query has read."""
+"""Topics of the pipeline: create them, count their records, commit offsets."""
 
 import logging
 import time
@@ -9,9 +9,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 ACCESS_LOG: Final = "access-log"
-"""The topic that the lines of an access log are shipped into."""
+"""The topic with the lines of an access log."""
 TOP_PAGES: Final = "top-pages"
-"""The changelog of the most viewed pages, one key a rank."""
+"""The changelog of the most viewed pages; keys are ranks."""
 
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.05
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 
 class Topics:
-    """One cluster's topics. Every call waits for its answer and raises `KafkaException` where there is none."""
+    """The topics of a cluster. Every call waits for its answer. Raises `KafkaException`."""
 
     def __init__(self, bootstrap: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap}, logger=log)
 
     def create(self, name: str, *, partitions: int, config: Mapping[str, str]) -> None:
-        """Create the topic unless it exists; an existing one keeps its own partitions and settings."""
+        """Create the topic unless it exists; an existing one keeps its partitions and settings."""
         new = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config))
         try:
             self._admin.create_topics([new], operation_timeout=_TIMEOUT_S)[name].result()
@@ -37,14 +37,14 @@ class Topics:
                 raise
 
     def end_offsets(self, name: str) -> dict[int, int]:
-        """The log end offset of every partition; empty for a topic that does not exist.
+        """Return the log end offsets of all partitions; empty if the topic does not exist.
 
-        One request to each leader, so the offsets of one broker's partitions are those of one moment.
+        One request per leader, so the offsets of one broker's partitions belong to one moment.
         """
         return self._offsets(name, _LATEST)
 
     def record_count(self, name: str) -> int:
-        """Records between the log start and the log end offsets; compaction and control records make it too high."""
+        """Return the number of offsets in the log, an upper limit with compaction or control records."""
         ends = self._offsets(name, _LATEST)
         starts = self._offsets(name, _EARLIEST)
         return sum(end - starts[partition] for partition, end in ends.items())
@@ -60,14 +60,14 @@ class Topics:
             try:
                 return {place.partition: answer.result().offset for place, answer in answers.items()}
             except KafkaException as error:
-                # A new topic is known a moment before all of its partitions have leaders that answer.
+                # A new topic is known shortly before all of its partitions have leaders.
                 new = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
                 if error.args[0].code() not in new or time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY_S)
 
     def commit(self, group: str, name: str, offsets: Mapping[int, int]) -> None:
-        """Commit the next offset to read of every partition for a group that has no members."""
+        """Commit the next offsets to read for a group without members."""
         places = [TopicPartition(name, partition, offset) for partition, offset in sorted(offsets.items())]
         request = ConsumerGroupTopicPartitions(group, places)
         for answer in self._admin.alter_consumer_group_offsets([request]).values():

@@ -118,7 +118,7 @@ def _accept(valid: ValidBatch, config: LogConfig, now_ms: int, *, internal: bool
     header, data, walk, _, _ = valid
     largest = walk.largest
     if (
-        config.keeps_what_is_sent
+        config.stores_batches_as_sent
         and header.max_timestamp == largest <= now_ms + config.message_timestamp_after_max_ms
         and walk.smallest >= now_ms - config.message_timestamp_before_max_ms
         and not header.attributes & LOG_APPEND_TIME_FLAG

@@ -68,6 +68,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.producers = producers
         self.transactions = OpenTransactions() if transactions is None else transactions
+        self.transactions.markers.loaded(log.log_end_offset)
         self._checks = ProducerChecks(producers, self.transactions)
         self.isr_size = 1
         self.replica_count = 1
@@ -203,7 +204,7 @@ class Partition:
         if not placed:
             return results
         try:
-            if log.stays_in_segment(size, end_offset - 1, max_timestamp, now_ms):
+            if log.fits_active_segment(size, end_offset - 1, max_timestamp, now_ms):
                 log.append(
                     buffers,
                     size,
@@ -428,8 +429,8 @@ class Partition:
         return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
 
     def packed_producers(self) -> list[bytes]:
-        """The producers' state as `write_snapshot` takes it, open transactions included."""
-        return self.transactions.marked(self.producers.packed)
+        """The producers' state as `write_snapshot` takes it."""
+        return self.transactions.snapshot_entries(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
         """Write the producers' state as of `offset`, for the next start, which takes longer without it."""

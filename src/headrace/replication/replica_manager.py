@@ -14,7 +14,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.producer_state import ProducerState
 from headrace.slices import Steps
 from headrace.storage.dirs.log_dirs import LogDirs
-from headrace.storage.dirs.partition_dir import way_back
+from headrace.storage.dirs.partition_dir import stray_advice
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.log import Log
 from headrace.storage.log.producers.open_transactions import OpenTransactions
@@ -106,7 +106,7 @@ class ReplicaManager:
                 if not is_left_over or self.log_dirs.was_clean(topic_partition):
                     continue
             path = self.log_dirs.set_aside(topic_partition)
-            log.warning("The cluster has no %s with topic id %s. %s", topic_partition, found, way_back(path))
+            log.warning("The cluster has no %s with topic id %s. %s", topic_partition, found, stray_advice(path))
 
     def become_leader(
         self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: int, *, is_new: bool = True

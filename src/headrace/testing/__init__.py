@@ -1,7 +1,7 @@
-"""A real broker inside your tests: `Broker` for any framework, fixtures for pytest (see `headrace.testing.plugin`).
+"""A real broker for your tests: `Broker` for any framework, fixtures for pytest (see `headrace.testing.plugin`).
 
-The broker is the same that `headrace start` runs, in a thread with an event loop of its own, on a free port of
-127.0.0.1, with its data in a temporary directory that goes when it stops.
+It is the broker of `headrace start`, in a thread with its own event loop, on a free port of 127.0.0.1, with its data in
+a temporary directory that is deleted when it stops.
 """
 
 import asyncio
@@ -19,27 +19,27 @@ from headrace.config import ConfigError, load
 __all__ = ["TEST_SETTINGS", "Broker", "Settings"]
 
 TEST_SETTINGS: Final[Mapping[str, str]] = {
-    # What makes a test wait in Kafka's defaults: groups that gather members, and offsets topics made for clusters.
+    # Kafka's defaults that make tests wait: groups that gather members, and offsets topics for whole clusters.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "1",
-    # The client waits for the interpreter while its broker, in the same process, has it.
+    # Client and broker share an interpreter: polling would keep the client from running.
     "headrace.busy.poll.us": "0",
 }
-"""Settings of a test broker that differ from `headrace start`; those given to `Broker` come on top."""
+"""Settings that differ from `headrace start`; those given to `Broker` override them."""
 
 Settings: TypeAlias = Mapping[str, str | int | float | bool | Sequence[str]]
-"""Kafka's settings as a test writes them: `{"num.partitions": 3, "auto.create.topics.enable": False}`."""
+"""Kafka's settings as Python values: `{"num.partitions": 3, "auto.create.topics.enable": False}`."""
 
 _START_TIMEOUT: Final = 30.0
 
 
 class Broker:
-    """One broker, running between `start` and `stop` or inside a `with` block.
+    """A broker that runs between `start` and `stop`, or inside a `with` block.
 
-    `settings` are Kafka's (`{"num.partitions": 3}`): text, numbers, booleans, or lists of text. `data` keeps the log in
-    a directory of yours instead of a temporary one, so that a second broker can open it; for several directories set
-    `log.dirs`. Raises ConfigError for settings that are unknown or malformed.
+    `settings` are Kafka's (`{"num.partitions": 3}`): text, numbers, booleans, or lists of text. `data` is the directory
+    of the log instead of a temporary one, for example to restart on it; for several directories, set `log.dirs`. Raises
+    ConfigError for unknown or invalid settings.
     """
 
     def __init__(self, settings: Settings | None = None, *, data: Path | None = None, port: int = 0) -> None:
@@ -62,9 +62,9 @@ class Broker:
         self._stopped: asyncio.Event | None = None
         self._failure: BaseException | None = None
         self.port = port
-        """The port it listens on; known once it has started."""
+        """The port it listens on, once it has started."""
         self.http: str | None = None
-        """`http://127.0.0.1:PORT` where `headrace.http.listener` is set; known once it has started."""
+        """`http://127.0.0.1:PORT` if `headrace.http.listener` is set, once it has started."""
 
     @property
     def bootstrap(self) -> str:
@@ -72,7 +72,7 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Return once the broker answers; raises what kept it from starting."""
+        """Return once the broker answers. Raises the exception that prevented the start."""
         self._thread.start()
         if not self._ready.wait(_START_TIMEOUT):
             raise TimeoutError(f"the broker did not start within {_START_TIMEOUT:.0f} s")
@@ -83,7 +83,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Shut down cleanly, and remove the data unless `data` was given. A second call does nothing."""
+        """Shut down cleanly, and delete the data unless `data` was given. Can be called again."""
         if self._loop is not None and self._stopped is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join()
@@ -131,7 +131,7 @@ class Broker:
 
 
 def _as_text(key: object, value: object) -> str:
-    """A value as a settings file would have it; raises ConfigError where it cannot be one."""
+    """Return a value as in a settings file. Raises ConfigError if it has no such form."""
     if not isinstance(key, str):
         raise ConfigError(str(key), None, f"Unknown setting {key!r}: names are text")
     if isinstance(value, bool):
@@ -140,5 +140,5 @@ def _as_text(key: object, value: object) -> str:
         return str(value)
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return ",".join(value)
-    # As text: no value at all would look like an unknown setting.
+    # repr(): None as the value would mean an unknown setting.
     raise ConfigError(key, repr(value), "must be text, a number, True or False, or a list of text")

@@ -1,6 +1,6 @@
-"""Fixtures that pytest finds by itself once Headrace is installed.
+"""Fixtures, which pytest finds once Headrace is installed.
 
-`headrace_broker` is a fresh broker for one test; `headrace_session_broker` one for the whole run (of each
+`headrace_broker` is a new broker for one test; `headrace_session_broker` is shared by all tests of a run (or of a
 pytest-xdist worker). Override `headrace_settings` to change Kafka's settings for a test, a module or everywhere.
 """
 
@@ -13,19 +13,19 @@ from headrace.testing import Broker, Settings
 
 @pytest.fixture(scope="session")
 def headrace_settings() -> Settings:
-    """Settings of the brokers of the other fixtures: override it where your tests need others."""
+    """Settings of the brokers of the other fixtures; override it to change them."""
     return {}
 
 
 @pytest.fixture
 def headrace_broker(headrace_settings: Settings) -> Iterator[Broker]:
-    """A broker of this test's own; its address is `headrace_broker.bootstrap`."""
+    """A broker for one test; its address is `headrace_broker.bootstrap`."""
     with Broker(headrace_settings) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def headrace_session_broker(headrace_settings: Settings) -> Iterator[Broker]:
-    """A broker that all tests share; give each test topics of its own."""
+    """A broker that all tests share; use different topics in each test."""
     with Broker(headrace_settings) as broker:
         yield broker

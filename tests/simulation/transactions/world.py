@@ -72,6 +72,8 @@ class World:
         self.partitions = {name: Partition(name, self.loop, self._commit_delay, self._ended) for name in self.names}
         self.log = StateLog(self.loop, self._commit_delay)
         self.transactions: list[Transaction] = []
+        self.added_late: set[ProducerIdentity] = set()
+        """Producers of version 1 whose partitions were added by requests that they had given up."""
         self.newest: dict[str, Producer] = {}
         """The instance of every id that has begun last, as the coordinator sees it."""
         self._owners: dict[tuple[str, ProducerIdentity], Producer] = {}
@@ -145,7 +147,8 @@ class World:
 
     def _look(self) -> None:
         if self.coordinator is not None:
-            self.coordinator.abort_timed_out()
+            for _ in self.coordinator.abort_timed_out():
+                pass
         self.loop.call_later(LOOK_S, self._look)
 
     # Faults
@@ -426,6 +429,10 @@ class _Exchange:
         kind, *arguments = self._asked
         if kind == "end" and arguments[2] < 2 and self._is_over:
             return  # version 1 cannot know one that comes late: it is why there is version 2
+        if kind == "add" and self._is_over:
+            self._world.added_late.add(arguments[0])
+        if kind == "produce" and self._is_over and arguments[4] < 2 and arguments[0] in self._world.added_late:
+            return  # nor both at once: the partition is in a transaction of that producer, by the late request
         try:
             answer, waiting = self._world.serve(self._producer, kind, arguments)
         except KafkaError as error:

@@ -76,7 +76,7 @@ def test_a_torn_end_is_what_a_crash_leaves(quorum: Quorum) -> None:
     assert log is not None
     assert (log.records, log.end_offset) == ([b"a"], 1)
     assert log.torn_bytes > 0
-    with pytest.raises(KafkaError, match="ends at offset 1, and has had more"):
+    with pytest.raises(KafkaError, match="ends at offset 1, but was longer before"):
         quorum.read()
 
 
@@ -99,7 +99,7 @@ def flip(path: Path) -> None:
     ("spoil", "message"),
     [
         (lambda quorum: flip(quorum.segment(0, batch(0, b"a"), batch(1, b"b"))), "has no valid batch at byte 0"),
-        (lambda quorum: quorum.segment(5, batch(5, b"a")), "begins with offset 5, but offset 0 is nowhere"),
+        (lambda quorum: quorum.segment(5, batch(5, b"a")), "begins with offset 5, but offset 0 is missing"),
         (lambda quorum: quorum.segment(0, batch(0, b"a"), batch(2, b"b")), "has offset 2 at byte .*, not 1"),
         (
             cut_first_of_two,
@@ -109,9 +109,9 @@ def flip(path: Path) -> None:
         (lambda quorum: quorum.snapshot(1, b"a", footer=False), "ends within the snapshot"),
         (
             lambda quorum: (quorum.segment(0, batch(0, b"a")), (quorum.directory / f"{5:020}.snapshot").touch()),
-            "ends at offset 1, and has had more",
+            "ends at offset 1, but was longer before",
         ),
-        (lambda quorum: None, "ends at offset 0, and has had more"),
+        (lambda quorum: None, "ends at offset 0, but was longer before"),
     ],
 )
 def test_what_is_missing_or_damaged_is_an_error(

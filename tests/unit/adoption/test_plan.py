@@ -51,7 +51,9 @@ class TestFromDirectories:
         assert any("nothing expires" in line for line in adoption.left_out)
 
     def test_a_gap_is_refused_unless_it_is_wanted(self) -> None:
-        with pytest.raises(KafkaError, match="there is no directory of t-0, t-1, though there is one of a later"):
+        with pytest.raises(
+            KafkaError, match="the directories of t-0, t-1 are missing, but a later partition is present"
+        ):
             adopt(found(2), None, CONFIG, ())
         config = BrokerConfig({"node.id": "7", "headrace.adopt.partial": "true"})
         assert len(adopt(found(2), None, config, ()).topics[0].partitions) == 3
@@ -99,12 +101,12 @@ class TestFromACluster:
     @pytest.mark.parametrize(
         ("cluster", "there", "message"),
         [
-            (cluster_of(HERE), [*found(0), *found(1)], "does not know t-1"),
-            (cluster_of(HERE), found(0, topic_id=OTHER_ID), "does not know t-0"),
-            (cluster_of(HERE, HERE), found(0), "has t-1 on this broker, but there is no directory"),
+            (cluster_of(HERE), [*found(0), *found(1)], "contain t-1, which the cluster's metadata does not"),
+            (cluster_of(HERE), found(0, topic_id=OTHER_ID), "contain t-0, which the cluster's metadata does not"),
+            (cluster_of(HERE, HERE), found(0), "has t-1 on this broker, but the directory is missing"),
             (cluster_of(HERE, KafkaPartition((7,), 0, (OTHER_ID,))), found(0), "t-1 is in the log directory with id"),
             (cluster_of(HERE, KafkaPartition((8,), 0)), found(0), "t-1 are only on other brokers"),
-            (cluster_of(KafkaPartition((8, 7), 0)), found(0), "t-0 have replicas on other brokers too"),
+            (cluster_of(KafkaPartition((8, 7), 0)), found(0), "t-0 also have replicas on other brokers"),
         ],
     )
     def test_what_does_not_add_up_is_refused(

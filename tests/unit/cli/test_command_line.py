@@ -33,6 +33,12 @@ COMMANDS = [
     ["verify"],
     ["takeover"],
     ["handover"],
+    ["transactions"],
+    ["transactions", "list"],
+    ["transactions", "describe"],
+    ["transactions", "describe-producers"],
+    ["transactions", "find-hanging"],
+    ["transactions", "abort"],
     ["groups"],
     ["groups", "list"],
     ["groups", "describe"],
@@ -55,7 +61,9 @@ def test_help_lists_the_commands() -> None:
         assert name in result.output
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in (["topics"], ["groups"])], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if c not in (["topics"], ["groups"], ["transactions"])], ids=" ".join
+)
 def test_every_command_explains_itself_with_examples(command: list[str]) -> None:
     result = runner.invoke(app, [*command, "--help"])
     assert result.exit_code == 0
@@ -126,6 +134,11 @@ def test_the_list_of_commands_is_complete() -> None:
         ("group list", "Use `headrace groups`"),
         ("kafka-topics.sh --create --topic o --partitions 3", "Use `headrace topics create o --partitions 3`."),
         ("kafka-topics --list --bootstrap-server h:1", "Use `headrace topics list --bootstrap h:1`."),
+        ("transactions --bootstrap-server h:1 list", "`headrace transactions list --bootstrap HOST:PORT`"),
+        ("transactions list --duration-filter 60000", "`--longer-than 60000ms`"),
+        ("transactions describe --transactional-id t", "`headrace transactions describe t`"),
+        ("transactions find-hanging --topic t", "`headrace transactions find-hanging t`"),
+        ("kafka-transactions.sh list", "`headrace transactions`"),
         ("kafka-consumer-groups.sh --describe --group g", "Use `headrace groups describe g`."),
         ("kafka-console-consumer.sh --topic t", "Use `headrace consume TOPIC`."),
         ("kafka-server-stop.sh", "Press Ctrl-C"),
@@ -250,7 +263,7 @@ def test_an_argument_that_is_not_utf8_is_named(words: list[str], complaint: str)
 
 
 def test_a_broker_that_answers_only_the_greeting_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.cli.group_calls._TIMEOUT_MS", 500)
+    monkeypatch.setattr("headrace.cli.python_admin._TIMEOUT_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as server:
         greeted = threading.Thread(target=_answer_the_first, args=(server,))
         greeted.start()

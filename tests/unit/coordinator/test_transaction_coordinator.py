@@ -164,6 +164,17 @@ def test_a_transaction_that_takes_too_long_is_aborted(world: World) -> None:
     assert world.coordinator.describe("id").producer_epoch == 1
 
 
+def test_a_transaction_that_takes_too_long_is_logged_with_its_client(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.begin(T0)
+    world.coordinator.note_client("id", "billing at 10.0.0.7")
+    world.loop.run_until(world.loop.now + 2)
+    world.coordinator.abort_timed_out()
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "transactional id id (client billing at 10.0.0.7, producer " in line
+
+
 async def test_idle_ids_are_forgotten(world: World) -> None:
     world.coordinator.init_producer_id("id", None, TIMEOUT_MS)
     world.coordinator.settings.id_expiration_ms = 5000

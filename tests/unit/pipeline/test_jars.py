@@ -24,7 +24,7 @@ def test_a_directory_of_jars_is_used_when_it_is_named(tmp_path: Path) -> None:
 
 
 def test_a_named_directory_without_jars_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="holds no jars"):
+    with pytest.raises(PipelineError, match="contains no jars"):
         jars.spark_settings({"HEADRACE_SPARK_JARS": str(tmp_path)})
 
 

@@ -26,9 +26,9 @@ def test_java_17_to_22_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("says", "complaint"),
     [
-        ('java version "1.8.0_292"', "is Java 8, and Spark 4.0 runs on Java 17 to 22"),
-        ('openjdk version "25.0.1" 2025-10-21', "is Java 25, and Spark 4.0 runs on Java 17 to 22"),
-        ("The operation could not be completed. Unable to locate a Java Runtime.", "is no Java that works"),
+        ('java version "1.8.0_292"', "is Java 8, but Spark 4.0 needs Java 17 to 22"),
+        ('openjdk version "25.0.1" 2025-10-21', "is Java 25, but Spark 4.0 needs Java 17 to 22"),
+        ("The operation could not be completed. Unable to locate a Java Runtime.", "does not work"),
     ],
 )
 def test_another_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, complaint: str) -> None:
@@ -41,7 +41,7 @@ def test_another_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PipelineError, match="there is no java on the path"):
+    with pytest.raises(PipelineError, match="java is not on the path"):
         requirements.check_java()
 
 

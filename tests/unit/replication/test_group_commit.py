@@ -216,8 +216,8 @@ async def test_a_log_that_is_deleted_while_it_is_flushed_is_no_failure(broker: B
 async def test_a_rolled_segment_goes_to_the_disk_with_the_next_flush(broker: Broker, disk: Disk) -> None:
     await broker.append(broker.a, 3)
     log = broker.a.log
-    assert (log.flusher.recovery_point, log.flusher.recovery_point_to_keep) == (3, 2)
+    assert (log.flusher.recovery_point, log.flusher.recovery_point_to_save) == (3, 2)
     log.roll(NOW)
-    assert log.flusher.recovery_point_to_keep == 0
+    assert log.flusher.recovery_point_to_save == 0
     await broker.append(broker.a)
-    assert (log.flusher.recovery_point, log.flusher.recovery_point_to_keep) == (4, 3)
+    assert (log.flusher.recovery_point, log.flusher.recovery_point_to_save) == (4, 3)

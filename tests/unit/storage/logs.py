@@ -14,7 +14,7 @@ from headrace.wire.records import Record, RecordData, batch_headers, build_batch
 NOW = 1_700_000_000_000
 TP = TopicPartition("orders-eu", 3)
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200, segment_index_bytes=4096)
-"""Some ten appends to a segment."""
+"""About ten appends per segment."""
 
 
 def batch(
@@ -27,7 +27,7 @@ def batch(
     codec: Codec = Codec.NONE,
     epoch: int = 0,
 ) -> bytes:
-    """A batch of `count` records, `step` ms apart."""
+    """Return a batch of `count` records, `step` ms apart."""
     records = [RecordData(b"k", value, timestamp + place * step) for place in range(count)]
     return build_batch(records, base_offset=base_offset, codec=codec, leader_epoch=epoch)
 
@@ -73,7 +73,7 @@ def open_log(
 
 
 def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
-    """Every record from `offset` on, read as a consumer reads."""
+    """Read all records from `offset` on, as a consumer would."""
     position = log.log_start_offset if offset is None else offset
     records: list[Record] = []
     while (part := log.reader.read(position, max_bytes, upto_offset=log.log_end_offset)) is not None:
@@ -85,7 +85,7 @@ def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> l
 
 
 def whole_end(part: FileSlice) -> int:
-    """The offset after the last whole batch."""
+    """Return the offset after the last whole batch."""
     return [header.next_offset for _, header in batch_headers(part.read())][-1]
 
 
@@ -95,5 +95,6 @@ def offsets(records: list[Record]) -> list[int]:
 
 def index_content(log: Log) -> list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]:
     return [
-        (each.base_offset, list(each.index.pairs()), list(each.time_index.pairs())) for each in log.segments.ordered
+        (segment.base_offset, list(segment.index.pairs()), list(segment.time_index.pairs()))
+        for segment in log.segments.ordered
     ]

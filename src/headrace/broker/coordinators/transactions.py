@@ -27,6 +27,7 @@ from headrace.wire.apis import ApiKey
 if TYPE_CHECKING:
     from headrace.broker.coordinators.groups import Groups
     from headrace.coordinator.transaction_coordinator import TransactionCoordinator
+    from headrace.coordinator.transactions.states import TransactionMetadata
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Transactions:
         self._coordinator: TransactionCoordinator | None = None
         self._handlers: dict[ApiKey, Handler] = {}
         self._more_ids: asyncio.Task[None] | None = None
+        self._aborts: asyncio.Task[None] | None = None
         self._expiry: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -80,7 +82,7 @@ class Transactions:
 
     async def stop(self) -> None:
         """Let go of transactions, whose state is in the log."""
-        for task in (self._more_ids, self._expiry):
+        for task in (self._more_ids, self._aborts, self._expiry):
             if task is not None:
                 task.cancel()
         if self._coordinator is not None:
@@ -89,6 +91,10 @@ class Transactions:
     @property
     def coordinator(self) -> "TransactionCoordinator":
         return self._open() if self._coordinator is None else self._coordinator
+
+    def present(self) -> "list[TransactionMetadata]":
+        """All transactional ids of this coordinator."""
+        return [] if self._coordinator is None else self._coordinator.present()
 
     def routes(self) -> dict[ApiKey, Handler]:
         """The handlers of the APIs of transactions, but for InitProducerId."""
@@ -252,9 +258,9 @@ class Transactions:
             self._coordinator.elected(topic_partition.partition, StateTopicLog(partition, self._purgatory))
 
     def abort_timed_out(self) -> None:
-        """Abort the transactions whose time is up."""
-        if self._coordinator is not None:
-            self._coordinator.abort_timed_out()
+        """Abort the transactions whose time is up, a slice of time after the other."""
+        if self._coordinator is not None and (self._aborts is None or self._aborts.done()):
+            self._aborts = self._loop.create_task(finish(self._coordinator.abort_timed_out()))
 
     def forget_expired(self) -> None:
         """Forget transactional ids that nobody uses, a slice of time after the other."""

@@ -127,7 +127,7 @@ class LogMover:
     async def _finish(self, move: "LogMove") -> None:
         from headrace.storage.dirs import log_switch
 
-        await self._in_thread(move.log.flusher.keep_switch)
+        await self._in_thread(move.log.flusher.sync_switch)
         log_switch.finish(self._replicas.log_dirs, move, now_ms())
         await self._in_thread(self._replicas.log_dirs.sync_names)
         await self._in_thread(self._replicas.checkpoint)

@@ -78,8 +78,11 @@ class TransactionShard:
     def append_failed(self, name: str) -> None:
         """Nothing was remembered before it was written."""
 
-    def timed_out(self, now_ms: int) -> list[str]:
-        return [name for name in self.ongoing if has_timed_out(self.ids[name], now_ms)]
+    def timed_out(self, now_ms: int) -> Iterator[str | None]:
+        """The ids whose transaction is to be aborted; None for one that stays open, as of `expired`."""
+        for name in list(self.ongoing):
+            metadata = self.ids.get(name)
+            yield name if metadata is not None and has_timed_out(metadata, now_ms) else None
 
     def expired(self, expiration_ms: int, now_ms: int) -> Iterator[str | None]:
         """The ids to forget; None for one that stays, so that a long walk can be interrupted."""

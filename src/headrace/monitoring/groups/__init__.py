@@ -1,4 +1,4 @@
-"""How groups fare over time: offsets, lag and rebalances, sampled, kept on disk, and shown over HTTP.
+"""The history of groups: offsets, lag and rebalances, sampled, stored on disk, and served over HTTP.
 
-Only ever looks: nothing that serves a client waits for it, and a broker without it serves as well.
+Only reads: no client's request waits for it, and the broker works without it.
 """

@@ -1,4 +1,4 @@
-"""What happened to a group, as its timeline keeps it. Pure."""
+"""Events in a group's timeline. Pure."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from headrace.coordinator.groups.effects import Happening, Note
 
 
 class Event(NamedTuple):
-    """One line of a group's timeline; `what` is the name of a Happening, perhaps of a newer version."""
+    """An event in a group's timeline; `what` is the name of a Happening, possibly one of a newer version."""
 
     group_id: str
     at_ms: int
@@ -20,12 +20,11 @@ class Event(NamedTuple):
 
     @property
     def happening(self) -> Happening | None:
-        """None for one that only a newer version knows."""
+        """None for an event that only a newer version knows."""
         return Happening.__members__.get(self.what)
 
 
 def event_of(group_id: str, note: Note, at_ms: int) -> Event:
-    """The line of a timeline that a note becomes."""
     return Event(
         group_id,
         at_ms,

@@ -1,7 +1,8 @@
-"""Groups for Prometheus, under the names of the two exporters that dashboards are made for.
+"""Metrics of groups, under the names of the two exporters that dashboards use.
 
-kafka_exporter's begin with `kafka_consumergroup_` and name the group `consumergroup`; those of kafka-lag-exporter begin
-with `kafka_consumergroup_group_` and name it `group`. Members have no label: each restart would begin new series.
+Those of kafka_exporter begin with `kafka_consumergroup_` and have the label `consumergroup`, those of
+kafka-lag-exporter with `kafka_consumergroup_group_` and `group`. Members have no label: each restart would create
+new series.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,12 +13,12 @@ from typing import Final
 from headrace.clock import now_ms
 from headrace.coordinator.groups.group import Group
 from headrace.metrics import Family
+from headrace.monitoring.groups.progress import Arrays
 from headrace.monitoring.groups.recorder import GroupHistory
-from headrace.monitoring.groups.sampler import Arrays
 from headrace.monitoring.groups.standing import UNKNOWN, Total, combined
 
 MAX_PARTITIONS: Final = 10_000
-"""With more partitions over all groups, only sums are shown: a scrape is not to hold the broker up."""
+"""With more partitions over all groups, only sums are exported, to keep scrapes short."""
 
 _VALUES: Final[Mapping[str, Callable[[int, int, int, int, int], float | None]]] = {
     "offset": lambda committed, _position, _end, _time_ms, _now: committed if committed >= 0 else None,
@@ -28,16 +29,16 @@ _VALUES: Final[Mapping[str, Callable[[int, int, int, int, int], float | None]]] 
     "assumed": lambda committed, position, _end, _time_ms, _now: position if committed < 0 else None,
 }
 _PARTITION_FAMILIES: Final = (
-    ("kafka_consumergroup_current_offset", "consumergroup", "offset", "Offset that the group has committed."),
-    ("kafka_consumergroup_lag", "consumergroup", "lag", "Records that the group has not read yet."),
-    ("kafka_consumergroup_group_offset", "group", "offset", "Offset that the group has committed."),
-    ("kafka_consumergroup_group_lag", "group", "lag", "Records that the group has not read yet."),
-    ("kafka_consumergroup_group_lag_seconds", "group", "lag_seconds", "Age of the oldest record not read yet."),
+    ("kafka_consumergroup_current_offset", "consumergroup", "offset", "Committed offset of the group."),
+    ("kafka_consumergroup_lag", "consumergroup", "lag", "Records that the group has not read."),
+    ("kafka_consumergroup_group_offset", "group", "offset", "Committed offset of the group."),
+    ("kafka_consumergroup_group_lag", "group", "lag", "Records that the group has not read."),
+    ("kafka_consumergroup_group_lag_seconds", "group", "lag_seconds", "Age of the oldest unread record."),
 )
 
 
 def families(history: GroupHistory) -> Iterable[Family]:
-    """Everything about groups, as of the latest sample."""
+    """Yield the metrics of all groups, as of the latest sample."""
     now = now_ms()
     sampler = history.sampler
     found = [(group, sampler.totals(group.group_id)) for group, _ in history.coordinator.groups_with_offsets()]
@@ -52,17 +53,17 @@ def families(history: GroupHistory) -> Iterable[Family]:
             yield Family(name, help_text, partial(_by_partition, arrays, {}, label, _VALUES[value], now))
         yield Family(
             "headrace_consumergroup_assumed_offset",
-            "Offset that the lag of a partition without a committed offset counts from.",
+            "Offset from which lag is counted in a partition without a committed offset.",
             partial(_by_partition, arrays, assumed, "group", _VALUES["assumed"], now),
         )
     yield Family(
         "headrace_consumergroup_partitions_hidden",
-        f"Partitions of groups that are left out of the metrics because there are more than {MAX_PARTITIONS}.",
+        f"Partitions of groups omitted from the metrics because there are more than {MAX_PARTITIONS}.",
         [({}, partitions if is_too_much else 0)],
     )
     yield Family(
         "headrace_group_history_events_lost",
-        "Events of groups that came faster than they could be written, or not at all: the disk was full.",
+        "Events of groups that could not be written: too many at once, or the disk was full.",
         [({}, history.events_lost + history.store.events_lost)],
         "counter",
     )
@@ -93,19 +94,23 @@ _GROUP_FAMILIES: Final[Sequence[tuple[str, str, Callable[[Total, int], float | N
     ),
     (
         "kafka_consumergroup_group_max_lag_seconds",
-        "Age of the oldest record not read yet.",
+        "Age of the oldest unread record.",
         lambda total, now: total.lag_seconds(now),
     ),
-    ("kafka_consumergroup_group_sum_lag", "Records that the group has not read yet.", lambda total, _: total.lag),
-    ("headrace_consumergroup_pace", "Records per second that the group commits.", lambda total, _: total.pace),
+    ("kafka_consumergroup_group_sum_lag", "Records that the group has not read.", lambda total, _: total.lag),
+    (
+        "headrace_consumergroup_pace",
+        "Records per second by which the committed offsets advance.",
+        lambda total, _: total.pace,
+    ),
     (
         "headrace_consumergroup_arrival",
-        "Records per second that arrive in what the group reads.",
+        "Records per second that arrive in the partitions of the group.",
         lambda total, _: total.arrival,
     ),
     (
         "headrace_consumergroup_catch_up_seconds",
-        "Seconds until the lag is gone at the present pace; absent where it would never be.",
+        "Seconds until the lag is 0 at the current rates; absent if it does not shrink.",
         lambda total, _: total.catches_up_in,
     ),
 )
@@ -115,7 +120,7 @@ def _by_topic(found: _Found, assumed: Mapping[str, str]) -> Iterator[Family]:
     sums = [(group.group_id, topic, total) for group, totals in found for topic, total in totals.items()]
     yield Family(
         "kafka_consumergroup_current_offset_sum",
-        "Offsets that the group has committed, over all partitions of the topic.",
+        "Sum of the group's committed offsets in all partitions of the topic.",
         [({"consumergroup": group, "topic": topic}, total.committed) for group, topic, total in sums],
     )
     for name, label in (
@@ -124,12 +129,12 @@ def _by_topic(found: _Found, assumed: Mapping[str, str]) -> Iterator[Family]:
     ):
         yield Family(
             name,
-            "Records that the group has not read yet, over all partitions of the topic.",
+            "Records that the group has not read, in all partitions of the topic.",
             [({label: group, "topic": topic}, total.lag) for group, topic, total in sums if total.lag is not None],
         )
     yield Family(
         "headrace_consumergroup_partitions_not_committed",
-        "Partitions that the group reads and has committed nothing in; their lag counts from the assumed reset.",
+        "Partitions of the group without a committed offset; their lag counts from the assumed reset.",
         [({"group": group, "topic": topic, **assumed}, total.not_committed) for group, topic, total in sums],
     )
 

@@ -1,7 +1,7 @@
-"""A group's timeline read as rebalances: what began each, who came and went, how long it took, who was waited for.
+"""Rebalances from the events of a group: cause, changes of members, durations, members waited for.
 
-Pure: events in, in the order in which they happened; rebalances out. Classic groups join and sync; groups of the
-consumer protocol assign and reconcile.
+Pure: events in, in order; rebalances out. Classic groups join and sync; groups of the consumer protocol assign and
+reconcile.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,13 +12,13 @@ from headrace.coordinator.groups.effects import Happening
 from headrace.monitoring.groups.events import Event
 
 JOIN: Final = "join"
-"""Members are asked to come (back), from the first that did something to the last that came."""
+"""Members (re)join: from the event that causes the rebalance to the last join."""
 SYNC: Final = "sync"
 """Members wait for their leader's assignment."""
 ASSIGN: Final = "assign"
-"""A new target assignment is to be computed."""
+"""The coordinator computes a new target assignment."""
 RECONCILE: Final = "reconcile"
-"""Members give up and take over partitions."""
+"""Members revoke partitions and take over new ones."""
 
 _ARRIVALS: Final = frozenset({Happening.JOINED, Happening.REJOINED, Happening.REPLACED})
 _DEPARTURES: Final = frozenset({Happening.LEFT, Happening.TIMED_OUT, Happening.AWAY})
@@ -40,7 +40,7 @@ class _Phase:
     ended_ms: int | None = None
     ended_by: str = ""
     waited_for: dict[str, int] = field(default_factory=dict)
-    """Member id to how long it was waited for, in ms; only those that the phase had to wait for."""
+    """Waiting time in ms by member id, for members that delayed the phase."""
 
     def as_json(self, clients: dict[str, Event]) -> dict[str, Any]:
         return {
@@ -48,7 +48,7 @@ class _Phase:
             "ms": None if self.ended_ms is None else self.ended_ms - self.started_ms,
             "ended_by": self.ended_by or None,
             "waited_for": [
-                {**_who(member_id, clients), "ms": ms}
+                {**_member_json(member_id, clients), "ms": ms}
                 for member_id, ms in sorted(self.waited_for.items(), key=lambda item: -item[1])
             ],
         }
@@ -76,22 +76,22 @@ class Rebalance:
             "reason": self.reason,
             "phases": [phase.as_json(clients) for phase in self.phases],
             **{
-                name: [_who(each, clients) for each in self.members[name]]
+                name: [_member_json(each, clients) for each in self.members[name]]
                 for name in dict.fromkeys(_OF_MEMBERS.values())
             },
         }
 
 
 class Timeline:
-    """Reads events one by one; `rebalances` are those so far, oldest first, and `clients` tells who members are."""
+    """Turns events into `rebalances`, oldest first. `clients` identifies the members."""
 
     def __init__(self) -> None:
         self.rebalances: list[Rebalance] = []
         self.clients: dict[str, Event] = {}
-        """Member id to an event that has its client id and host."""
+        """By member id, an event with the client id and host."""
         self._open: Rebalance | None = None
         self._just_now: list[Event] = []
-        """What happened in the same moment: the cause of a rebalance comes before it."""
+        """Earlier events of the same millisecond: the cause of a rebalance comes before it."""
         self._arrived_ms: dict[str, int] = {}
         self._revoking: dict[str, int] = {}
         self._handlers: Mapping[Happening | None, Callable[[Event], None]] = {
@@ -127,7 +127,7 @@ class Timeline:
     def as_json(self) -> list[dict[str, Any]]:
         return [rebalance.as_json(self.clients) for rebalance in self.rebalances]
 
-    # What members do
+    # Members
 
     def _note_member(self, event: Event) -> None:
         rebalance = self._open
@@ -200,7 +200,7 @@ class Timeline:
             phase.ended_by = event.reason
             self._open.phases.append(_Phase(RECONCILE, event.at_ms))
 
-    # How it ends
+    # Ends of rebalances
 
     def _on_stable(self, event: Event) -> None:
         self._end(event.at_ms, "stable")
@@ -211,7 +211,7 @@ class Timeline:
         self._end(event.at_ms, "empty")
 
     def _on_interrupted(self, event: Event) -> None:
-        # A coordinator that reads a group does not know what was under way.
+        # A coordinator that has just loaded the group does not know the state of its rebalance.
         self._end(event.at_ms, "interrupted")
 
     def _begin(self, event: Event, phase: str) -> None:
@@ -231,7 +231,6 @@ class Timeline:
         self._open = None
 
     def _phase(self, name: str) -> _Phase | None:
-        """The phase that is under way, if it is that one."""
         if self._open is None or self._open.phases[-1].name != name:
             return None
         return self._open.phases[-1]
@@ -245,8 +244,7 @@ def timeline_of(events: Iterable[Event]) -> Timeline:
 
 
 def event_json(event: Event, clients: dict[str, Event]) -> dict[str, Any]:
-    """One line of a timeline."""
-    member = _who(event.member_id, clients) if event.member_id else None
+    member = _member_json(event.member_id, clients) if event.member_id else None
     return {
         "time_ms": event.at_ms,
         "event": event.what.lower(),
@@ -257,7 +255,7 @@ def event_json(event: Event, clients: dict[str, Event]) -> dict[str, Any]:
     }
 
 
-def _who(member_id: str, clients: dict[str, Event]) -> dict[str, Any]:
+def _member_json(member_id: str, clients: dict[str, Event]) -> dict[str, Any]:
     known = clients.get(member_id)
     return {
         "member_id": member_id,

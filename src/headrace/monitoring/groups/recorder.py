@@ -1,7 +1,7 @@
-"""Keeps the history of groups: takes samples at an interval, buffers what happens, and writes both in a thread.
+"""Record the history of groups: take samples at an interval, buffer events, and write both in a thread.
 
-On the event loop only short slices of looking; files are read and written in a thread of their own, so that neither a
-commit nor a fsync of a log ever waits for the history.
+The event loop runs only short slices. A separate thread reads and writes files, so that no commit or fsync of a log
+waits for the history.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from headrace.coordinator.groups.group import Group
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
 from headrace.monitoring.groups.events import Event, event_of
-from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up
+from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, learn, look_up_times, scan
 from headrace.monitoring.groups.store import HistoryStore
 from headrace.replication.partition import Partition
 
@@ -29,19 +29,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SLICE_S: Final = 0.002
-"""How long a sweep may keep the event loop from its connections at a time."""
+"""How long a sweep may hold the event loop."""
 _PAUSE_S: Final = 0.002
 _EVENT_DELAY_S: Final = 1.0
-"""How long events are gathered before they are written: what a crash can take."""
+"""Delay before events are written: the time span that a crash can lose."""
 _MAX_EVENTS: Final = 20_000
-"""Events that may wait for the disk; more are counted and let go."""
+"""Maximum number of events in memory; further ones are counted and dropped."""
 _FIRST_PAUSE_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0
 _TOUCH_INTERVAL_S: Final = 3600.0
 
 
 class GroupHistory:
-    """The history of every group of this broker. `observe` is told by the coordinator, all else happens by itself."""
+    """The history of all groups of this broker. The coordinator calls `observe`."""
 
     def __init__(
         self,
@@ -61,31 +61,31 @@ class GroupHistory:
         self._write_handle: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self.rebalances: dict[str, int] = {}
-        """How many rebalances each group has begun since the broker started."""
+        """Number of rebalances by group since the broker started."""
         self.events_lost = 0
 
     def start(
         self, coordinator: GroupCoordinator, topics: Topics, partition: Callable[[str, int], Partition | None]
     ) -> None:
-        """Take samples from now on."""
+        """Start taking samples."""
         self.coordinator = coordinator
         self.sampler = GroupSampler(coordinator.groups_with_offsets, topics, partition, self._assumed_reset)
-        self._task = self._loop.create_task(self._keep())
+        self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        """Write what is still waiting, and close the file."""
+        """Write the remaining events, and close the file."""
         if self._write_handle is not None:
             self._write_handle.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._events:
-            await self.in_thread(lambda: self.store.write_events(self._taken()))
+            await self.in_thread(lambda: self.store.write_events(self._take_events()))
         await self.in_thread(self.store.close)
         self._thread.shutdown()
 
     def observe(self, group_id: str, note: Note, at_ms: int) -> None:
-        """Something happened to a group: a line of its timeline."""
+        """Record an event of a group."""
         if note.what in (Happening.REBALANCING, Happening.BUMPED):
             self.rebalances[group_id] = self.rebalances.get(group_id, 0) + 1
         elif note.what is Happening.DELETED:
@@ -98,27 +98,27 @@ class GroupHistory:
             self._write_handle = self._loop.call_later(_EVENT_DELAY_S, self._write_events)
 
     async def flush(self) -> None:
-        """Returns once everything that happened until now is in the file."""
-        events = self._taken()
+        """Wait until all events so far are in the file."""
+        events = self._take_events()
         await self.in_thread(lambda: events and self.store.write_events(events))
 
-    async def look_at(self, group: Group) -> None:
-        """Bring what is known of one group up to the present."""
+    async def refresh(self, group: Group) -> None:
+        """Update the state of one group."""
         wanted: list[Wanted] = []
         offsets = self.coordinator.committed_offsets(group.group_id)
         await self._in_slices(self.sampler.sweep_one(group, offsets, now_ms(), wanted))
-        await self._settle(wanted)
+        await self._look_up_times(wanted)
 
     async def sample(self) -> None:
-        """Look at all groups and write down what has changed."""
+        """Take a sample of all groups and write the changes."""
         wanted: list[Wanted] = []
         changed: list[tuple[str, str, bytes]] = []
         at_ms = now_ms()
         await self._in_slices(self.sampler.sweep(at_ms, wanted))
-        await self._settle(wanted)
+        await self._look_up_times(wanted)
         await self._in_slices(self.sampler.changed(at_ms, changed))
         if not await self.in_thread(lambda: self.store.write_sample(at_ms, changed)):
-            self.sampler.written_is_lost()
+            self.sampler.write_all_again()
 
     async def _in_slices(self, steps: Iterable[None]) -> None:
         deadline = time.monotonic() + _SLICE_S
@@ -128,18 +128,20 @@ class GroupHistory:
                 deadline = time.monotonic() + _SLICE_S
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Do what waits for the history's disk; one after the other."""
+        """Run work that waits for the history's disk, in order."""
         return await self._loop.run_in_executor(self._thread, work)
 
-    async def _settle(self, wanted: list[Wanted]) -> None:
+    async def _look_up_times(self, wanted: list[Wanted]) -> None:
         if wanted:
-            found = await self.in_thread(lambda: look_up(wanted))
-            await self._in_slices(_dated(found))
+            found = await self.in_thread(lambda: look_up_times(wanted))
+            await self._in_slices(_set_times(found))
+        if scans := self.sampler.take_scans():
+            learn(await self.in_thread(lambda: scan(scans)))
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         await self._until_loaded()
-        # What went away while the broker was down has ended too.
-        self.sampler.watched_before(await self.in_thread(self.store.series))
+        # Groups and topics that disappeared while the broker was down have ended too.
+        self.sampler.add_earlier(await self.in_thread(self.store.series))
         next_prune = next_touch = 0.0
         while True:
             try:
@@ -152,11 +154,11 @@ class GroupHistory:
                     next_prune = now + _PRUNE_INTERVAL_S
                     await self.in_thread(lambda: self.store.prune(now_ms()))
             except Exception:
-                log.exception("A sample of the groups' offsets failed; the next one is taken in its time")
+                log.exception("A sample of the groups' offsets failed; retrying at the next interval")
             await asyncio.sleep(self._interval_s)
 
     async def _until_loaded(self) -> None:
-        """Returns once the coordinator knows all its groups, and those who waited for the broker have had a moment."""
+        """Wait until the coordinator has loaded all groups, and a moment more for waiting clients."""
         while True:
             await asyncio.sleep(min(self._interval_s, _FIRST_PAUSE_S))
             try:
@@ -166,7 +168,6 @@ class GroupHistory:
             return
 
     async def _touch(self) -> None:
-        """Say which groups are still there, and forget the others."""
         live = self.sampler.live()
         await self.in_thread(lambda: self.store.touch(live, now_ms()))
         there = {group.group_id for group, _ in self.coordinator.groups_with_offsets()}
@@ -174,16 +175,16 @@ class GroupHistory:
 
     def _write_events(self) -> None:
         self._write_handle = None
-        events = self._taken()
+        events = self._take_events()
         self._thread.submit(self.store.write_events, events)
 
-    def _taken(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events = list(self._events)
         self._events.clear()
         return events
 
 
-def _dated(found: Iterable[tuple[Wanted, int]]) -> Iterator[None]:
+def _set_times(found: Iterable[tuple[Wanted, int]]) -> Iterator[None]:
     for each, time_ms in found:
-        each.progress.found(each.number, each.offset, time_ms)
+        each.progress.set_time(each.number, each.offset, time_ms)
         yield

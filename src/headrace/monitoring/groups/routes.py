@@ -1,4 +1,4 @@
-"""Groups over HTTP, as JSON: a list, one group, its samples, its timeline (docs/watching-groups.md)."""
+"""JSON routes about groups: list, details, samples, timeline (docs/watching-groups.md)."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -19,16 +19,14 @@ from headrace.monitoring.http import HttpError, HttpServer, Query
 
 HOUR_MS: Final = 3_600_000
 MAX_POINTS: Final = 10_000
-"""Of one answer, over all partitions: there are as many fewer of each as there are more partitions."""
+"""Maximum number of points in an answer, over all partitions; points are thinned out to fit."""
 MAX_EVENTS: Final = 5000
 _DEFAULT_EVENTS: Final = 500
-_GROUPS_PER_TURN: Final = 50
-"""Groups that are summed up before the broker's other clients have their turn."""
+_GROUPS_PER_SLICE: Final = 50
+"""Groups to summarize between two turns of the event loop."""
 
 
 class GroupRoutes:
-    """Everything that is known of groups, as JSON."""
-
     def __init__(self, history: GroupHistory) -> None:
         self._history = history
 
@@ -39,7 +37,7 @@ class GroupRoutes:
         http.add_json("/groups/timeline", self.timeline)
 
     async def groups(self, query: Query) -> object:
-        """Every group in a line, as of the latest sample."""
+        """List all groups, as of the latest sample."""
         _check(query, {"state", "type"})
         states, types = (
             {each.lower() for each in query.get(name, "").split(",") if each} for name in ("state", "type")
@@ -47,17 +45,17 @@ class GroupRoutes:
         now = now_ms()
         found = []
         for place, (group, _) in enumerate(self._history.coordinator.groups_with_offsets()):
-            if place % _GROUPS_PER_TURN == 0:
+            if place % _GROUPS_PER_SLICE == 0:
                 await asyncio.sleep(0)
             if (not states or group.state.lower() in states) and (not types or group.type in types):
                 found.append(self._summary(group, self._history.sampler.totals(group.group_id), now))
         return {"time_ms": now, "assumed_reset": self._history.sampler.assumed_reset, "groups": found}
 
     async def describe(self, query: Query) -> object:
-        """One group as it is now: members, and where it stands in every partition."""
+        """Return the current state of one group: members, and progress in all partitions."""
         _check(query, {"group"})
         group = self._group(query)
-        await self._history.look_at(group)
+        await self._history.refresh(group)
         now = now_ms()
         standings = self._history.sampler.standings(group.group_id, now)
         members = group.members_seen()
@@ -80,10 +78,10 @@ class GroupRoutes:
         }
 
     async def history(self, query: Query) -> object:
-        """What was sampled of a group between two moments."""
+        """Return the samples of a group between two times."""
         _check(query, {"group", "topic", "partition", "from", "to"})
-        group_id = _needed(query, "group")
-        start, end = _span(query)
+        group_id = _required(query, "group")
+        start, end = _time_range(query)
         only = _number(query, "partition", -1)
         store = self._history.store
         topics = (
@@ -100,17 +98,17 @@ class GroupRoutes:
             "to_ms": end,
             "assumed_reset": self._history.sampler.assumed_reset,
             "columns": ["time_ms", "committed", "end", "lag", "lag_seconds", "pace", "counted_from"],
-            "series": [{**each, "points": _thinned(each["points"], most)} for each in series],
+            "series": [{**each, "points": _thin(each["points"], most)} for each in series],
         }
 
     async def timeline(self, query: Query) -> object:
-        """What happened to a group between two moments: the latest events, and the rebalances they make."""
+        """Return the latest events of a group between two times, and its rebalances."""
         _check(query, {"group", "from", "to", "limit"})
-        group_id = _needed(query, "group")
-        start, end = _span(query)
+        group_id = _required(query, "group")
+        start, end = _time_range(query)
         limit = _number(query, "limit", _DEFAULT_EVENTS)
         if not 1 <= limit <= MAX_EVENTS:
-            raise HttpError(HTTPStatus.BAD_REQUEST, f"limit is from 1 to {MAX_EVENTS}")
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"limit must be from 1 to {MAX_EVENTS}")
         await self._history.flush()
         events = await self._history.in_thread(lambda: self._history.store.events(group_id, start, end, limit))
         timeline = timeline_of(events)
@@ -123,13 +121,15 @@ class GroupRoutes:
         }
 
     def _group(self, query: Query) -> Group:
-        group_id = _needed(query, "group")
+        group_id = _required(query, "group")
         try:
             return self._history.coordinator.group(group_id)
         except KafkaError as error:
             if error.code is not ErrorCode.group_id_not_found:
                 raise
-            raise HttpError(HTTPStatus.NOT_FOUND, f"there is no group {group_id}; /groups lists them") from None
+            raise HttpError(
+                HTTPStatus.NOT_FOUND, f"group {group_id} does not exist; /groups lists all groups"
+            ) from None
 
     def _summary(self, group: Group, totals: Mapping[str, Total], now: int) -> dict[str, Any]:
         return {
@@ -175,7 +175,7 @@ def _standing(each: Standing, now: int) -> dict[str, Any]:
 
 
 def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dict[str, Any]]:
-    """A list of points for each partition: one for each sample that was taken, whether something had changed or not."""
+    """Yield a list of points for each partition, with a point for each sample."""
     states: list[Standing] = []
     points: dict[int, list[list[Any]]] = {}
     changes = iter(samples.changes)
@@ -201,8 +201,8 @@ def _series(topic: str, samples: Samples, start: int, only: int) -> Iterable[dic
         yield {"topic": topic, "partition": partition, "points": points[partition]}
 
 
-def _thinned(points: list[list[Any]], most: int) -> list[list[Any]]:
-    """At most so many of the points, the last one always, each with the pace since the one before it."""
+def _thin(points: list[list[Any]], most: int) -> list[list[Any]]:
+    """Return at most `most` of the points, including the last, with the pace since the previous one."""
     step = -(-len(points) // most)
     kept = points[::-1][::step][::-1]
     for before, point in pairwise(kept):
@@ -212,8 +212,7 @@ def _thinned(points: list[list[Any]], most: int) -> list[list[Any]]:
     return kept
 
 
-def _span(query: Query) -> tuple[int, int]:
-    """From when to when, in ms; the last hour where nothing is said."""
+def _time_range(query: Query) -> tuple[int, int]:
     end = _number(query, "to", now_ms())
     start = _number(query, "from", end - HOUR_MS)
     if start > end:
@@ -221,10 +220,10 @@ def _span(query: Query) -> tuple[int, int]:
     return start, end
 
 
-def _needed(query: Query, name: str) -> str:
+def _required(query: Query, name: str) -> str:
     value = query.get(name)
     if not value:
-        raise HttpError(HTTPStatus.BAD_REQUEST, f"which {name}? for example ?{name}=my-{name}")
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is missing, for example ?{name}=my-{name}")
     return value
 
 
@@ -233,16 +232,14 @@ def _number(query: Query, name: str, otherwise: int) -> int:
     if text is None:
         return otherwise
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} is '{text}', which is no whole number; times are in ms")
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"{name} must be a whole number, not '{text}'; times are in ms")
     return int(text)
 
 
 def _check(query: Query, known: set[str]) -> None:
     for name in query:
         if name not in known:
-            raise HttpError(
-                HTTPStatus.BAD_REQUEST, f"there is no '{name}' to ask with; there are {', '.join(sorted(known))}"
-            )
+            raise HttpError(HTTPStatus.BAD_REQUEST, f"unknown parameter '{name}'; known: {', '.join(sorted(known))}")
 
 
 def _rounded(value: float | None) -> float | None:

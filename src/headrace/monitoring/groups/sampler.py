@@ -1,6 +1,6 @@
-"""Looks at every group's offsets and at the ends of what it reads, a slice of time at a time.
+"""Sample the offsets of all groups and the ends of their partitions, in slices.
 
-The look-ups of record times read files: they are collected here and made by whoever has a thread for them.
+Looking up record times reads files: they are only collected here, for `look_up_times` in a thread.
 """
 
 import logging
@@ -16,31 +16,33 @@ from headrace.coordinator.groups.records.offsets import CommittedOffset
 from headrace.coordinator.groups.state.offsets import GroupOffsets
 from headrace.coordinator.groups.subscriptions import Topics
 from headrace.errors import KafkaError
-from headrace.monitoring.groups.progress import GroupProgress, TopicProgress
+from headrace.monitoring.groups.progress import Arrays, GroupProgress, TopicProgress
 from headrace.monitoring.groups.standing import UNKNOWN, Standing, Total
 from headrace.replication.partition import Partition
 from headrace.storage.log.indexes.index import CorruptIndexError
-from headrace.storage.log.timestamps import time_of
+from headrace.storage.log.marker_scan import scan_markers
+from headrace.storage.log.producers.marker_counts import Range, Scanned
+from headrace.storage.log.timestamps import timestamp_at
+from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 _PARTITIONS_PER_STEP = 1000
+_SCANS_PER_SWEEP = 8
 _MOST_PARTITIONS = 100_000
-"""Of one topic: numbers beyond are somebody's mistake, and no reason to need as much memory."""
+"""Maximum partitions of a topic: higher numbers are mistakes, and must not cost memory."""
 _NOTHING: Final[Mapping[int, CommittedOffset]] = MappingProxyType({})
 
 
 class Reset(StrEnum):
-    """Where a group is assumed to start in a partition without a committed offset: its `auto.offset.reset`, which
-    clients do not tell brokers.
-    """
+    """Start of a group without a committed offset: an assumption, as brokers do not know `auto.offset.reset`."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class Wanted(NamedTuple):
-    """The record at `offset`, whose time is to be looked up."""
+    """A record whose time is to be looked up."""
 
     progress: GroupProgress
     number: int
@@ -48,21 +50,15 @@ class Wanted(NamedTuple):
     offset: int
 
 
-class Arrays(NamedTuple):
-    """A group in a topic: for each partition the committed offset, the first unread one, the end, and the time of the
-    next record; -1 for what is not known.
-    """
+class MarkerScan(NamedTuple):
+    """Offsets whose transaction markers are not counted yet."""
 
-    group_id: str
-    topic: str
-    committed: "array[int]"
-    positions: "array[int]"
-    ends: "array[int]"
-    times: "array[int]"
+    partition: Partition
+    wanted: Range
 
 
 class GroupSampler:
-    """The present state of every group, as of the latest sweep."""
+    """The state of all groups, as of the latest sweep."""
 
     def __init__(
         self,
@@ -71,7 +67,7 @@ class GroupSampler:
         partition: Callable[[str, int], Partition | None],
         assumed_reset: Reset = Reset.EARLIEST,
     ) -> None:
-        """`partition` finds one that this broker leads."""
+        """`partition` returns a partition that this broker leads."""
         self._groups = groups
         self._cluster_topics = topics
         self._partition = partition
@@ -79,13 +75,15 @@ class GroupSampler:
         self._topics: dict[str, TopicProgress] = {}
         self._progress: dict[str, dict[str, GroupProgress]] = {}
         self._reads: dict[str, tuple[Group, int, str, Reads]] = {}
-        """What the members of each group read, with the generation and the state it was found in."""
+        """The partitions that members read, with the group, its generation and its state at that time."""
+        self._scans: dict[TopicPartition, MarkerScan] = {}
         self._gone: set[tuple[str, str]] = set()
         """Groups and topics that have ended since the last sample was written."""
 
     def sweep(self, now_ms: int, wanted: list[Wanted]) -> Iterator[None]:
-        """Bring everything up to date; yields after each topic of a group, and within large topics. Record times to
-        look up go to `wanted`.
+        """Update all groups, and add the record times to look up to `wanted`.
+
+        Yields after each topic of a group, and within large topics.
         """
         groups = self._groups()
         fresh: dict[str, TopicProgress] = {}
@@ -97,13 +95,13 @@ class GroupSampler:
             self._reads.pop(gone, None)
 
     def sweep_one(self, group: Group, offsets: GroupOffsets, now_ms: int, wanted: list[Wanted]) -> Iterator[None]:
-        """Bring one group up to date, with its topics, as `sweep` does."""
+        """Update one group and its topics, as `sweep` does."""
         fresh: dict[str, TopicProgress] = {}
         yield from self._update(group, offsets, fresh, now_ms, wanted)
         self._topics.update(fresh)
 
     def standings(self, group_id: str, now_ms: int) -> dict[str, list[Standing]]:
-        """Topic to where the group stands in it, as of the latest sweep."""
+        """Return the group's standings by topic, as of the latest sweep."""
         return {
             topic: progress.standings(self._topics[topic], now_ms)
             for topic, progress in self._progress.get(group_id, {}).items()
@@ -111,22 +109,19 @@ class GroupSampler:
         }
 
     def totals(self, group_id: str) -> dict[str, Total]:
-        """Topic to how the group fares in it, as of the latest sweep."""
         return {topic: progress.total for topic, progress in self._progress.get(group_id, {}).items()}
 
     def arrays(self) -> "list[Arrays]":
-        """What is known of every partition that a group reads."""
+        """Return the state of all partitions that groups read."""
         return [
-            Arrays(group_id, topic, progress.committed, progress.positions, self._topics[topic].ends, progress.times)
+            progress.arrays(group_id, topic, self._topics[topic])
             for group_id, topics in self._progress.items()
             for topic, progress in topics.items()
             if topic in self._topics
         ]
 
     def changed(self, now_ms: int, rows: list[tuple[str, str, bytes]]) -> Iterator[None]:
-        """Put group, topic and bytes of what is not as it was when it was last written into `rows`; yields now and
-        then. What has ended has no bytes any more.
-        """
+        """Add group, topic and bytes of all changes since they were last written to `rows`; no bytes: it has ended."""
         rows += ((*key, b"") for key in self._gone - set(self.live()))
         self._gone.clear()
         for group_id, topics in list(self._progress.items()):
@@ -145,23 +140,23 @@ class GroupSampler:
                     rows.append((group_id, name, data))
             yield
 
-    def watched_before(self, series: Iterable[tuple[str, str]]) -> None:
-        """What an earlier broker watched: it has ended, unless it is still there."""
+    def add_earlier(self, series: Iterable[tuple[str, str]]) -> None:
+        """Take the groups and topics of an earlier broker: those that no longer exist have ended."""
         self._gone.update(series)
 
-    def written_is_lost(self) -> None:
-        """What was written cannot be relied on: everything is to be written again."""
+    def write_all_again(self) -> None:
+        """Write everything again with the next sample."""
         for topics in self._progress.values():
             for progress in topics.values():
                 progress.written = None
 
     def live(self) -> list[tuple[str, str]]:
-        """Group and topic of all that is watched."""
+        """Return group and topic of everything sampled."""
         return [(group_id, topic) for group_id, topics in self._progress.items() for topic in topics]
 
     @property
     def partition_total(self) -> int:
-        """How many partitions all groups read together."""
+        """The number of partitions that all groups read."""
         return sum(len(each.committed) for topics in self._progress.values() for each in topics.values())
 
     def _update(
@@ -185,7 +180,7 @@ class GroupSampler:
                 topic = fresh[name] = yield from self._topic(name, now_ms)
             partitions, read = offsets.get(name, _NOTHING), reads.get(name, ())
             progress = known.get(name)
-            # Each commit makes a new object, so that those of a group at rest are compared by identity.
+            # Commits create new objects, so those of an idle group compare equal by identity, which is fast.
             seen = list(partitions.values())
             if (
                 progress is None
@@ -205,6 +200,7 @@ class GroupSampler:
                     committed = progress.committed
                 progress.seen[:], progress.read, progress.topic_version = seen, read, topic.version
                 undated = progress.update(committed, topic, self._positions(committed, topic, read))
+                self._note_uncounted(name, progress, topic)
                 for place, (index, offset_wanted) in enumerate(undated):
                     if place % _PARTITIONS_PER_STEP == 0:
                         yield
@@ -216,10 +212,29 @@ class GroupSampler:
                 yield
                 progress.sum_up(topic, now_ms)
 
+    def take_scans(self) -> list[MarkerScan]:
+        """Counts of markers that the sweep lacked: to be made in a thread by `scan`, and taken in by `learn`."""
+        scans = list(self._scans.values())[:_SCANS_PER_SWEEP]
+        for each in scans:
+            del self._scans[each.partition.topic_partition]
+        return scans
+
+    def _note_uncounted(self, name: str, progress: GroupProgress, topic: TopicProgress) -> None:
+        for index, (offset, start, markers) in enumerate(
+            zip(progress.positions, topic.starts, topic.markers, strict=False)
+        ):
+            if markers is None or not 0 <= offset < markers.known_from:
+                continue
+            wanted = markers.unknown(max(offset, start))
+            partition = None if wanted is None else self._partition(name, index)
+            if wanted is None or partition is None:
+                continue
+            before = self._scans.get(partition.topic_partition)
+            if before is None or wanted.start < before.wanted.start:
+                self._scans[partition.topic_partition] = MarkerScan(partition, wanted)
+
     def _reads_of(self, group: Group) -> Reads:
-        """What the members read. While a group is empty it is what its last members read: its lag must not shrink
-        because they are gone.
-        """
+        """Return the partitions that members read, or last read: the lag of an empty group must not shrink."""
         before = self._reads.get(group.group_id)
         if group.is_empty:
             return {} if before is None else before[-1]
@@ -232,7 +247,7 @@ class GroupSampler:
     def _positions(
         self, committed: "array[int]", topic: TopicProgress, read: Collection[int] | None
     ) -> "array[int] | None":
-        """Committed offsets, and where the group would start in what it reads without one; None where there is none."""
+        """Return committed offsets, or the start for partitions without one; None if all read ones are committed."""
         positions = None
         starts = topic.starts if self.assumed_reset is Reset.EARLIEST else topic.ends
         for index in range(len(starts)) if read is None else read:
@@ -243,31 +258,51 @@ class GroupSampler:
         return positions
 
     def _topic(self, name: str, now_ms: int) -> Generator[None, None, TopicProgress]:
-        starts, ends = [], []
+        starts, ends, markers = [], [], []
         _, count = self._cluster_topics.describe(name) or (b"", 0)
         for index in range(count):
             if index % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
                 yield
             partition = self._partition(name, index)
             starts.append(UNKNOWN if partition is None else partition.log_start_offset)
-            ends.append(UNKNOWN if partition is None else partition.high_watermark)
+            ends.append(UNKNOWN if partition is None else partition.last_stable_offset)
+            markers.append(None if partition is None else partition.transactions.markers)
         topic = self._topics.get(name)
         if topic is None:
-            return TopicProgress(starts, ends, now_ms)
-        topic.update(starts, ends, now_ms)
+            return TopicProgress(starts, ends, now_ms, markers)
+        topic.update(starts, ends, now_ms, markers)
         return topic
 
 
-def look_up(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
-    """The time of each record, in ms, of those that could be found. Reads files: call it in a thread."""
+def look_up_times(wanted: Iterable[Wanted]) -> list[tuple[Wanted, int]]:
+    """Look up the times of records in ms, without those not found. Reads files: call it in a thread."""
     found = []
     for each in wanted:
         try:
-            time_ms = time_of(each.partition.log.segments.ordered, each.offset)
+            time_ms = timestamp_at(each.partition.log.segments.ordered, each.offset)
         except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
-            # The log may have moved on under the look-up, or is being deleted; the next sweep asks again.
-            log.debug("The time of %s in %s was not found: %s", each.offset, each.partition.topic_partition, error)
+            # The log may have changed during the look-up, or is being deleted; the next sweep retries.
+            log.debug(
+                "Cannot look up the time of offset %s in %s: %s", each.offset, each.partition.topic_partition, error
+            )
             continue
         if time_ms is not None:
             found.append((each, time_ms))
     return found
+
+
+def scan(scans: Iterable[MarkerScan]) -> list[tuple[MarkerScan, Scanned]]:
+    """Count markers, a bounded number of batches in each partition. Reads files: call it in a thread."""
+    found = []
+    for each in scans:
+        try:
+            found.append((each, scan_markers(each.partition.log.segments.ordered, each.wanted)))
+        except (OSError, KafkaError, CorruptIndexError, struct.error) as error:
+            log.debug("The markers in %s were not counted: %s", each.partition.topic_partition, error)
+    return found
+
+
+def learn(found: Iterable[tuple[MarkerScan, Scanned]]) -> None:
+    """Take in what `scan` found; the next sweep counts with it."""
+    for each, scanned in found:
+        each.partition.transactions.markers.learn(scanned)

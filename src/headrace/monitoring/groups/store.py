@@ -1,7 +1,7 @@
-"""The file that group histories are kept in: SQLite, bounded in time and size, and never worth a broker's life.
+"""The file with the history of groups: SQLite, bounded in time and size. Its failures never stop the broker.
 
-Every method waits for the disk: they are called in the history's own thread. A file that is damaged is set aside and a
-new one begun. Of one sample there is one row a group and topic, and only where something changed since the last.
+All methods wait for the disk: call them in the history's own thread. A damaged file is renamed and replaced by an empty
+one. A sample has a row for each group and topic that has changed since the last one.
 """
 
 import logging
@@ -24,14 +24,14 @@ T = TypeVar("T")
 _VERSION: Final = 1
 _PAGE_BYTES: Final = 4096
 _EVENT_BYTES: Final = 400
-"""What one event takes, generously."""
+"""Size of an event, rounded up."""
 _EVENT_SHARE: Final = 4
-"""Events may take one part in so many of the space."""
+"""Events may use 1/4 of the space."""
 _NO_ID: Final = 2**62
 _MERGES_PER_STEP: Final = 200
 _VACUUM_PAGES: Final = 2000
-_PASSING: Final = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14})
-"""SQLite's codes for what is not the file's fault: rights, locks, memory, read-only, I/O, disk full, no directory."""
+_NOT_DAMAGED: Final = frozenset({3, 5, 6, 7, 8, 9, 10, 13, 14})
+"""SQLite codes of failures without damage: permissions, locks, memory, read-only, I/O, disk full, no directory."""
 _RAW, _DEFLATED = b"\x00", b"\x01"
 _SCHEMA: Final = """
 CREATE TABLE series (
@@ -52,7 +52,7 @@ CREATE INDEX event_of_group ON event (group_id, id);
 
 
 class Samples(NamedTuple):
-    """What was kept of one group and topic: when samples were taken, and the changes among them."""
+    """Samples of one group and topic: the times of all samples, and the changes."""
 
     ticks: list[int]
     changes: list[tuple[int, bytes]]
@@ -67,29 +67,28 @@ class HistoryStore:
         self._retention_ms = retention_ms
         self._connection: sqlite3.Connection | None = None
         self._ids: dict[tuple[str, str], int] = {}
-        self._complained_at = 0.0
+        self._warned_at = 0.0
         self.events_lost = 0
-        """Events that could not be written."""
         self.resets = 0
-        """How often a new file was begun in the place of a damaged one."""
+        """Number of damaged files replaced."""
 
     # Writing
 
     def write_events(self, events: Iterable[Event]) -> bool:
-        """Add to the timelines; false where they could not be kept, which has been logged."""
+        """Add events. Returns False if that failed, which is logged."""
         rows = list(events)
 
         def insert(database: "sqlite3.Connection") -> None:
             columns = "group_id, at_ms, what, generation, member_id, instance_id, client_id, client_host, reason"
             database.executemany(f"INSERT INTO event ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-        if self._change(insert):
+        if self._write(insert):
             return True
         self.events_lost += len(rows)
         return False
 
     def write_sample(self, at_ms: int, changes: Iterable[tuple[str, str, bytes]]) -> bool:
-        """Add one sample, of which `changes` has group, topic and data of what is not as in the last one."""
+        """Add a sample; `changes` has group, topic and data of everything changed since the last one."""
         rows = list(changes)
 
         def insert(database: "sqlite3.Connection") -> None:
@@ -102,15 +101,15 @@ class HistoryStore:
                 ],
             )
 
-        return self._change(insert)
+        return self._write(insert)
 
     def touch(self, live: Iterable[tuple[str, str]], now_ms: int) -> None:
-        """These groups and topics are still watched: their names are not forgotten."""
+        """Keep these groups and topics: they still exist."""
         ids = [(now_ms, self._ids[key]) for key in live if key in self._ids]
-        self._change(lambda database: database.executemany("UPDATE series SET seen_ms = ? WHERE id = ?", ids))
+        self._write(lambda database: database.executemany("UPDATE series SET seen_ms = ? WHERE id = ?", ids))
 
     def prune(self, now_ms: int) -> None:
-        """Drop what is past its time, and thin out old samples where the file is too large."""
+        """Delete expired data, and thin out old samples if the file is too large."""
         oldest = now_ms - self._retention_ms
 
         def expire(database: "sqlite3.Connection") -> None:
@@ -123,15 +122,15 @@ class HistoryStore:
             if database.execute("DELETE FROM series WHERE seen_ms < ?", (oldest,)).rowcount:
                 self._ids.clear()
 
-        self._change(expire)
-        while self._used() > self._max_bytes * 8 // 10 and self._change(self._thin):
+        self._write(expire)
+        while self._used() > self._max_bytes * 8 // 10 and self._write(self._thin):
             pass
-        self._change(lambda database: database.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall())
+        self._write(lambda database: database.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall())
 
     # Reading
 
     def events(self, group_id: str, from_ms: int, to_ms: int, limit: int) -> list[Event]:
-        """The latest events of the group in that time, oldest first."""
+        """Return the latest events of the group in that time, oldest first."""
 
         def select(database: "sqlite3.Connection") -> list[Event]:
             columns = ", ".join(Event._fields)
@@ -141,23 +140,23 @@ class HistoryStore:
             ).fetchall()
             return [Event(*row) for row in reversed(rows)]
 
-        return self._ask(select, [])
+        return self._run(select, [])
 
     def series(self) -> list[tuple[str, str]]:
-        """Group and topic of everything that was ever watched and is not forgotten yet."""
-        return self._ask(lambda database: database.execute("SELECT group_id, topic FROM series").fetchall(), [])
+        """Return group and topic of everything ever sampled and not yet expired."""
+        return self._run(lambda database: database.execute("SELECT group_id, topic FROM series").fetchall(), [])
 
     def topics_of(self, group_id: str) -> list[str]:
-        """Every topic that samples of the group may be there of."""
+        """Return the topics for which samples of the group may exist."""
 
         def select(database: "sqlite3.Connection") -> list[str]:
             rows = database.execute("SELECT topic FROM series WHERE group_id = ? ORDER BY topic", (group_id,))
             return [row[0] for row in rows]
 
-        return self._ask(select, [])
+        return self._run(select, [])
 
     def samples(self, group_id: str, topic: str, from_ms: int, to_ms: int) -> Samples:
-        """What is there of that time, and of the last change before it."""
+        """Return the samples in that time, and the last change before it."""
 
         def select(database: "sqlite3.Connection") -> Samples:
             ticks = [
@@ -171,7 +170,7 @@ class HistoryStore:
             ).fetchone()
             if series is None:
                 return Samples(ticks, [])
-            # Samples stand in the order of time, so that writing and expiring touch few pages: each tick is one probe.
+            # Samples are ordered by time, so that writing and expiring touch few pages: each tick is one probe.
             probe = (
                 "SELECT sample.at_ms, sample.data FROM tick CROSS JOIN sample"
                 " ON sample.at_ms = tick.at_ms AND sample.series = ? WHERE tick.at_ms"
@@ -182,10 +181,9 @@ class HistoryStore:
             ).fetchall()
             return Samples(ticks, [(at_ms, _unpacked(data)) for at_ms, data in (*before, *within)])
 
-        return self._ask(select, Samples([], []))
+        return self._run(select, Samples([], []))
 
     def size(self) -> int:
-        """Bytes that are in use in the file."""
         return self._used()
 
     def close(self) -> None:
@@ -214,10 +212,10 @@ class HistoryStore:
 
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version not in (0, _VERSION):
-            raise sqlite3.DatabaseError(f"its format is {version}, and this broker writes {_VERSION}")
+            raise sqlite3.DatabaseError(f"its format is {version}, expected {_VERSION}")
         database.execute("PRAGMA auto_vacuum = INCREMENTAL")
         database.execute("PRAGMA journal_mode = WAL")
-        # A power failure may take the last seconds; the file stays whole.
+        # A power failure may lose the last seconds; the file stays consistent.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute(f"PRAGMA journal_size_limit = {1024 * _PAGE_BYTES}")
         database.execute("PRAGMA cache_size = -1024")
@@ -244,10 +242,10 @@ class HistoryStore:
             (free,) = database.execute("PRAGMA freelist_count").fetchone()
             return int(pages - free) * _PAGE_BYTES
 
-        return self._ask(count, 0)
+        return self._run(count, 0)
 
     def _thin(self, database: "sqlite3.Connection") -> None:
-        """Of the older half of the samples, let every second one go; what only it has moves to the next."""
+        """Remove every second sample of the older half; changes in a removed one move to the next."""
         ticks = [row[0] for row in database.execute("SELECT at_ms FROM tick ORDER BY at_ms")]
         older = ticks[: len(ticks) // 2 & ~1]
         if not older:
@@ -261,8 +259,8 @@ class HistoryStore:
 
     # Failures
 
-    def _change(self, work: "Callable[[sqlite3.Connection], object]") -> bool:
-        """Do `work` in one transaction; false where it failed, which has been logged."""
+    def _write(self, work: "Callable[[sqlite3.Connection], object]") -> bool:
+        """Run `work` in a transaction. Returns False if that failed, which is logged."""
 
         def transact(database: "sqlite3.Connection") -> bool:
             database.execute("BEGIN IMMEDIATE")
@@ -277,18 +275,18 @@ class HistoryStore:
             return True
 
         resets = self.resets
-        # Where the file was damaged, the new one takes what the old one did not.
-        return self._ask(transact, False) or (self.resets > resets and self._ask(transact, False))
+        # If the file was damaged, write to the new one.
+        return self._run(transact, False) or (self.resets > resets and self._run(transact, False))
 
-    def _ask(self, work: "Callable[[sqlite3.Connection], T]", otherwise: T) -> T:
+    def _run(self, work: "Callable[[sqlite3.Connection], T]", otherwise: T) -> T:
         import sqlite3
 
         try:
             return work(self._database())
         except sqlite3.Error as error:
-            # The low byte is the kind of error, what is above it says more.
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
-                self._complain("The history of groups cannot be kept or read in %s: %s", self._path, error)
+            # The low byte is the kind of error, the others are details.
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_DAMAGED:
+                self._warn("Cannot read or write the history of groups in %s: %s", self._path, error)
             else:
                 self._set_aside(error)
         except (zlib.error, UnicodeDecodeError) as error:
@@ -299,7 +297,7 @@ class HistoryStore:
         self.close()
         aside = self._path.with_name(f"{self._path.name}.damaged-{now_ms() // 1000}")
         log.error(
-            "The history of groups in %s is damaged (%s): it is in %s now, a new one begins", self._path, error, aside
+            "The history of groups in %s is damaged (%s): moved it to %s, starting a new one", self._path, error, aside
         )
         self.resets += 1
         try:
@@ -307,17 +305,17 @@ class HistoryStore:
             for suffix in ("-wal", "-shm"):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         except OSError as failure:
-            self._complain("%s cannot be moved away: %s", self._path, failure)
+            self._warn("Cannot rename %s: %s", self._path, failure)
 
-    def _complain(self, message: str, *details: object) -> None:
-        """At most once a minute."""
-        if time.monotonic() - self._complained_at > 60 or not self._complained_at:
-            self._complained_at = time.monotonic()
+    def _warn(self, message: str, *details: object) -> None:
+        """Log a warning, at most once a minute."""
+        if time.monotonic() - self._warned_at > 60 or not self._warned_at:
+            self._warned_at = time.monotonic()
             log.warning(message, *details)
 
 
 def _closest(ticks: list[int]) -> list[tuple[int, int]]:
-    """Those pairs of neighbours that are closest together: one step's work."""
+    """Return the pairs of neighbours with the smallest distance, for one step."""
     pairs = sorted(zip(ticks[::2], ticks[1::2], strict=True), key=lambda pair: pair[1] - pair[0])
     return pairs[: min(_MERGES_PER_STEP, len(pairs) // 4 + 1)]
 

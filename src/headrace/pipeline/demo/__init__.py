@@ -1,1 +1,1 @@
-"""The demo: a broker, an access log on its way into a topic, and Spark's results on the terminal."""
+"""The demo: a broker, an access log that is shipped into a topic, and Spark's results on the terminal."""

@@ -1,4 +1,4 @@
-"""The processes that the demo starts and ends: a broker, and the driver of the queries."""
+"""The processes of the demo: a broker, and the driver of the queries."""
 
 import json
 import os
@@ -20,18 +20,18 @@ from headrace.pipeline.driver import FINISH
 from headrace.pipeline.errors import PipelineError
 
 _READY_S: Final = 30.0
-_BROKER_ENDS_S: Final = 15.0
-_SPARK_ENDS_S: Final = 5.0
+_BROKER_STOP_TIMEOUT_S: Final = 15.0
+_SPARK_STOP_TIMEOUT_S: Final = 5.0
 
 
 class BrokerProcess:
-    """`headrace start` on a free port of this machine; answers requests when this is constructed."""
+    """`headrace start` on a free local port. It answers requests once this is constructed."""
 
     def __init__(self, data: Path, log_path: Path) -> None:
         self.bootstrap = f"127.0.0.1:{_free_port()}"
         self._log_path = log_path
         command = [sys.executable, "-m", "headrace", "start", "--listen", self.bootstrap, "--data", str(data)]
-        # so that it ends with us even where we are killed
+        # So that it stops even if this process is killed.
         command.append("--until-eof")
         self._process = _start(command, log_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         try:
@@ -45,25 +45,25 @@ class BrokerProcess:
         while not is_broker(self.bootstrap):
             status = self._process.poll()
             if status is not None or time.monotonic() > deadline:
-                what = "does not answer" if status is None else f"ended at once ({_described(status)})"
+                what = "does not answer" if status is None else f"exited at once ({_described(status)})"
                 raise PipelineError(f"the broker {what}; its log is {self._log_path}")
             time.sleep(0.02)
 
     def check(self) -> None:
-        """Raise `PipelineError` when the broker is not there any more."""
+        """Raise `PipelineError` if the broker has exited."""
         status = self._process.poll()
         if status is not None:
-            raise PipelineError(f"the broker ended ({_described(status)}); its log is {self._log_path}")
+            raise PipelineError(f"the broker exited ({_described(status)}); its log is {self._log_path}")
 
     def stop(self) -> None:
-        """Ask it to shut down, and wait until it has."""
-        _end(self._process, _BROKER_ENDS_S)
+        """Shut it down, and wait until it has exited."""
+        _stop(self._process, _BROKER_STOP_TIMEOUT_S)
         assert self._process.stdin is not None
         self._process.stdin.close()
 
 
 class DriverProcess:
-    """`python -m headrace.pipeline` in a session of its own: Ctrl-C is for us, and we end it in our own order."""
+    """`python -m headrace.pipeline` in its own session, so that Ctrl-C does not reach it and we stop it in order."""
 
     def __init__(self, bootstrap: str, data: Path, prefix: str, log_path: Path) -> None:
         command = [sys.executable, "-m", "headrace.pipeline", "--bootstrap", bootstrap, "--data", str(data)]
@@ -75,7 +75,7 @@ class DriverProcess:
 
     @property
     def pid(self) -> int:
-        """The process, which leads a process group: Spark's Java process is in it."""
+        """The process id, also of the process group, which contains Spark's Java process."""
         return self._process.pid
 
     def _read(self) -> None:
@@ -84,41 +84,41 @@ class DriverProcess:
             self._events.put(json.loads(line))
 
     def finish(self) -> None:
-        """Have it work off the topic as it is now, report and end."""
+        """Let it process the rest of the topic, report and exit."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(FINISH.encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it ended; `ended` tells how
+            pass  # it has exited; see `ended`
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What it told since the last call."""
+        """Yield the events since the last call."""
         while not self._events.empty():
             yield self._events.get()
 
     def ended(self) -> str | None:
-        """How it ended, once everything that it told has been taken; None before."""
+        """Return how it exited, once all events have been taken; None before."""
         status = self._process.poll()
         if status is None or self._reader.is_alive() or not self._events.empty():
             return None
         return _described(status)
 
     def stop(self) -> None:
-        """End it and its Java process: kindly first, and soon by force, which costs no more than a batch repeated."""
-        _end(self._process, _SPARK_ENDS_S)
+        """Stop it and its Java process, soon by SIGKILL: that costs at most a repeated batch."""
+        _stop(self._process, _SPARK_STOP_TIMEOUT_S)
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # nobody of the group is left
-        self._reader.join(_SPARK_ENDS_S)
+            pass  # all processes of the group have exited
+        self._reader.join(_SPARK_STOP_TIMEOUT_S)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
 
 
 def is_broker(bootstrap: str) -> bool:
-    """Whether somebody there speaks Kafka's protocol."""
+    """Return True if a Kafka broker answers."""
     host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
@@ -134,10 +134,10 @@ def _start(command: list[str], log_path: Path, stdin: int, stdout: int) -> subpr
         return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=log, start_new_session=True)
 
 
-def _end(process: subprocess.Popen[bytes], kindly_s: float) -> None:
+def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     process.terminate()
     try:
-        process.wait(kindly_s)
+        process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

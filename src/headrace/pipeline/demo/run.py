@@ -1,4 +1,4 @@
-"""The demo from start to end: broker, lines on their way, queries, report; and everything stopped, whatever happens."""
+"""Run the demo: broker, shipper, queries, report. Everything is stopped at the end, also after errors."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ _PARTITIONS: Final = 3
 _LOOK_S: Final = 0.25
 _RESTARTS: Final = 5
 _END_S: Final = 10.0
-# A log's records carry the times of its lines. However old they are, they are new here.
+# Records have the timestamps of old lines, and must not expire.
 _TOPIC_CONFIG: Final = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """What to do: `bootstrap` is an existing cluster, or None for a broker of the demo's own."""
+    """The options of a run. `bootstrap` is an existing cluster, or None to start a broker."""
 
     source: Source
     data: Path
@@ -41,7 +41,7 @@ class DemoPlan:
 
 
 class Demo:
-    """One run. `show` gets the state several times a second, and must be quick."""
+    """One run. `show` is called with the state several times a second, and must be quick."""
 
     def __init__(self, plan: DemoPlan, show: Callable[[DemoState], None]) -> None:
         self._plan = plan
@@ -50,7 +50,7 @@ class Demo:
         self._failure: BaseException | None = None
 
     def run(self) -> tuple[DemoState, dict[str, Any]]:
-        """Everything until the report; `PipelineError` when it cannot be had, `KeyboardInterrupt` when stopped."""
+        """Run until the report. Raises `PipelineError` if that fails, `KeyboardInterrupt` if stopped."""
         plan = self._plan
         with contextlib.ExitStack() as stack:
             broker = self._broker(stack)
@@ -65,7 +65,7 @@ class Demo:
             stack.callback(shipping.join, _END_S)
             stack.callback(self._stop.set)
             top_pages = stack.enter_context(contextlib.closing(TopPagesReader(bootstrap, plan.prefix + TOP_PAGES)))
-            stack.push(partial(self._tell_stopping, state))
+            stack.push(partial(self._show_stopping, state))
             finishing = False
             while True:
                 if broker:
@@ -75,7 +75,7 @@ class Demo:
                 for event in self._driver.events():
                     if event["event"] == "report":
                         return state, event
-                    _take(event, state, plan.data)
+                    _apply(event, state, plan.data)
                 ended = self._driver.ended()
                 if ended is not None:
                     self._driver = self._restart(ended, bootstrap, state)
@@ -83,13 +83,13 @@ class Demo:
                 if not finishing and not shipping.is_alive() and self._failure is None:
                     self._driver.finish()
                     finishing = True
-                    state.doing = "everything is shipped; the queries work off the rest"
+                    state.doing = "everything is shipped; the queries are processing the rest"
                 top_pages.read(state)
                 self._show(state)
                 time.sleep(_LOOK_S)
 
-    def _tell_stopping(self, state: DemoState, kind: type[BaseException] | None, *_: object) -> None:
-        """Ending takes a moment, which should not look as if nothing happened."""
+    def _show_stopping(self, state: DemoState, kind: type[BaseException] | None, *_: object) -> None:
+        """Show that the demo is stopping, which takes a moment."""
         if kind is not None:
             state.doing = "stopping"
             self._show(state)
@@ -102,7 +102,7 @@ class Demo:
             return broker
         if not is_broker(plan.bootstrap):
             raise PipelineError(
-                f"no broker answers at {plan.bootstrap}. Start one there, or leave out --bootstrap to have one started."
+                f"no broker answers at {plan.bootstrap}. Start one, or leave out --bootstrap to use a new one."
             )
         return None
 
@@ -112,8 +112,8 @@ class Demo:
         present = topics.record_count(name)
         if present:
             raise PipelineError(
-                f"topic {name} at {bootstrap} already has {present:,} records, and the demo counts all there are. "
-                "Give other names with --prefix, or delete the topic."
+                f"topic {name} at {bootstrap} already has {present:,} records, which the demo would count. "
+                "Use other names with --prefix, or delete the topic."
             )
         return name
 
@@ -122,17 +122,17 @@ class Demo:
         return DriverProcess(bootstrap, plan.data, plan.prefix, plan.data / "logs" / "spark.log")
 
     def _stop_driver(self) -> None:
-        """Ends the one there is at the end, which need not be the one of the beginning."""
+        """Stop the current driver, which may have been restarted."""
         self._driver.stop()
 
     def _restart(self, ended: str, bootstrap: str, state: DemoState) -> DriverProcess:
-        """A driver that was killed goes on from its checkpoints; one that failed said so before it ended."""
+        """Restart a killed driver, which continues from its checkpoints. One that failed has sent `failed` instead."""
         state.restarts += 1
         if state.restarts > _RESTARTS:
             raise PipelineError(
-                f"Spark ended {state.restarts} times ({ended}). Its log is {self._plan.data / 'logs' / 'spark.log'}"
+                f"Spark exited {state.restarts} times ({ended}). Its log is {self._plan.data / 'logs' / 'spark.log'}"
             )
-        state.doing = f"Spark ended ({ended}); it goes on from its checkpoints"
+        state.doing = f"Spark exited ({ended}); restarting from its checkpoints"
         for job in state.jobs.values():
             job.earlier_out = job.records_out
         return self._start_driver(bootstrap)
@@ -146,17 +146,17 @@ class Demo:
                 shipper.flush()
                 state.shipped = shipper.acknowledged
             except (PipelineError, KafkaException, OSError) as error:
-                self._failure = error  # raised by `run`, which waits for more than this thread
+                self._failure = error  # raised by `run`
 
         thread = threading.Thread(target=ship, name="shipper", daemon=True)
         thread.start()
         return thread
 
 
-def _take(event: dict[str, Any], state: DemoState, data: Path) -> None:
+def _apply(event: dict[str, Any], state: DemoState, data: Path) -> None:
     match event["event"]:
         case "ready":
-            state.doing = "the queries run"
+            state.doing = "the queries are running"
             for name in event["jobs"]:
                 state.jobs.setdefault(name, JobState())
         case "progress":
@@ -167,4 +167,4 @@ def _take(event: dict[str, Any], state: DemoState, data: Path) -> None:
         case "failed":
             raise PipelineError(f"the queries failed: {event['reason']}. Spark's log is {data / 'logs' / 'spark.log'}")
         case other:
-            log.warning("The driver told something unknown: %s", other)
+            log.warning("Unknown event from the driver: %s", other)

@@ -1,4 +1,4 @@
-"""Lines of an access log into the topic, as a log shipper would send them."""
+"""Send the lines of an access log to the topic, as a log shipper does."""
 
 import logging
 from typing import Final
@@ -9,17 +9,17 @@ from headrace.pipeline.demo.timestamps import time_of
 from headrace.pipeline.errors import PipelineError
 
 _APART_MS: Final = 5 * 60 * 1000
-"""How far, in event time, a line may overtake another that goes to another partition: half of what queries wait."""
+"""How much newer, in event time, a line may be than one still unacknowledged: half of the queries' watermark delay."""
 _FLUSH_S: Final = 30.0
 
 log = logging.getLogger(__name__)
 
 
 class Shipper:
-    """Sends lines keyed by client address, so that one client's requests stay in order.
+    """Sends lines keyed by client address, so that the requests of a client stay in order.
 
-    Partitions move at different speeds, and a file's days pass in seconds: lines are held back until those much older
-    are acknowledged, as they would be if they came at their own times.
+    A file's days pass in seconds, and partitions advance at different speeds. Lines wait until much older ones are
+    acknowledged, as if they came at their own times.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -33,26 +33,26 @@ class Shipper:
         self.acknowledged = 0
 
     def ship(self, line: bytes) -> None:
-        """Send one line, without its line end; raises `PipelineError` when the broker refused one."""
+        """Send a line, without its line end. Raises `PipelineError` if the broker refused one."""
         time_ms = time_of(line)
         if time_ms is not None and abs(time_ms - self._flushed_ms) > _APART_MS:
             self.flush()
             self._flushed_ms = time_ms
-        timestamp = time_ms or 0  # the client takes 0 as now
+        timestamp = time_ms or 0  # 0 means now
         address = line.split(b" ", 1)[0]
         while True:
             try:
                 self._producer.produce(self._topic, line, address, timestamp=timestamp, on_delivery=self._delivered)
                 break
-            except BufferError:  # the broker is slower than the file is read
+            except BufferError:  # reading is faster than the broker
                 self._producer.poll(0.1)
         self._producer.poll(0)
         self._check()
 
     def flush(self) -> None:
-        """Wait until every line is acknowledged."""
+        """Wait until all lines are acknowledged."""
         if self._producer.flush(_FLUSH_S):
-            raise PipelineError(f"the broker has not acknowledged {self._topic}'s lines for {_FLUSH_S:g} s")
+            raise PipelineError(f"the broker has not acknowledged records of {self._topic} for {_FLUSH_S:g} s")
         self._check()
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
@@ -63,4 +63,4 @@ class Shipper:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise PipelineError(f"the broker refused a line of {self._topic}: {self._failure.str()}")
+            raise PipelineError(f"the broker refused a record of {self._topic}: {self._failure.str()}")

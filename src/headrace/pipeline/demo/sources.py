@@ -1,4 +1,4 @@
-"""Where the demo's lines come from: a file, at the pace of a demo, or the log of a web server that people visit."""
+"""Sources of the demo's lines: a file, at a limited pace, or the log of a web server that gets visits."""
 
 import queue
 import threading
@@ -12,11 +12,11 @@ from headrace.pipeline.demo.web_server import WebServer
 from headrace.pipeline.errors import PipelineError
 
 _FILE_TAKES_S: Final = 10.0
-"""A file is spread over this time; reading a large one takes longer by itself."""
+"""Minimum duration of reading a file."""
 
 
 class Source(Protocol):
-    """Lines without their ends, each as it arrives. `name` is for people; `expected` is how many come, if known."""
+    """Lines without line ends, as they arrive. `name` is for people; `expected` is the number of lines, if known."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class Source(Protocol):
 
 
 class FileSource:
-    """An access log that was written before; raises `PipelineError` when it cannot be read."""
+    """An existing access log. Raises `PipelineError` if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -41,7 +41,7 @@ class FileSource:
             raise PipelineError(f"cannot read the access log {path}: {error.strerror}") from None
 
     def lines(self, stop: threading.Event) -> Iterator[bytes]:
-        """The lines of the file, until its end or until stopped."""
+        """Yield the lines of the file, until its end or until stopped."""
         started = time.monotonic()
         done = 0
         with self._path.open("rb") as file:
@@ -54,7 +54,7 @@ class FileSource:
 
 
 class WebServerSource:
-    """The log of a web server that this process runs for as long as it is visited."""
+    """The log of a web server that this process runs and visits."""
 
     def __init__(self) -> None:
         self._log: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -64,7 +64,7 @@ class WebServerSource:
         self.expected: int | None = self._visitors.requests
 
     def lines(self, stop: threading.Event) -> Iterator[bytes]:
-        """The lines that the server writes, until the last visit is over or until stopped."""
+        """Yield the lines of the log, until the last visit or until stopped."""
         failures: list[OSError] = []
 
         def visit() -> None:

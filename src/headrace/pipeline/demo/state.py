@@ -1,4 +1,4 @@
-"""What the demo knows at one moment, for whoever shows it."""
+"""The state of the demo, for its view."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,10 +6,7 @@ from pathlib import Path
 
 @dataclass(slots=True, kw_only=True)
 class JobState:
-    """One query: the number of its last batch, and the records that it has read and published.
-
-    What it published before its process was restarted is in `earlier_out`.
-    """
+    """Progress of one query. `earlier_out` counts records published before its process was restarted."""
 
     batch: int | None = None
     records_in: int = 0
@@ -19,7 +16,7 @@ class JobState:
 
 @dataclass(slots=True, kw_only=True)
 class DemoState:
-    """`shipped` are lines that the broker has acknowledged; `expected` is how many will come, if that is known."""
+    """`shipped` counts acknowledged lines; `expected` is the total number of lines, if known."""
 
     source: str
     bootstrap: str
@@ -38,7 +35,7 @@ class DemoState:
 
     @property
     def records_in(self) -> int:
-        """What the slowest query has read: the others are further."""
+        """Records read by the slowest query."""
         return min((job.records_in for job in self.jobs.values()), default=0)
 
     @property

@@ -1,4 +1,4 @@
-"""The time of an access log's line, for the record's timestamp. What counts later is the time that Spark reads."""
+"""The time of an access log's line, for the record's timestamp. The queries parse the time themselves."""
 
 import re
 from datetime import datetime
@@ -8,7 +8,7 @@ _TIME: Final = re.compile(rb"\[(\d{2}/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}:\d{2} [+-]
 
 
 def time_of(line: bytes) -> int | None:
-    """Milliseconds since the epoch; None where the line has no time."""
+    """Return milliseconds since the epoch; None if the line has no time."""
     found = _TIME.search(line)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The top pages as any consumer sees them: read from the topic that the query publishes them to."""
+"""Read the top pages as any consumer can: from the topic that the query publishes them to."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class TopPagesReader:
-    """Reads a changelog from its beginning, without joining or committing to a group."""
+    """Reads a changelog from its beginning, without a group."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topics = Topics(bootstrap)
@@ -23,10 +23,10 @@ class TopPagesReader:
         )
 
     def read(self, state: DemoState) -> None:
-        """Bring the state's top pages up to date with what has arrived; never waits."""
+        """Update the state's top pages with new records; does not wait."""
         if not self._assigned:
             if not state.jobs:
-                return  # the topic is made by the queries, which do not run yet
+                return  # the queries, which create the topic, do not run yet
             partitions = self._topics.end_offsets(self._topic)
             self._consumer.assign([TopicPartition(self._topic, partition, 0) for partition in partitions])
             self._assigned = True

@@ -1,4 +1,4 @@
-"""The demo on a terminal: what moves while it runs, and the tables at its end. In a pipe, a line now and then."""
+"""Show the demo: live on a terminal, with tables at the end; in a pipe, an occasional line."""
 
 import time
 from types import TracebackType
@@ -19,14 +19,14 @@ _BAR_WIDTH: Final = 30
 
 
 class View:
-    """A context in which the demo is shown; `show` may be called as often as one likes."""
+    """A context that shows the demo. `show` may be called at any rate."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._spinner = Spinner("dots")
-        self._told: tuple[object, ...] = ()
-        self._told_at = 0.0
+        self._printed: tuple[object, ...] = ()
+        self._printed_at = 0.0
         self._introduced = False
 
     def __enter__(self) -> Self:
@@ -41,21 +41,21 @@ class View:
             self._live.stop()
 
     def show(self, state: DemoState) -> None:
-        """Draw the state, or in a pipe tell it when it changed and some time has passed."""
+        """Draw the state; in a pipe, print a line if it has changed and some time has passed."""
         if not self._introduced:
             self._introduced = True
             self._console.print(f"[bold]Headrace[/] at {state.bootstrap}, shipping {state.source}", highlight=False)
             self._console.print(f"Data in {state.data}\n", highlight=False)
         if self._live:
             self._live.update(self._picture(state), refresh=True)
-        elif time.monotonic() - self._told_at > _LINE_EVERY_S:
-            self._tell(state)
+        elif time.monotonic() - self._printed_at > _LINE_EVERY_S:
+            self._print_line(state)
 
-    def _tell(self, state: DemoState) -> None:
+    def _print_line(self, state: DemoState) -> None:
         now = (state.doing, state.shipped, state.records_in, state.records_out)
-        if now == self._told:
+        if now == self._printed:
             return
-        self._told, self._told_at = now, time.monotonic()
+        self._printed, self._printed_at = now, time.monotonic()
         self._console.print(
             f"{state.doing}: {state.shipped:,} shipped, {state.records_in:,} in, {state.lag:,} lag, "
             f"{state.records_out:,} out",
@@ -85,7 +85,7 @@ class View:
 
 
 def print_report(console: Console, state: DemoState, report: dict[str, Any], seconds: float) -> None:
-    """The results as tables, and where to go from here."""
+    """Print the results as tables."""
     console.print(
         f"[bold]{_count(report['requests'], 'request')}[/] of {_count(report['clients'], 'client')}, "
         f"{_count(report['rejected'], 'line')} rejected; {_count(state.records_out, 'record')} published, "
@@ -94,7 +94,7 @@ def print_report(console: Console, state: DemoState, report: dict[str, Any], sec
         soft_wrap=True,
     )
     if state.restarts:
-        console.print(f"Spark ended {_count(state.restarts, 'time')} on the way and went on from its checkpoints.")
+        console.print(f"Spark exited {_count(state.restarts, 'time')} and was restarted from its checkpoints.")
     console.print()
     days = _table(("Day", "left"), ("Requests", "right"))
     for day, count in report["days"].items():

@@ -1,4 +1,4 @@
-"""Who visits the demo's web site: people with browsers, crawlers, and someone who looks for holes. All bounded."""
+"""Visitors of the demo's web site: people with browsers, crawlers, and a vulnerability scanner."""
 
 import http.client
 import random
@@ -28,7 +28,7 @@ class _Visit:
 
 
 class Visitors:
-    """A fixed number of `requests` to one server, the same at every run, spread over some seconds."""
+    """A fixed number of `requests` to one server, the same in every run, spread over some seconds."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -39,7 +39,7 @@ class Visitors:
         self.requests = len(planned)
 
     def run(self, stop: threading.Event) -> None:
-        """Make the requests; returns early when stopped. `OSError` when the server does not answer."""
+        """Make the requests; returns early if stopped. Raises `OSError` if the server does not answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         try:
             for visit in self._planned:
@@ -53,7 +53,7 @@ class Visitors:
 
 
 def _people(choose: random.Random) -> Iterator[_Visit]:
-    """A page with its style sheet and logo, then a few more pages; some search, and searching fails at times."""
+    """Yield a page with its style sheet and logo, then more pages; some people search, and some searches fail."""
     for number in range(_PEOPLE):
         address, browser = f"198.51.100.{number + 1}", choose.choice(_BROWSERS)
         page = choose.choice(_SITE)

@@ -1,4 +1,4 @@
-"""A small web site that writes the Combined Log Format, as a server behind a load balancer does."""
+"""A small web site that logs in the Combined Log Format, like a server behind a load balancer."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ _BROKEN: Final = "/search"
 
 
 class WebServer:
-    """Serves from threads of its own from its construction to `close`; `write` gets each line of the log."""
+    """Serves from its own threads until `close`; `write` is called with each line of the log."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         class Handler(_Handler):
@@ -25,7 +25,6 @@ class WebServer:
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="web server", daemon=True).start()
 
     def close(self) -> None:
-        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -55,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_request(self, code: Any = "-", size: Any = "-") -> None:
-        """One line in the Combined Log Format; the client is the one that the load balancer names."""
+        """Write a line in the Combined Log Format, with the client's address from the load balancer."""
         headers = getattr(self, "headers", None) or {}
         client = headers.get("X-Forwarded-For", self.client_address[0])
         moment = time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime())
@@ -67,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.write_line(f'{client} - - [{moment}] "{quoted[0]}" {status} {size} "{quoted[1]}" "{quoted[2]}"'.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the access log is all that this server writes."""
+        """Write nothing else."""
 
 
 def _escaped(text: str) -> str:

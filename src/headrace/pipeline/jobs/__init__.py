@@ -1,1 +1,1 @@
-"""What runs: transforms wired to topics, tables and checkpoints."""
+"""Queries: transforms with their topics, tables and checkpoints."""

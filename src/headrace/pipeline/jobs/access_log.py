@@ -1,4 +1,4 @@
-"""The jobs of an access log: the archive of its requests, what was rejected, and what the requests come to."""
+"""The jobs of an access log: an archive of requests, rejected lines, and statistics."""
 
 from typing import Final
 
@@ -7,8 +7,8 @@ from headrace.pipeline.topics import ACCESS_LOG, TOP_PAGES
 from headrace.pipeline.transforms import crawlers, lines, traffic
 
 LATE_BY: Final = "10 minutes"
-"""How far a request may be behind the newest one and still be counted by the query itself; see `settle`."""
-HOW_MANY_TOP_PAGES: Final = 10
+"""How much older than the newest request a request may be to be counted by the query itself; see `settle`."""
+TOP_PAGES_COUNT: Final = 10
 
 EVENTS: Final = Output(table="events", select=lines.events)
 REJECTED: Final = Output(
@@ -18,7 +18,7 @@ PAGE_VIEWS: Final = Output(table="page_views_per_minute", keys=("minute", "page"
 REQUEST_RATE: Final = Output(table="request_rate_per_minute", keys=("minute",), topic="request-rate-per-minute")
 STATUS_CODES: Final = Output(table="status_codes", keys=("status",), topic="status-codes")
 TOP: Final = Output(
-    table="top_pages", keys=("rank",), topic=TOP_PAGES, select=lambda totals: traffic.top(totals, HOW_MANY_TOP_PAGES)
+    table="top_pages", keys=("rank",), topic=TOP_PAGES, select=lambda totals: traffic.top(totals, TOP_PAGES_COUNT)
 )
 CRAWLERS: Final = Output(table="crawlers_per_hour", keys=("hour", "client"), topic="crawlers-per-hour")
 

@@ -1,4 +1,4 @@
-"""A job: one streaming query and where its results go."""
+"""A job: one streaming query and its outputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ Transform: TypeAlias = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One table, and one topic if there is a name for it.
+    """A table, and a topic if it has a name.
 
-    `select` takes the rows of a micro-batch to the rows of the table. Rows are told apart by `keys`: a later row
-    replaces an earlier one with the same keys, and the topic, keyed by them, is the table's changelog. Without `keys`
-    rows are only ever added. `headers` names the columns that become record headers as well.
+    `select` maps the rows of a micro-batch to the rows of the table. With `keys`, a row replaces an earlier one with
+    the same keys, and the topic, keyed by them, is the table's changelog. Without `keys`, rows are only appended.
+    `headers` are columns that also become record headers.
     """
 
     table: str
@@ -27,7 +27,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One query over parsed lines. `name` names its checkpoint and its consumer group, and must never change."""
+    """One query over parsed lines. `name` is that of its checkpoint and consumer group, and must never change."""
 
     name: str
     transform: Transform

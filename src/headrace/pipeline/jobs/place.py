@@ -1,4 +1,4 @@
-"""Where a pipeline keeps its tables and checkpoints."""
+"""Paths of a pipeline's tables and checkpoints."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One directory for both, so that nobody resumes a checkpoint beside tables it does not belong to."""
+    """One directory for both, because a checkpoint must be resumed only with its own tables."""
 
     directory: Path
 

@@ -1,4 +1,4 @@
-"""What the tables say at the end: exact totals from the archive, and the first rows of each result."""
+"""The final report: exact totals from the archive, and the first rows of each result."""
 
 from typing import Any, Final, TypeAlias
 
@@ -16,12 +16,12 @@ _SHOWN: Final = 5
 
 
 def report(spark: SparkSession, place: Place) -> dict[str, Any]:
-    """Everything as values that JSON has: times are ISO 8601 text in UTC, counts are integers."""
+    """Return everything as JSON values: times are ISO 8601 text in UTC, counts are integers."""
     answer: dict[str, Any] = {"requests": 0, "clients": 0, "status": {}, "days": {}, "top_pages": []}
     events = _table(spark, place, EVENTS.table)
     if events is not None:
         answer |= _totals(events)
-    # The query behind this table counts without a watermark, so these are totals as well.
+    # This table's query has no watermark, so these are totals as well.
     answer["top_pages"] = _first(spark, place, TOP.table, lambda table: table.orderBy("rank").drop("rank"))
     by_reason = _first(
         spark, place, REJECTED.table, lambda table: table.groupBy("reason").count().orderBy(sf.desc("count"), "reason")
@@ -36,7 +36,7 @@ def report(spark: SparkSession, place: Place) -> dict[str, Any]:
 
 
 def _totals(events: DataFrame) -> dict[str, Any]:
-    """Requests and clients of all, and requests by status and by day: one pass over the archive."""
+    """Count requests and clients, and requests by status and by day, in one pass over the archive."""
     day = sf.to_date("event_time").cast("string").alias("day")
     rows = (
         events.select("client", sf.col("status").cast("string").alias("status"), day)
@@ -68,7 +68,6 @@ def _by_client(hours: DataFrame) -> DataFrame:
 
 
 def _table(spark: SparkSession, place: Place, name: str) -> DataFrame | None:
-    """None for a table that nothing was ever written to."""
     path = place.table(name)
     return spark.read.format("delta").load(path) if DeltaTable.isDeltaTable(spark, path) else None
 

@@ -1,4 +1,4 @@
-"""Jobs as running queries: started from their checkpoints, watched, told apart by name."""
+"""Run jobs as streaming queries."""
 
 import json
 import logging
@@ -28,10 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What one job has done: the number of its last batch, the next offsets to read, records published so far.
-
-    `published` counts since the start of this process; `offsets` is absolute.
-    """
+    """Progress of a job: its last batch, the next offsets to read, and the records published by this process."""
 
     job: str
     batch: int
@@ -40,7 +37,7 @@ class Progress:
 
 
 class Runner:
-    """The queries of several jobs over one topic."""
+    """The queries of several jobs on one topic."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, topic: str, place: Place) -> None:
         self._spark = spark
@@ -54,7 +51,7 @@ class Runner:
         self._late_rows_possible = False
 
     def start(self, jobs: Iterable[Job]) -> None:
-        """Start every job where its checkpoint says, from the beginning of the topic where there is none."""
+        """Start all jobs from their checkpoints, or from the beginning of the topic."""
         for job in jobs:
             self._create_topics(job)
             self._late_rows_possible |= Path(self._place.checkpoint(job.name)).exists()
@@ -63,7 +60,7 @@ class Runner:
     def _create_topics(self, job: Job) -> None:
         for output in job.outputs:
             if output.topic:
-                # Rows with keys replace each other; only the last of each is of use to a reader who comes later.
+                # Rows with keys replace each other: late readers need only the last one.
                 policy = "compact" if output.keys else "delete"
                 config = {"cleanup.policy": policy, "retention.ms": "-1"}
                 self._topics.create(self._cluster.prefix + output.topic, partitions=_PARTITIONS, config=config)
@@ -75,7 +72,7 @@ class Runner:
         ]
 
         def write(rows: DataFrame, batch: int) -> None:
-            # Without the cache every table and topic would read the batch, and its state, again.
+            # Without the cache, every table and topic would compute the batch again.
             rows.persist()
             try:
                 for sink, output in zip(sinks, job.outputs, strict=True):
@@ -95,7 +92,7 @@ class Runner:
         )
 
     def _records(self) -> DataFrame:
-        """The topic as a stream. A batch takes all there is: a limit would cut partitions at different event times."""
+        """Read the topic as a stream. Batches have no limit, which would cut partitions at different event times."""
         return (
             self._spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self._cluster.bootstrap)
@@ -105,7 +102,7 @@ class Runner:
         )
 
     def poll(self) -> Iterator[Progress]:
-        """What is new since the last call, committed to each job's consumer group; raises what ended a query."""
+        """Yield new progress, committed to the job's consumer group. Raises the exception that ended a query."""
         for name, query in self._queries.items():
             failure = query.exception()
             if failure is not None:
@@ -122,40 +119,40 @@ class Runner:
             yield Progress(job=name, batch=progress["batchId"], offsets=offsets, published=self._published.get(name, 0))
 
     def _commit(self, job: str, offsets: dict[int, int]) -> None:
-        """For people who watch lag. The checkpoint is what counts, so a failure is told and no more."""
+        """Commit offsets for monitoring. The checkpoint is what counts, so a failure is only logged."""
         try:
             group = self._cluster.prefix + GROUP_PREFIX + job
             self._topics.commit(group, self._cluster.prefix + self._topic, offsets)
         except KafkaException as error:
-            log.warning("The progress of %s is not committed to its consumer group: %s", job, error)
+            log.warning("Cannot commit the progress of %s to its consumer group: %s", job, error)
 
     @property
     def late_rows_possible(self) -> bool:
-        """Whether some rows may have come too late for a query's state: what ran before this process is not known."""
+        """True if rows may have come too late for a query; unknown for earlier processes, hence True."""
         return self._late_rows_possible
 
     def drain(self) -> threading.Thread:
-        """Start waiting until all that is in the topic now has been processed; the thread ends when it has."""
+        """Return a thread that ends when everything now in the topic has been processed."""
 
         def wait() -> None:
             for query in self._queries.values():
                 try:
                     query.processAllAvailable()
                 except StreamingQueryException:
-                    return  # `poll` raises it to whoever can act on it
+                    return  # raised by `poll`
 
         thread = threading.Thread(target=wait, name="drain", daemon=True)
         thread.start()
         return thread
 
     def stop(self) -> None:
-        """End all queries after what they are doing; a batch cut short here is repeated at the next start."""
+        """Stop all queries. Interrupted batches are repeated at the next start."""
         for query in self._queries.values():
             query.stop()
         self._queries.clear()
 
 
 def _end_offsets(offset: str | dict[str, dict[str, int]]) -> dict[int, int]:
-    """Spark's `{topic: {partition: offset}}` of a source with one topic."""
+    """Parse Spark's `{topic: {partition: offset}}` of a source with one topic."""
     value: dict[str, dict[str, int]] = json.loads(offset) if isinstance(offset, str) else offset
     return {int(partition): end for partitions in value.values() for partition, end in partitions.items()}

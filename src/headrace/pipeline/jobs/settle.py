@@ -1,8 +1,8 @@
-"""Requests that came later than the watermark, counted after all.
+"""Count requests that came later than the watermark.
 
-A query forgets a window once the newest request is `LATE_BY` past it, and Spark drops what arrives for it then. The
-archive has it: the same transform over the archive gives the rows that the tables should have, and those that differ
-are written like any other batch. A forgotten window is never touched by its query again, so nothing is overwritten.
+A query drops the state of a window once the newest request is `LATE_BY` past it, and then ignores late requests. The
+archive has them: the same transform over the archive gives the correct rows, and those that differ from the table are
+written like any batch. A query never writes to a dropped window again, so nothing is overwritten.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def settle(spark: SparkSession, cluster: Cluster, place: Place) -> int:
-    """Make the windowed tables and their topics agree with the archive; returns how many rows were put right."""
+    """Update the windowed tables and their topics from the archive, and return the number of corrected rows."""
     archive = place.table(EVENTS.table)
     if not DeltaTable.isDeltaTable(spark, archive):
         return 0
@@ -39,14 +39,14 @@ def settle(spark: SparkSession, cluster: Cluster, place: Place) -> int:
     for output, transform in _WINDOWED:
         writer, path = f"settle/{output.table}", place.table(output.table)
         rows = _missing(transform(events, LATE_BY), path, find_commit(spark, path, writer, version))
-        # Not a cache: Spark would compute that anew once the table, which these rows are told from, has them.
+        # Not a cache: Spark would compute the difference again after the table has been updated.
         corrected += Sink(output, writer, path, cluster).write(rows.localCheckpoint(), version)
-    log.info("%d rows of late requests settled", corrected)
+    log.info("%d rows corrected for late requests", corrected)
     return corrected
 
 
 def _missing(expected: DataFrame, path: str, repeated: Commit | None) -> DataFrame:
-    """The rows that the table does not have; if this was cut short before, those that it did not have then."""
+    """Return the rows missing in the table, or, for a repeated run, those missing before the first one."""
     spark = expected.sparkSession
     if not DeltaTable.isDeltaTable(spark, path) or (repeated and repeated.version == 0):
         return expected

@@ -1,9 +1,9 @@
-"""Results to a Delta table and a topic, each once, whatever happens in between.
+"""Write results to a Delta table and a topic, exactly once even after a crash.
 
-Spark repeats the last micro-batch after a crash: same number, same rows. The table's commit names job and batch
-(`txnAppId`, `txnVersion`), so a repeated one changes nothing. The same commit carries the topic's end offsets from
-before the batch was published: a repeated batch reads the topic from there and publishes what is missing.
-docs/decisions/050-results-once.md says why that is enough.
+After a crash, Spark repeats the last micro-batch with the same number and rows. The table's commit has the job and the
+batch number (`txnAppId`, `txnVersion`), so a repeated batch changes nothing. The commit also has the topic's end
+offsets from before the batch was published: a repeated batch reads the topic from there and publishes missing records.
+See docs/decisions/050-results-once.md.
 """
 
 import json
@@ -20,14 +20,14 @@ from headrace.pipeline.topics import Topics
 
 TIMESTAMP_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ssX"
 _COMMITS_LOOKED_BACK: Final = 20
-"""The commit of a repeated batch is its writer's last one; others come from `settle` and from people's OPTIMIZE."""
+"""A repeated batch is its writer's last commit; later commits come from `settle` or a manual OPTIMIZE."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where the topics are. `prefix` comes before every topic's name."""
+    """The cluster of the topics, whose names begin with `prefix`."""
 
     bootstrap: str
     prefix: str = ""
@@ -35,14 +35,14 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A batch in a table's log: the table's version with it, and the topic's end offsets, by partition, before it."""
+    """A batch in a table's log: its version of the table, and the topic's end offsets before it, by partition."""
 
     version: int
     topic_end_offsets: dict[str, int]
 
 
 def find_commit(spark: SparkSession, table_path: str, writer: str, batch: int) -> Commit | None:
-    """The commit of a writer's batch, which must be among the table's last ones; None where there is none."""
+    """Return the commit of a writer's batch; None if it is not among the last ones."""
     if not DeltaTable.isDeltaTable(spark, table_path):
         return None
     history = DeltaTable.forPath(spark, table_path).history(_COMMITS_LOOKED_BACK)
@@ -54,7 +54,7 @@ def find_commit(spark: SparkSession, table_path: str, writer: str, batch: int) -
 
 
 class Sink:
-    """One output of one writer. `writer` names it for ever: in the table's log and in the records' headers."""
+    """One output of a writer. `writer` must never change: it is in the table's log and in the records' headers."""
 
     def __init__(self, output: Output, writer: str, table_path: str, cluster: Cluster) -> None:
         self._output = output
@@ -66,9 +66,9 @@ class Sink:
         self._may_be_repeated = True
 
     def write(self, rows: DataFrame, batch: int) -> int:
-        """Write one batch, whose rows are cached; returns how many records were published.
+        """Write a batch of cached rows, and return the number of published records.
 
-        Batches come in rising order; only the first after a start may have been written before.
+        Batches come in order; only the first one after a start may have been written before.
         """
         count = rows.count()
         if count == 0:
@@ -111,7 +111,7 @@ class Sink:
             .whenMatchedUpdateAll()
             .whenNotMatchedInsertAll()
         )
-        # A merge has no options of its own. The session is the query's alone: Spark clones one for each.
+        # A merge takes no options. The session belongs to the query: Spark clones one for each query.
         settings = {
             "spark.databricks.delta.write.txnAppId": self._writer,
             "spark.databricks.delta.write.txnVersion": str(batch),
@@ -126,7 +126,7 @@ class Sink:
                 spark.conf.unset(name)
 
     def _records(self, rows: DataFrame, batch: int) -> DataFrame:
-        """Rows as records: the keys joined by a space, the row as JSON, and headers that say who wrote it when."""
+        """Convert rows to records: keys joined by spaces, the row as JSON, headers with writer and batch."""
         options = {"timestampFormat": TIMESTAMP_FORMAT}
         key = sf.concat_ws(
             " ",
@@ -150,7 +150,7 @@ class Sink:
         )
 
     def _published(self, spark: SparkSession, topic: str, batch: int, before: dict[str, int]) -> DataFrame:
-        """The keys of this batch that are in the topic at or after the offsets `before`."""
+        """Return the keys of this batch in the topic at or after the offsets `before`."""
         now = self._topics.end_offsets(topic)
         starting = {str(partition): before.get(str(partition), 0) for partition in now}
         records = (

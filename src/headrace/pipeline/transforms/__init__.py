@@ -1,4 +1,4 @@
-"""What is computed, as pure functions from DataFrame to DataFrame.
+"""Computations, as pure functions from DataFrame to DataFrame.
 
-They know neither topics, tables nor checkpoints, and give the same rows on a stream and on a table.
+They know no topics, tables or checkpoints, and give the same rows on a stream and on a table.
 """

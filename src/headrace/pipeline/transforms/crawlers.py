@@ -1,4 +1,4 @@
-"""Which clients behave like crawlers: by what they do, not only by what they call themselves."""
+"""Find clients that behave like crawlers, by their requests and not only by their names."""
 
 from typing import Final
 
@@ -14,9 +14,9 @@ _PATHS_PROBED: Final = 10
 
 
 def crawlers_per_hour(events: DataFrame, late_by: str) -> DataFrame:
-    """Clients that behave like crawlers in an hour of event time, and the `reasons`; state is kept for `late_by`.
+    """Return crawlers by hour of event time, with the `reasons`; a stream keeps state for `late_by`.
 
-    Every reason, once true of an hour, stays true of it: a row that was given out is replaced, never withdrawn.
+    A reason that is true of an hour stays true, so that rows are replaced but never withdrawn.
     """
     hours = (
         events.withWatermark("event_time", late_by)

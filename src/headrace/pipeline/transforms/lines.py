@@ -1,7 +1,7 @@
-"""Lines of a web server's access log, Common or Combined Log Format, to columns.
+"""Parse lines of a web server's access log, in Common or Combined Log Format, to columns.
 
-A line is kept whatever the request inside its quotes looks like: servers log garbage that they were sent, and that is
-traffic too. Only a line that cannot be dated, or tells no status, is rejected, with the reason.
+A line with a malformed request is kept: servers log the garbage they receive, which is traffic too. Lines without a
+valid time or status are rejected, with the reason.
 """
 
 from typing import Final
@@ -9,11 +9,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-# Possessive quantifiers: no line, however long or broken, makes the engine backtrack or recurse.
+# Possessive quantifiers: long or broken lines must not make the engine backtrack or recurse.
 _QUOTED: Final = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)'
 _ADDRESS: Final = r"^(\S++) "
 _TIME: Final = r"\[(\d{2}/[A-Z][a-z]{2}/\d{4}:\d{2}:\d{2}:\d{2} [+-]\d{4})\]"
-# The last field may end without its quote, because servers cut a line that is too long; what follows is ignored.
+# The last field may lack its end quote: servers truncate long lines. Anything after it is ignored.
 _LINE: Final = (
     rf'{_ADDRESS}\S++ [^\[]*+{_TIME} {_QUOTED}" (\d{{3}}) (\d++|-)(?: {_QUOTED}" {_QUOTED}(?:"(?: .*)?)?)?\s*+$'
 )
@@ -39,10 +39,10 @@ EVENT_COLUMNS: Final = (
 
 
 def parsed(records: DataFrame) -> DataFrame:
-    """Records of the Kafka source to one row each: the columns of an event, the `line`, and `reason` where rejected.
+    """Parse records of the Kafka source to rows with the columns of an event, `line`, and `reason` if rejected.
 
-    `partition` and `offset` of the record identify the row, for equal lines are different requests. Bytes that are not
-    UTF-8 become replacement characters. Times are read with their own zone.
+    `partition` and `offset` of the record identify the row, because equal lines are different requests. Bytes that are
+    not UTF-8 become replacement characters. Times are read with their time zones.
     """
     rows = records.select(
         sf.col("topic").alias("source_topic"),
@@ -73,12 +73,12 @@ def parsed(records: DataFrame) -> DataFrame:
 
 
 def events(lines: DataFrame) -> DataFrame:
-    """The accepted rows of `parsed`."""
+    """Return the accepted rows of `parsed`."""
     return lines.where(sf.col("reason").isNull()).select(*EVENT_COLUMNS)
 
 
 def rejected(lines: DataFrame) -> DataFrame:
-    """The others: where the line stood, the line, and why it was rejected. `position` names one line of one topic."""
+    """Return the rejected rows with the reasons. `position` identifies a line of a topic."""
     position = sf.format_string("%s-%d@%d", "source_topic", "source_partition", "source_offset")
     return lines.where(sf.col("reason").isNotNull()).select(
         position.alias("position"), "source_topic", "source_partition", "source_offset", "reason", "line"
@@ -86,10 +86,10 @@ def rejected(lines: DataFrame) -> DataFrame:
 
 
 def _groups(column: str, pattern: str, count: int) -> Column:
-    """The pattern's groups as an array, in one pass of the regular expression; null where it does not match.
+    """Return the pattern's groups as an array, in one pass of the regular expression; null if it does not match.
 
-    A line break separates them: a line has none inside. The array comes out of `explode`, because the optimizer copies
-    any other expression into every filter that uses it, and would match the pattern dozens of times.
+    Groups are separated by line breaks, which a line does not contain. The array comes from `explode`, because the
+    optimizer would copy any other expression into all filters that use it, and match the pattern dozens of times.
     """
     separated = sf.regexp_replace(column, pattern, "\n".join(f"${number}" for number in range(1, count + 1)))
     groups = sf.split(separated, "\n")
@@ -98,12 +98,12 @@ def _groups(column: str, pattern: str, count: int) -> Column:
 
 
 def _text(extracted: Column) -> Column:
-    """Null for what was absent, and for the hyphen that stands for absence in these formats."""
+    """Return null for absent values, including the hyphen that stands for them in these formats."""
     return sf.when(~extracted.isin("", "-"), extracted)
 
 
 def _reason() -> Column:
-    """Why a line is rejected, the first thing that is wrong with it; null for a good line."""
+    """Return the first reason to reject a line; null for a good line."""
     line = sf.col("line")
     return (
         sf.when(sf.col("event_time").isNotNull() & sf.col("client").isNotNull(), sf.lit(None))

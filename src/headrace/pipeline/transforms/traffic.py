@@ -1,29 +1,29 @@
-"""What the requests were: pages, minutes, status codes."""
+"""Statistics of requests: pages, minutes, status codes."""
 
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-_FURNITURE: Final = (
+_ASSETS: Final = (
     r"(?i)\.(?:css|js|mjs|map|json|png|jpe?g|gif|svg|ico|webp|avif|bmp|woff2?|ttf|otf|eot|mp[34]|webm|swf)$"
     r"|^/robots\.txt$"
 )
 
 
 def is_page_view() -> Column:
-    """A page was asked for and shown: GET, 2xx or 304, and not a page's furniture (styles, scripts, images, fonts)."""
+    """True for a page that was shown: GET, 2xx or 304, and not an asset (styles, scripts, images, fonts)."""
     shown = sf.col("status").between(200, 299) | (sf.col("status") == 304)
-    return sf.coalesce((sf.col("method") == "GET") & shown & (sf.col("page") != "") & ~is_furniture(), sf.lit(False))
+    return sf.coalesce((sf.col("method") == "GET") & shown & (sf.col("page") != "") & ~is_asset(), sf.lit(False))
 
 
-def is_furniture() -> Column:
-    """What a browser fetches by itself to show a page, and a crawler mostly does not."""
-    return sf.coalesce(sf.col("page").rlike(_FURNITURE), sf.lit(False))
+def is_asset() -> Column:
+    """True for files that browsers fetch to show a page, and crawlers mostly do not."""
+    return sf.coalesce(sf.col("page").rlike(_ASSETS), sf.lit(False))
 
 
 def page_views_per_minute(events: DataFrame, late_by: str) -> DataFrame:
-    """Views of each page in each minute of event time; on a stream, state is kept for `late_by` (an interval)."""
+    """Count views by page and minute of event time; a stream keeps state for `late_by` (an interval)."""
     return (
         events.withWatermark("event_time", late_by)
         .where(is_page_view())
@@ -34,7 +34,7 @@ def page_views_per_minute(events: DataFrame, late_by: str) -> DataFrame:
 
 
 def request_rate_per_minute(events: DataFrame, late_by: str) -> DataFrame:
-    """Requests, errors and their share in each minute of event time that had any; an error is a 4xx or 5xx answer."""
+    """Count requests and errors (4xx, 5xx) by minute of event time, for minutes with any requests."""
     return (
         events.withWatermark("event_time", late_by)
         .groupBy(sf.window("event_time", "1 minute"))
@@ -56,12 +56,11 @@ def request_rate_per_minute(events: DataFrame, late_by: str) -> DataFrame:
 
 
 def status_codes(events: DataFrame) -> DataFrame:
-    """Requests by status code."""
     return events.groupBy("status").agg(sf.count("*").alias("requests"))
 
 
 def page_totals(events: DataFrame) -> DataFrame:
-    """Views and requests of each page; pages that were only asked for in vain, and furniture, have no views."""
+    """Count views and requests by page; assets, and pages that were never shown, have no views."""
     return (
         events.where(sf.col("page") != "")
         .groupBy("page")
@@ -70,7 +69,7 @@ def page_totals(events: DataFrame) -> DataFrame:
 
 
 def top(totals: DataFrame, count: int) -> DataFrame:
-    """The `count` most viewed of `page_totals` with their rank from 1; equal ones in the order of their names."""
+    """Return the `count` most viewed of `page_totals` with ranks from 1; ties are in order of names."""
     order = Window.orderBy(sf.desc("views"), sf.asc("page"))
     best = totals.where(sf.col("views") > 0).orderBy(sf.desc("views"), sf.asc("page")).limit(count)
     return best.select(sf.row_number().over(order).alias("rank"), "page", "views", "requests")

@@ -244,7 +244,7 @@ class LogCleaner:
 
         # compaction leaves gaps; recovery takes one behind the recovery point for something that was lost
         cleaned.flusher.flush_rolled()
-        self._log_dirs.keep_bounds(cleaned)
+        self._log_dirs.save_bounds(cleaned)
         try:
             end_offset, unreadable = process.clean(job, swap)
         except (CleaningFailedError, OSError) as error:

@@ -1,7 +1,7 @@
-"""How full a log directory is, against two marks: at the soft one somebody is warned, at the hard one producers wait.
+"""Compares the free space of a log directory with two marks: the soft one warns, the hard one makes producers wait.
 
-What lies between the hard mark and a full disk belongs to what must go on: metadata, checkpoints, internal topics,
-compaction. Pure: whoever looks at the file system tells it.
+The space below the hard mark is reserved for metadata, checkpoints, internal topics and compaction. Pure: callers pass
+the file system's numbers.
 """
 
 from enum import IntEnum
@@ -13,13 +13,13 @@ _SOFT_BYTES: Final = 1024 * _MIB
 _HARD_BYTES: Final = 256 * _MIB
 _SOFT_SHARE: Final = 10
 _HARD_SHARE: Final = 20
-"""An automatic mark is at most this part of the file system (a tenth, a twentieth), so that small ones are of use."""
-_RETURN: Final = 10
-"""A mark counts as left behind when a tenth of it more is free: a disk at a mark does not go to and fro."""
+"""Automatic marks are at most a tenth and a twentieth of the file system, so that small ones are usable."""
+_HYSTERESIS: Final = 10
+"""A mark stays reached until a tenth of it more is free, so that a disk near a mark does not alternate."""
 
 
 class Room(IntEnum):
-    """What is left; the numbers are those of the metric."""
+    """Free space; the numbers are those of the metric."""
 
     PLENTY = 0
     LOW = 1
@@ -29,7 +29,7 @@ class Room(IntEnum):
 
 
 class Marks(NamedTuple):
-    """Free space below which a mark is reached, in bytes and in percent: whichever comes first. AUTOMATIC for -1."""
+    """Free space below which a mark is reached, in bytes and in percent, whichever is more; -1 for AUTOMATIC."""
 
     soft_bytes: int = AUTOMATIC
     soft_percent: float = 0
@@ -37,18 +37,18 @@ class Marks(NamedTuple):
     hard_percent: float = 0
 
     def soft(self, total: int) -> int:
-        """In bytes, for a file system of `total` bytes; never below the hard mark."""
+        """Return bytes for a file system of `total` bytes, at least the hard mark."""
         soft = min(_SOFT_BYTES, total // _SOFT_SHARE) if self.soft_bytes == AUTOMATIC else self.soft_bytes
         return max(soft, int(total * self.soft_percent / 100), self.hard(total))
 
     def hard(self, total: int) -> int:
-        """In bytes, for a file system of `total` bytes."""
+        """Return bytes for a file system of `total` bytes."""
         hard = min(_HARD_BYTES, total // _HARD_SHARE) if self.hard_bytes == AUTOMATIC else self.hard_bytes
         return max(hard, int(total * self.hard_percent / 100))
 
 
 class DiskSpace:
-    """One directory, as of the last `observe`. Sizes in bytes; 0 before the first."""
+    """The space of one directory at the last `observe`, in bytes; 0 before the first."""
 
     __slots__ = ("free", "hard", "room", "soft", "total")
 
@@ -57,13 +57,13 @@ class DiskSpace:
         self.total = self.free = self.soft = self.hard = 0
 
     def observe(self, total: int, free: int, marks: Marks) -> Room:
-        """Take in what the file system says; returns the state from before."""
+        """Update from the file system's numbers, in bytes, and return the previous state."""
         before = self.room
         self.total, self.free = total, free
         self.soft, self.hard = marks.soft(total), marks.hard(total)
-        if free < self.hard + (self.hard // _RETURN if before is Room.NONE else 0):
+        if free < self.hard + (self.hard // _HYSTERESIS if before is Room.NONE else 0):
             self.room = Room.NONE
-        elif free < self.soft + (self.soft // _RETURN if before is not Room.PLENTY else 0):
+        elif free < self.soft + (self.soft // _HYSTERESIS if before is not Room.PLENTY else 0):
             self.room = Room.LOW
         else:
             self.room = Room.PLENTY

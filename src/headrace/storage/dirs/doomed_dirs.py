@@ -1,4 +1,4 @@
-"""Directories of partitions that are gone, whose files are kept for a while."""
+"""Directories of deleted partitions, which are removed after a delay."""
 
 import logging
 from collections.abc import Collection, Iterable
@@ -11,22 +11,22 @@ log = logging.getLogger(__name__)
 
 
 class DoomedDirs:
-    """What waits for its removal, and until when."""
+    """Directories to be removed, with their due times in ms."""
 
     def __init__(self, found: Iterable[Path]) -> None:
-        """With what an earlier process left behind."""
+        """Begin with the directories `found` from an earlier process."""
         self._waiting: list[tuple[int | None, Path]] = [(None, path) for path in found]
 
     def add(self, path: Path, due_ms: int) -> None:
         self._waiting.append((due_ms, path))
 
     def remove_due(self, now_ms: int, full: Collection[Path]) -> None:
-        """Remove those whose time has come, and all in the log directories `full`; may take long.
+        """Remove those that are due, and all in the log directories `full`; may take long.
 
-        What an earlier process left behind waits for the default delay, counted from the first call.
+        Directories from an earlier process are due after the default delay, counted from the first call.
         """
         waiting: list[tuple[int | None, Path]] = []
-        # Taken as a whole, because deletions are added from another thread meanwhile.
+        # swap the list, because another thread may add directories during the removal
         doomed, self._waiting = self._waiting, []
         for due, path in doomed:
             if due is None and path.parent not in full:

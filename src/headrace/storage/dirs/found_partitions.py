@@ -1,6 +1,6 @@
-"""What lies in log directories: partitions, what waits for its removal, and copies that were not finished.
+"""Finds partitions, directories to remove and unfinished copies in log directories, before any log is opened.
 
-And what the files beside its log say about a partition, before that is opened.
+Also reads the topic ids and leader epochs stored with a partition's log.
 """
 
 import logging
@@ -20,7 +20,7 @@ from headrace.storage.dirs.partition_dir import (
     parse_future_name,
     parse_name,
     replaced_name,
-    way_back,
+    stray_advice,
 )
 from headrace.storage.dirs.partition_metadata import FILE_NAME as METADATA_FILE
 from headrace.storage.dirs.partition_metadata import read_topic_id, write_topic_id
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
-    """A partition's directory, and the log directory that it is in."""
+    """A partition's directory and its log directory."""
 
     parent: LogDir
     path: Path
@@ -43,9 +43,9 @@ class Place(NamedTuple):
 
 @dataclass
 class FoundPartitions:
-    """`partitions` is what is found and, once logs are open, what there is.
+    """`partitions` are first the ones found, and then kept up to date.
 
-    `promoted` are those in it that have a copy's name still; `doomed` are directories to remove.
+    `promoted` are those whose directory still has the name of a copy; `doomed` are directories to remove.
     """
 
     partitions: dict[TopicPartition, Place] = field(default_factory=dict)
@@ -54,25 +54,25 @@ class FoundPartitions:
     _topic_ids: dict[TopicPartition, UUID | None] = field(default_factory=dict)
 
     def leave_out(self, directory: LogDir) -> None:
-        """Pass over what is in a log directory that cannot be used."""
-        for each in [each for each, place in self.partitions.items() if place.parent is directory]:
-            del self.partitions[each]
-            self.promoted = [other for other in self.promoted if other != each]
+        """Drop the partitions of an unusable log directory."""
+        for excluded in [found for found, place in self.partitions.items() if place.parent is directory]:
+            del self.partitions[excluded]
+            self.promoted = [other for other in self.promoted if other != excluded]
 
     def promote(self) -> None:
-        """Give copies that take the place of their originals the names of those. Raises OSError."""
+        """Rename copies that replace their originals. Raises OSError."""
         for topic_partition in self.promoted:
             parent, path = self.partitions[topic_partition]
             target = parent.path / str(topic_partition)
             path.rename(target)
             sync_directory(parent.path)
             self.partitions[topic_partition] = Place(parent, target)
-            log.warning("%s was being moved: its copy in %s takes its place", topic_partition, parent.path)
+            log.warning("%s was being moved: using its copy in %s", topic_partition, parent.path)
 
     def check_readable(self) -> None:
-        """See whether every partition is of a kind that can be served, for directories that somebody else wrote.
+        """Check that Headrace can serve every partition, for directories written by Kafka.
 
-        Raises KafkaError for the first that is not: kafka_storage_error, unsupported_for_message_format.
+        Raises KafkaError for the first that it cannot: kafka_storage_error, unsupported_for_message_format.
         """
         for _, path in self.partitions.values():
             try:
@@ -81,7 +81,7 @@ class FoundPartitions:
                 raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
 
     def topic_id(self, topic_partition: TopicPartition) -> UUID | None:
-        """The id of the topic whose records are in the partition's directory; None where it is not written down.
+        """Return the topic id stored in the partition's directory; None if it has none.
 
         Raises KafkaError(inconsistent_topic_id) for a malformed `partition.metadata`.
         """
@@ -90,31 +90,32 @@ class FoundPartitions:
         return self._topic_ids[topic_partition]
 
     def stated_topic_id(self, topic_partition: TopicPartition) -> UUID | None:
-        """As `topic_id`, with None for a file that cannot be read: the partition is then offline, and says why."""
+        """As `topic_id`, but None for an unreadable file: loading the partition then reports the error."""
         try:
             return self.topic_id(topic_partition)
         except KafkaError:
             return None
 
     def other_topic(self, topic_partition: TopicPartition, topic_id: UUID, owner: str | None) -> KafkaError:
-        """The error of a partition whose directory says that it is another topic's: `owner`, where there is one.
+        """Return the error for a directory with the id of another topic: `owner`, or one that does not exist.
 
-        To serve the partition without its records would hide them, and let them be written over in the end.
+        Serving an empty partition instead would hide the records, and later overwrite them.
         """
         path = self.partitions[topic_partition].path
         found = self.topic_id(topic_partition)
-        whose = "which no topic has" if owner is None else f"that of topic {owner}"
+        whose = "which belongs to no topic" if owner is None else f"that of topic {owner}"
         return KafkaError(
             ErrorCode.inconsistent_topic_id,
-            f"{path / METADATA_FILE} names topic id {found and id_to_text(found)}, {whose}, and not"
-            f" {id_to_text(topic_id)}, that of topic {topic_partition.topic}. The records are kept and not served. Stop"
-            f" the broker. If the directory was renamed by hand, give it its old name. If its records are those of"
-            f" {topic_partition}: rm '{path / METADATA_FILE}'. If they are not wanted, move it away: mv '{path}'"
-            f" '{path.parent.with_name(path.name + '.aside')}'; the partition is then empty. Start the broker again",
+            f"{path / METADATA_FILE} has topic id {found and id_to_text(found)}, {whose}, but topic"
+            f" {topic_partition.topic} has id {id_to_text(topic_id)}. The records are kept, but not served. Stop the"
+            f" broker. If the directory was renamed by hand, restore its old name. If the records belong to"
+            f" {topic_partition}: rm '{path / METADATA_FILE}'. If you do not need them, move the directory away: mv"
+            f" '{path}' '{path.parent.with_name(path.name + '.aside')}'; the partition is then empty. Start the broker"
+            " again",
         )
 
     def note_topic_id(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """Write down whose records are in a partition's directory, where a crash or an old Kafka left that out.
+        """Store the topic id in a partition's directory that lacks it after a crash, or because an old Kafka wrote it.
 
         Raises KafkaError(kafka_storage_error).
         """
@@ -126,23 +127,22 @@ class FoundPartitions:
             raise KafkaError(ErrorCode.kafka_storage_error, f"cannot write the topic id in {path}: {error}") from error
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
-        """The newest leader epoch that the partition's directory knows, before its log is loaded; -1 for none."""
+        """Return the newest leader epoch stored in the partition's directory; -1 for none."""
         try:
             entries = read_entries(self.partitions[topic_partition][1] / LEADER_EPOCHS_FILE)
         except (CorruptCheckpointError, OSError):
-            return UNDEFINED  # opening the log tells what is wrong
+            return UNDEFINED  # opening the log reports the error
         return entries[-1].epoch if entries else UNDEFINED
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """The partition has no directory any more."""
         del self.partitions[topic_partition]
         self._topic_ids.pop(topic_partition, None)
 
 
 def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
-    """Look into `directories`, changing nothing.
+    """List `directories` without changing them.
 
-    Raises KafkaError(kafka_storage_error) for a partition that is in two directories.
+    Raises KafkaError(kafka_storage_error) if a partition is in two directories.
     """
     found = FoundPartitions()
     copies: list[tuple[TopicPartition, str, Place]] = []
@@ -161,10 +161,10 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
             if topic_partition is not None and topic_partition.topic == KRAFT_METADATA:
                 continue
             if path.name.endswith(STRAY_SUFFIX):
-                log.warning("%s", way_back(path))
+                log.warning("%s", stray_advice(path))
                 continue
             if topic_partition is None:
-                log.warning("%s is no partition's directory; leaving it alone", path)
+                log.warning("%s is not the directory of a partition; ignoring it", path)
                 continue
             twin = found.partitions.get(topic_partition)
             if twin is not None:
@@ -175,14 +175,14 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
             found.partitions[topic_partition] = Place(directory, path)
     for topic_partition, identity, place in copies:
         if topic_partition in found.partitions:
-            log.warning("%s is a copy that was not finished; removing it: move the partition again", place.path)
+            log.warning("%s is an unfinished copy; removing it: move the partition again", place.path)
             found.doomed.append(place.path)
         elif replaced_name(topic_partition, identity) in names:
             found.partitions[topic_partition] = place
             found.promoted.append(topic_partition)
         else:
             log.warning(
-                "%s is perhaps a part of %s only, whose own directory is not here; leaving it alone",
+                "%s may be an incomplete copy of %s, whose own directory is missing; ignoring it",
                 place.path,
                 topic_partition,
             )

@@ -1,4 +1,4 @@
-"""One log directory: its lock, its identity, its checkpoints and the mark of a clean shutdown."""
+"""One log directory: its lock, identity, checkpoints and clean-shutdown file."""
 
 import errno
 import fcntl
@@ -29,24 +29,23 @@ LOCK_FILE: Final = ".lock"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 BOOT_FILE: Final = ".headrace_boot"
 NEW_FILE: Final = ".headrace_new_directory"
-"""In a directory that joined others while the logs of some partitions were nowhere: perhaps it only was not mounted."""
+"""Marks a directory that was empty when it was added to others: its file system may not have been mounted."""
 ADOPTED_FILE: Final = ".headrace_adopted"
-"""Beside a metadata log that Kafka left: Headrace has taken up what it says, and knows better since."""
+"""Marks Kafka's metadata log as outdated: Headrace has read it and maintains its own metadata since."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 log = logging.getLogger(__name__)
 
 
 class LogDir:
-    """A directory that this process holds the lock of.
+    """A directory whose lock this process holds; nothing in it changes before `take_over`.
 
-    Nothing in it changes before `take_over`. `clean_shutdown` tells whether the last owner closed every log in it.
-    `known` tells whether that was Headrace, and `kernel_survived` whether the machine has been up since it had every
-    log open: then all that it wrote is there, even if it was killed.
+    `clean_shutdown` is True if the last owner closed all logs, `known` if that owner was Headrace, `kernel_survived` if
+    the machine has not restarted since it opened all logs: then all of its writes are there, even if it was killed.
     """
 
     _locked_here: ClassVar[set[Path]] = set()
-    """A lock of fcntl does not keep the process that has it from locking again."""
+    """An fcntl lock does not exclude its own process."""
 
     __slots__ = (
         "_boot",
@@ -72,9 +71,9 @@ class LogDir:
     )
 
     def __init__(self, path: Path) -> None:
-        """Make `path` where it is missing, and lock it.
+        """Create `path` if it is missing, and lock it.
 
-        Raises KafkaError(kafka_storage_error) when another broker has it; OSError when the disk fails.
+        Raises KafkaError(kafka_storage_error) if another broker uses it; OSError if the disk fails.
         """
         self._created = make_directories(path)
         self._guard = self._lock = -1
@@ -106,16 +105,13 @@ class LogDir:
             raise
 
     def _take_locks(self) -> None:
-        """Lock the directory itself, which nobody can delete meanwhile, and `.lock`, as Kafka does.
-
-        The one keeps other brokers of Headrace out whatever becomes of `.lock`, the other keeps Kafka out.
-        """
+        """Lock the directory itself, against Headrace even if `.lock` is deleted, and `.lock`, against Kafka."""
         in_use = KafkaError(
             ErrorCode.kafka_storage_error,
             f"{self.path} is in use by another broker (it holds the lock {self.path / LOCK_FILE}): "
             "stop that broker, or choose another log.dirs",
         )
-        # asked before the file is opened: closing any descriptor of it would give up the lock that this process has
+        # before opening the file, because closing any descriptor of it would release this process's fcntl lock
         if self.path in self._locked_here:
             raise in_use
         guard = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -124,8 +120,8 @@ class LogDir:
                 fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise in_use from None
-            except OSError as error:  # as NFS, which locks no directory
-                log.debug("%s cannot be locked itself (%s), only %s in it", self.path, error, LOCK_FILE)
+            except OSError as error:  # NFS does not lock directories
+                log.debug("Cannot lock the directory %s (%s), only %s in it", self.path, error, LOCK_FILE)
             self._lock_is_new = not (self.path / LOCK_FILE).exists()
             lock = self._lock_file()
             if lock is None:
@@ -137,7 +133,7 @@ class LogDir:
         self._locked_here.add(self.path)
 
     def _lock_file(self) -> int | None:
-        """A descriptor of `.lock`, which is locked now; None where another process has it. Raises OSError."""
+        """Lock `.lock` and return its descriptor; None if another process holds the lock. Raises OSError."""
         descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,23 +145,23 @@ class LogDir:
         return descriptor
 
     def why_gone(self) -> str | None:
-        """Why files made under the directory's name would not be in this directory; None where they would be.
+        """Return the reason if the path no longer refers to this directory; None if it does.
 
-        What is open stays open when a directory is renamed or removed, and works on as if nothing had happened.
+        Open files keep working after a directory is renamed or removed, so only a check detects it.
         """
         try:
             found = self.path.stat()
         except (FileNotFoundError, NotADirectoryError):
-            return "it was removed or renamed while the broker runs"
+            return "it was removed or renamed while the broker was running"
         except OSError as error:
             return str(error)
         own = os.fstat(self._guard)
         if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
-            return "another directory has taken its place while the broker runs"
+            return "it was replaced by another directory while the broker was running"
         return None
 
     def keep_lock(self) -> str | None:
-        """Make and lock `.lock` again where it was deleted; why that cannot be done, or None. Raises OSError."""
+        """Create and lock `.lock` again if it was deleted; return the reason if that fails. Raises OSError."""
         own = os.fstat(self._lock)
         try:
             found = (self.path / LOCK_FILE).stat()
@@ -175,15 +171,15 @@ class LogDir:
             return None
         lock = self._lock_file()
         if lock is None:
-            return f"{LOCK_FILE} in it was deleted, and another process has made and locked it since"
+            return f"its {LOCK_FILE} was deleted, and another process has created and locked it again"
         os.close(self._lock)
         self._lock = lock
-        log.warning("%s was deleted: made and locked it again", self.path / LOCK_FILE)
+        log.warning("%s was deleted: created and locked it again", self.path / LOCK_FILE)
         return None
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no broker has had the directory before."""
+        """True if no broker has used the directory before."""
         return self._properties_are_new
 
     def _noted_boot(self) -> bytes | None:
@@ -194,40 +190,40 @@ class LogDir:
 
     @property
     def may_be_unmounted(self) -> bool:
-        """Whether the directory was empty when it joined others, and perhaps should not have been."""
+        """True if the directory was empty when it was added to others, and this was not confirmed as correct."""
         return (self.path / NEW_FILE).exists()
 
     def trust(self) -> None:
-        """The directory was empty because it is new. Raises OSError."""
+        """Confirm that the directory was empty because it was new. Raises OSError."""
         (self.path / NEW_FILE).unlink(missing_ok=True)
 
     def take_over(self, *, joins_others: bool = False) -> None:
-        """Make the directory this broker's: from here on a crash is seen as one. Raises OSError."""
+        """Make the directory this broker's; a crash from now on causes a recovery. Raises OSError."""
         if joins_others and self.is_fresh:
             replace_file(self.path / NEW_FILE, b"")
         if self.clean_shutdown:
             (self.path / CLEAN_SHUTDOWN_FILE).unlink()
-        # a mark that a power failure brings back would hide what it tore, and a partition's directory that a process
-        # made just before it died is not on the disk yet
+        # a power failure must not bring the clean-shutdown file back; this also syncs partition directories that
+        # a killed process created
         sync_directory(self.path)
         if self._properties_are_new and self.properties is not None:
             with suppress(PermissionError):
-                sync_directory(self.path.parent)  # which has a name for it now
+                sync_directory(self.path.parent)  # the directory itself may be new
             write_meta_properties(self.path, self.properties)
         self.taken_over = True
 
     def note_recovered(self) -> None:
-        """Every log in here is open, and what a power failure tore is mended. Raises OSError.
+        """Store the boot id once every log is open and recovered. Raises OSError.
 
-        Not before: a process that dies while it recovers logs must not keep the next one from recovering them.
+        If it were stored earlier, a start after a crash during recovery would skip the recovery.
         """
         if not self.kernel_survived:
             replace_file(self.path / BOOT_FILE, self._boot)
 
     def identify(self, *, version: int, cluster_id: str, broker_id: int) -> None:
-        """Check what `meta.properties` says; where there is none, prepare what `take_over` writes.
+        """Check `meta.properties`; if it is missing, prepare one for `take_over` to write.
 
-        Raises KafkaError: inconsistent_cluster_id for another cluster's or broker's directory.
+        Raises KafkaError(inconsistent_cluster_id) for another cluster's or broker's directory.
         """
         found = self.properties
         path = self.path / "meta.properties"
@@ -240,14 +236,14 @@ class LogDir:
         if found.cluster_id not in (None, cluster_id):
             raise KafkaError(
                 ErrorCode.inconsistent_cluster_id,
-                f"{path} belongs to cluster {found.cluster_id}, not {cluster_id}: choose that cluster's log.dirs, "
-                "or empty directories",
+                f"{path} belongs to cluster {found.cluster_id}, not {cluster_id}: set log.dirs to directories of this"
+                " cluster or to empty ones",
             )
         if found.broker_id not in (None, broker_id):
             raise KafkaError(
                 ErrorCode.inconsistent_cluster_id,
-                f"{path} belongs to broker {found.broker_id}, not {broker_id}: set broker.id={found.broker_id}, "
-                "or choose another log.dirs",
+                f"{path} belongs to broker {found.broker_id}, not {broker_id}: set broker.id={found.broker_id}"
+                " or other log.dirs",
             )
 
     @property
@@ -255,58 +251,59 @@ class LogDir:
         return (self.path / ADOPTED_FILE).exists()
 
     def note_adopted(self) -> None:
-        """Write down that Headrace has the directory's metadata now. Raises OSError."""
+        """Mark Kafka's metadata log in the directory as outdated. Raises OSError."""
         replace_file(self.path / ADOPTED_FILE, b"")
 
     def identify_as(self, version: int) -> None:
-        """Write `meta.properties` in another version, for an owner that takes no other. Raises OSError."""
+        """Write `meta.properties` in another version, which Kafka may require. Raises OSError."""
         if self.properties is not None:
             write_meta_properties(self.path, replace(self.properties, version=version))
 
     def write_checkpoints(self, logs: Iterable[Log], high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the recovery points, log start offsets and high watermarks of `logs`, which are in this directory.
 
-        What is known of partitions without a log (one that could not be loaded) stays. Raises OSError.
+        The offsets of partitions whose log could not be loaded stay. Raises OSError.
         """
-        for each in logs:
-            topic_partition = each.topic_partition
-            self.recovery_points[topic_partition] = each.flusher.recovery_point_to_keep
-            self.log_start_offsets[topic_partition] = each.log_start_offset
+        for partition_log in logs:
+            topic_partition = partition_log.topic_partition
+            self.recovery_points[topic_partition] = partition_log.flusher.recovery_point_to_save
+            self.log_start_offsets[topic_partition] = partition_log.log_start_offset
             if topic_partition in high_watermarks:
                 self.high_watermarks[topic_partition] = high_watermarks[topic_partition]
         self.write()
 
     def write(self) -> None:
-        """Write the checkpoints where they have changed. Raises OSError."""
+        """Write the checkpoints that have changed. Raises OSError."""
         self._recovery_point_file.write(self.recovery_points)
-        self._log_start_file.write({each: offset for each, offset in self.log_start_offsets.items() if offset})
+        starts = {topic_partition: offset for topic_partition, offset in self.log_start_offsets.items() if offset}
+        self._log_start_file.write(starts)
         self._high_watermark_file.write(self.high_watermarks)
         self._cleaner_file.write(self.cleaner_offsets)
 
     def distrust(self) -> None:
-        """What was written here may never get to the disk, though the machine goes on: recover all. Raises OSError."""
+        """Make the next start recover every log: writes may be lost although the kernel survives. Raises OSError."""
         replace_file(self.path / BOOT_FILE, b"an fsync failed\n")
 
-    def write_bounds(self, each: Log) -> None:
+    def write_bounds(self, partition_log: Log) -> None:
         """Write the recovery point and the log start offset of one log now. Raises OSError."""
-        self.recovery_points[each.topic_partition] = each.flusher.recovery_point_to_keep
-        self.log_start_offsets[each.topic_partition] = each.log_start_offset
+        self.recovery_points[partition_log.topic_partition] = partition_log.flusher.recovery_point_to_save
+        self.log_start_offsets[partition_log.topic_partition] = partition_log.log_start_offset
         self.write()
 
     def write_cleaner_offset(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Note that the log is compacted before `offset`. Raises OSError."""
+        """Record that the log is compacted before `offset`. Raises OSError."""
         self.cleaner_offsets[topic_partition] = offset
         self._cleaner_file.write(self.cleaner_offsets)
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Drop what is known of a deleted partition; the next writing of the checkpoints leaves it out."""
+        """Drop the offsets of a deleted partition; the next `write` removes them from the checkpoints."""
         for offsets in (self.recovery_points, self.log_start_offsets, self.high_watermarks, self.cleaner_offsets):
             offsets.pop(topic_partition, None)
 
     def expect_new(self, topic_partition: TopicPartition) -> None:
-        """See to it that no checkpoint file has an offset of an earlier partition of this name. Raises OSError.
+        """Remove the offsets of an earlier partition of this name from the checkpoints. Raises OSError.
 
-        After a crash it would be taken for the new one's, whose records would then be hidden or not be recovered.
+        After a crash they would apply to the new partition, and hide its records or skip their recovery.
         """
         self.forget(topic_partition)
         files = (self._recovery_point_file, self._log_start_file, self._high_watermark_file, self._cleaner_file)
@@ -314,11 +311,11 @@ class LogDir:
             self.write()
 
     def mark_clean_shutdown(self) -> None:
-        """Say that every log in here was closed. Raises OSError."""
+        """Record that every log in the directory was closed. Raises OSError."""
         replace_file(self.path / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
 
     def unlock(self) -> None:
-        """Let go of the directory; what was made to lock it goes too, where it was not taken over."""
+        """Release the directory; if it was not taken over, also remove what `__init__` created."""
         if self._lock_is_new and not self.taken_over:
             (self.path / LOCK_FILE).unlink(missing_ok=True)
         self._locked_here.discard(self.path)
@@ -328,36 +325,36 @@ class LogDir:
             self._remove_created()
 
     def _remove_created(self) -> None:
-        for each in reversed(self._created):
-            with suppress(OSError):  # it is not empty any more
-                each.rmdir()
+        for created in reversed(self._created):
+            with suppress(OSError):  # no longer empty
+                created.rmdir()
 
 
 def make_directories(path: Path) -> list[Path]:
-    """Make `path` and its parents where they are missing; those that were made, parents first. Raises OSError."""
+    """Create `path` and its missing parents, and return the created ones, parents first. Raises OSError."""
     missing = []
-    for each in (path, *path.parents):
-        if os.path.lexists(each):
+    for directory in (path, *path.parents):
+        if os.path.lexists(directory):
             break
-        missing.append(each)
+        missing.append(directory)
     made: list[Path] = []
     try:
-        for each in reversed(missing):
-            with suppress(FileExistsError):  # somebody was faster
-                each.mkdir()
-                made.append(each)
+        for directory in reversed(missing):
+            with suppress(FileExistsError):  # another process was faster
+                directory.mkdir()
+                made.append(directory)
         if not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "is not a directory", str(path))
     except BaseException:
-        for each in reversed(made):
+        for directory in reversed(made):
             with suppress(OSError):
-                each.rmdir()
+                directory.rmdir()
         raise
     return made
 
 
 def _boot_id() -> bytes:
-    """What tells this life of the machine from others; nothing where that is not told, as only Linux does."""
+    """Return the id of the current boot of the machine; empty except on Linux."""
     try:
         return _BOOT_ID.read_bytes()
     except OSError:

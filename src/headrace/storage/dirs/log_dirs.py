@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class LogDirs:
-    """Owns the directories from `open` to `close`, and the logs that were loaded or created in between.
+    """Owns the directories from `open` to `close`, and the logs that are loaded or created in between.
 
-    `owned` has the directories themselves; of one that fails, the logs are not in `logs`. What waits for the disk, and
-    may run in a thread beside the rest, says so.
+    `owned` has the directories; logs of failed ones are not in `logs`. Methods that block on the disk, and may run in
+    a thread, say so.
     """
 
     def __init__(self, owned: OwnedDirs, found: FoundPartitions) -> None:
@@ -52,7 +52,7 @@ class LogDirs:
         self._checkpoints = Lock()
         self._preferred: dict[TopicPartition, Path] = {}
         self.on_failure: Callable[[Path, str], None] = lambda _, __: None
-        """Told of a directory that fails, and why, in whichever thread that shows."""
+        """Called with a failed directory and the reason, in any thread."""
         self._closed = False
 
     @classmethod
@@ -68,11 +68,11 @@ class LogDirs:
     def survey(
         cls, paths: Iterable[Path], *, broker_id: int, cluster_id: str | None = None, meta_version: int = 1
     ) -> "LogDirs":
-        """Lock `paths`, check that they belong to this broker and see which partitions they hold, changing nothing.
+        """Lock `paths`, check that they belong to this broker and list their partitions, without changing anything.
 
-        Without `cluster_id` the directories' own is taken, or a new one made. `meta_version` 0 is for a cluster with
-        ZooKeeper. Raises KafkaError: kafka_storage_error when another broker uses a directory, a partition is in two
-        directories or no directory works; inconsistent_cluster_id for another broker's or cluster's directory.
+        `cluster_id` defaults to that of the directories or a new one. `meta_version` is 0 for a cluster with ZooKeeper.
+        Raises KafkaError: kafka_storage_error if another broker uses a directory, a partition is in two directories or
+        no directory works; inconsistent_cluster_id for another broker's or cluster's directory.
         """
         owned = OwnedDirs.lock(paths, broker_id=broker_id, cluster_id=cluster_id, meta_version=meta_version)
         try:
@@ -82,42 +82,42 @@ class LogDirs:
             raise
 
     def take_over(self) -> None:
-        """Make the directories this broker's own, before any log of them is loaded.
+        """Make the directories this broker's; call this before loading logs.
 
-        Raises KafkaError(kafka_storage_error) when none can be written to.
+        Raises KafkaError(kafka_storage_error) if none is writable.
         """
         for unusable in self.owned.take_over():
             self.found.leave_out(unusable)
         try:
             self.found.promote()
         except OSError as error:
-            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot take up a moved partition: {error}") from error
+            raise KafkaError(ErrorCode.kafka_storage_error, f"cannot rename a moved partition: {error}") from error
         for directory in self.owned.working:
             self._opened(directory)
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Those that work; the parents of the logs' directories."""
+        """The working log directories."""
         return self.owned.paths
 
     def partitions(self) -> KeysView[TopicPartition]:
-        """Those that have a directory, loaded or not."""
+        """Return all partitions that have a directory, loaded or not."""
         return self._places.keys()
 
     def place_of(self, topic_partition: TopicPartition) -> Path:
-        """The log directory that the partition is in."""
+        """Return the partition's log directory."""
         return self._places[topic_partition].parent.path
 
     def was_clean(self, topic_partition: TopicPartition) -> bool:
-        """Whether the last owner of the partition's log directory closed every log in it."""
+        """Return True if the last owner of the partition's log directory closed all logs in it."""
         return self._places[topic_partition].parent.clean_shutdown
 
     # -- partitions and their logs -------------------------------------------------------------------------------------
 
     def load(self, topic_partition: TopicPartition, config: LogConfig, *, now_ms: int) -> Log:
-        """Open the log of a partition that has a directory, and recover it where the last shutdown was not clean.
+        """Open the log of an existing partition, and recover it after an unclean shutdown.
 
-        Several may be loaded at once, in threads. Raises KafkaError(kafka_storage_error).
+        Safe in several threads at once. Raises KafkaError(kafka_storage_error).
         """
         directory, path = self._places[topic_partition]
         if directory.path in self.owned.offline:
@@ -130,12 +130,12 @@ class LogDirs:
         except KafkaError as error:
             self.note_failure(directory.path, error.__cause__)
             raise
-        loaded.keep_bounds = self.keep_bounds
+        loaded.save_bounds = self.save_bounds
         loaded.state.on_disk_error = self._disk_error
         known = directory.recovery_points.get(topic_partition)
         if known is not None and not directory.clean_shutdown:
-            # from before the crash, which has perhaps taken something from behind it
-            directory.recovery_points[topic_partition] = min(known, loaded.flusher.recovery_point_to_keep)
+            # records before the old recovery point may be lost
+            directory.recovery_points[topic_partition] = min(known, loaded.flusher.recovery_point_to_save)
         self.logs[topic_partition] = loaded
         self._opened(directory, topic_partition)
         return loaded
@@ -157,16 +157,16 @@ class LogDirs:
 
     @staticmethod
     def _is_gapless(directory: LogDir, topic_partition: TopicPartition) -> bool:
-        """Whether no compaction, which leaves gaps, can have come past the recovery point.
+        """Return True if no compaction, which leaves gaps, can have passed the recovery point.
 
-        Headrace's does not, but Kafka's may have; and where the recovery point of a compacted log is lost, who knows.
+        Headrace's never does, but Kafka's may have, and the recovery point itself may be lost.
         """
         if not directory.known:
             return False
         return directory.recovery_points.get(topic_partition, 0) >= directory.cleaner_offsets.get(topic_partition, 0)
 
     def _opened(self, directory: LogDir, topic_partition: TopicPartition | None = None) -> None:
-        """One log of the directory is open, or gone; was it the last that was still to be opened, the boot is noted."""
+        """Account for a log that was opened or deleted; after the last one, `note_recovered`."""
         with self._checkpoints:
             unopened = self._unopened.get(directory)
             if unopened is None:
@@ -181,18 +181,17 @@ class LogDirs:
                 directory.write()
             directory.note_recovered()
         except OSError as error:
-            log.warning("%s: %s; the next start after a crash takes longer", directory.path, error)
+            log.warning("%s: %s; the next start after a crash will take longer", directory.path, error)
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, *, now_ms: int) -> Log:
-        """Make a new partition's directory where there are fewest, and its log.
+        """Create a partition and its log, in the log directory with the fewest partitions.
 
-        It survives a power failure after `sync_names`. Raises KafkaError(kafka_storage_error), also for a partition
-        that has a directory.
+        It survives a power failure after `sync_names`. Raises KafkaError(kafka_storage_error), also if it exists.
         """
         if topic_partition in self._places:
             raise KafkaError(
                 ErrorCode.kafka_storage_error,
-                f"{topic_partition} has a log already: {self._places[topic_partition][1]}",
+                f"{topic_partition} already has a log: {self._places[topic_partition][1]}",
             )
         self.check()
         directory = self.owned.working[0]
@@ -201,7 +200,7 @@ class LogDirs:
             directory = self.owned.at(preferred)
         elif len(self.owned.working) > 1:
             count = Counter(directory.path for directory, _ in self._places.values())
-            directory = min(self.owned.working, key=lambda each: count[each.path])
+            directory = min(self.owned.working, key=lambda working: count[working.path])
         path = directory.path / str(topic_partition)
         try:
             with self._checkpoints:
@@ -217,9 +216,9 @@ class LogDirs:
         return self.load(topic_partition, config, now_ms=now_ms)
 
     def sync_names(self) -> None:
-        """Make the partitions created and taken away since the last call stay so after a power failure.
+        """Make all creations and deletions since the last call survive a power failure.
 
-        Once for all of a topic: an fsync for each would keep everybody waiting. Raises KafkaError(kafka_storage_error).
+        Call it once per topic: an fsync per partition would be slow. Raises KafkaError(kafka_storage_error).
         """
         while self._unsynced:
             path = self._unsynced.pop()
@@ -230,7 +229,7 @@ class LogDirs:
                 raise KafkaError(ErrorCode.kafka_storage_error, f"cannot sync {path}: {error}") from error
 
     def delete(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
-        """Take a partition away at once; its files go after `file.delete.delay.ms` (see `remove_deleted_files`).
+        """Delete a partition; `remove_deleted_files` removes its files after `file.delete.delay.ms`.
 
         Raises KafkaError(kafka_storage_error).
         """
@@ -243,7 +242,7 @@ class LogDirs:
         self._doomed.add(doomed, now_ms + delay)
 
     def set_aside(self, topic_partition: TopicPartition) -> Path:
-        """Keep the files of a partition that no topic has, under a name that is not served; the new path.
+        """Rename the directory of a partition without a topic to `-stray`, and return the new path.
 
         Raises KafkaError(kafka_storage_error).
         """
@@ -252,13 +251,13 @@ class LogDirs:
     def _retire(self, topic_partition: TopicPartition, suffix: str) -> Path:
         directory, path = self._places[topic_partition]
         retired = directory.path / retired_name(topic_partition, suffix)
-        # also where the renaming fails: a later topic of that name must not get this log
+        # even if the rename fails: a later topic of that name must not get this log
         self.logs.pop(topic_partition, None)
         try:
             path.rename(retired)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and self.owned.why_gone(directory.path) is None:
-                log.warning("%s is gone already: somebody else has removed it", path)
+                log.warning("%s is already gone: another program has removed it", path)
                 self._forget(topic_partition)
                 return retired
             self.note_failure(directory.path, error)
@@ -271,15 +270,15 @@ class LogDirs:
         directory, _ = self._places[topic_partition]
         self.found.forget(topic_partition)
         self._opened(directory, topic_partition)
-        # with the lock: a writing of checkpoints that began before must not bring the offsets back
+        # under the lock, so that a checkpoint write in another thread does not bring the offsets back
         with self._checkpoints:
             directory.forget(topic_partition)
 
     def remove_deleted_files(self, now_ms: int) -> None:
-        """Remove what was deleted long enough ago. Slow for large files: call it in a thread.
+        """Remove deleted files that are due. Slow for large files: call it in a thread.
 
-        What an earlier process left behind waits for the default delay, counted from the first call. Nothing waits in
-        a directory under its hard mark: readers keep the files that they have open.
+        See `DoomedDirs.remove_due` for files of an earlier process. In a directory below its hard mark, all deleted
+        files are due; readers keep the files that they have open.
         """
         full = {directory for directory, space in self.owned.disk_space.items() if space.room is Room.NONE}
         for deleted_log in tuple(self.logs.values()):
@@ -287,56 +286,56 @@ class LogDirs:
                 deleted_log.remove_deleted_files(_AT_ONCE if deleted_log.directory.parent in full else now_ms)
         self._doomed.remove_due(now_ms, full)
 
-    # -- what moving a log to another directory needs: see `log_switch` ------------------------------------------------
+    # -- moving a log to another directory: see `log_switch` -----------------------------------------------------------
 
     def prefer(self, topic_partition: TopicPartition, directory: Path) -> None:
-        """Let a partition that is still to be created be made there."""
+        """Create a future partition in this log directory."""
         self._preferred[topic_partition] = directory
 
     def is_here(self, moved: Log) -> bool:
-        """Whether the log is in use: neither deleted nor offline nor closed."""
+        """Return True if the log is in use: not deleted, offline or closed."""
         return not self._closed and self.logs.get(moved.topic_partition) is moved
 
     def place(self, moved: Log) -> Place:
         return self._places[moved.topic_partition]
 
     def set_place(self, moved: Log, directory: Path, path: Path) -> None:
-        """The files of `moved` are in `path` from now on, which is in the log directory `directory`."""
+        """Record that the files of `moved` are now in `path`, in the log directory `directory`."""
         self._places[moved.topic_partition] = Place(self.owned.at(directory), path)
         self._unsynced.add(directory)
 
     def doom(self, path: Path, due_ms: int) -> None:
-        """Remove a directory that is no log's any more, when its time has come."""
+        """Remove a directory without a log at `due_ms`."""
         self._doomed.add(path, due_ms)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def keep_bounds(self, each: Log) -> None:
-        """Write down where recovery of a log begins, and the log; waits for the disk. Raises OSError."""
+    def save_bounds(self, changed: Log) -> None:
+        """Write the recovery point and the log start offset of one log; blocks on the disk. Raises OSError."""
         with self._checkpoints:
-            if self.logs.get(each.topic_partition) is each:
-                self._places[each.topic_partition][0].write_bounds(each)
+            if self.logs.get(changed.topic_partition) is changed:
+                self._places[changed.topic_partition][0].write_bounds(changed)
 
     def update_checkpoints(self, directory: LogDir, change: Callable[[LogDir], None]) -> None:
-        """Change what `directory` remembers of its logs, and write it down; waits for the disk. Raises OSError."""
+        """Change the offsets of `directory` and write its checkpoints; blocks on the disk. Raises OSError."""
         with self._checkpoints:
             change(directory)
             directory.write()
 
     def high_watermark(self, topic_partition: TopicPartition) -> int:
-        """What was checkpointed last; 0 for a partition that was not."""
+        """Return the last checkpointed high watermark; 0 without one."""
         directory, _ = self._places[topic_partition]
         return directory.high_watermarks.get(topic_partition, 0)
 
     def cleaned_upto(self, topic_partition: TopicPartition) -> int | None:
-        """Where the compaction of the log goes on, as it was noted; None for a log that never was compacted."""
+        """Return the offset before which the log is compacted; None if it never was."""
         directory, _ = self._places[topic_partition]
         return directory.cleaner_offsets.get(topic_partition)
 
     def note_cleaned(self, cleaned: Log, offset: int) -> None:
-        """Write down that `cleaned` is compacted before `offset`; waits for the disk: call it in a thread.
+        """Record that `cleaned` is compacted before `offset`, unless it was deleted. Call it in a thread.
 
-        A log that has been deleted meanwhile is passed over. Raises OSError.
+        Raises OSError.
         """
         topic_partition = cleaned.topic_partition
         with self._checkpoints:
@@ -344,25 +343,22 @@ class LogDirs:
                 self._places[topic_partition][0].write_cleaner_offset(topic_partition, offset)
 
     def flush_rolled(self) -> None:
-        """Bring the segments that are not appended to any more to the disk; waits for it: call it in a thread.
-
-        Raises KafkaError(kafka_storage_error).
-        """
+        """Flush every inactive segment. Call it in a thread. Raises KafkaError(kafka_storage_error)."""
         failure = None
-        for topic_partition, each in tuple(self.logs.items()):
+        for topic_partition, loaded in tuple(self.logs.items()):
             try:
-                each.flusher.flush_rolled()
+                loaded.flusher.flush_rolled()
             except KafkaError as error:
-                # a log that is deleted meanwhile has its files under other names
-                if self.logs.get(topic_partition) is each:
+                # the files of a log that was deleted in the meantime have other names
+                if self.logs.get(topic_partition) is loaded:
                     failure = error
         if failure is not None:
             raise failure
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write down recovery points, log start offsets and `high_watermarks` where they have changed.
+        """Write the recovery points, log start offsets and `high_watermarks` that have changed. Call it in a thread.
 
-        Waits for the disk: call it in a thread. Raises KafkaError(kafka_storage_error), after the other directories.
+        If one directory fails, write the others and raise KafkaError(kafka_storage_error).
         """
         failure: OSError | None = None
         for directory in self.owned.working:
@@ -378,22 +374,22 @@ class LogDirs:
 
     # -- directories that fail -----------------------------------------------------------------------------------------
 
-    def _disk_error(self, met_by: LogState, error: OSError) -> None:
-        known = self.logs.get(met_by.topic_partition)
-        if known is not None and known.state is met_by:
-            self.note_failure(met_by.directory.parent, error)
+    def _disk_error(self, state: LogState, error: OSError) -> None:
+        known = self.logs.get(state.topic_partition)
+        if known is not None and known.state is state:
+            self.note_failure(state.directory.parent, error)
 
     def note_failure(self, directory: Path, error: BaseException | None) -> None:
-        """Take `directory` offline where `error` is one of its disk, or it is gone. Any thread may call this."""
+        """Take `directory` offline if `error` is a disk failure or the directory is gone. Safe in any thread."""
         if is_disk_failure(error):
             self.fail(directory, str(error))
         elif isinstance(error, OSError) and (why := self.owned.why_gone(directory)) is not None:
             self.fail(directory, why)
 
     def check(self) -> None:
-        """Take directories offline that were renamed, removed or taken by another process. Any thread may call this.
+        """Take offline all directories that were renamed, removed or locked by another process. Safe in any thread.
 
-        Raises KafkaError(kafka_storage_error) where none is left.
+        Raises KafkaError(kafka_storage_error) if none is left.
         """
         for path, why in self.owned.unusable():
             self.fail(path, why)
@@ -401,24 +397,24 @@ class LogDirs:
             raise KafkaError(ErrorCode.kafka_storage_error, "every log directory is offline")
 
     def fail(self, directory: Path, reason: str) -> None:
-        """Use `directory` no more: its logs are not in `logs` from here on, and `on_failure` is told once."""
+        """Take `directory` offline: remove its logs from `logs` and call `on_failure` once."""
         if self.owned.fail(directory, reason):
-            for topic_partition, each in tuple(self.logs.items()):
-                if each.directory.parent == directory:
+            for topic_partition, loaded in tuple(self.logs.items()):
+                if loaded.directory.parent == directory:
                     del self.logs[topic_partition]
             self.on_failure(directory, reason)
 
     def abandon(self, topic_partition: TopicPartition) -> None:
-        """Let go of a log whose disk has failed, as it is: the next start recovers it, and every other beside it."""
+        """Drop a log after a disk failure; the next start recovers all logs of its directory."""
         if self.logs.pop(topic_partition, None) is not None:
             self.owned.distrust(self._places[topic_partition][0])
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------------------
 
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Close every log, mark the directories where all went well as cleanly shut down, and unlock them.
+        """Close every log, mark directories without errors as cleanly shut down, and unlock all.
 
-        Those that were not taken over stay as they are.
+        Directories that were not taken over stay unchanged.
         """
         with self._checkpoints:
             self._closed = True
@@ -442,4 +438,4 @@ class LogDirs:
         self.logs.clear()
 
     def _logs_in(self, directory: LogDir) -> list[Log]:
-        return [each for each in tuple(self.logs.values()) if each.directory.parent == directory.path]
+        return [loaded for loaded in tuple(self.logs.values()) if loaded.directory.parent == directory.path]

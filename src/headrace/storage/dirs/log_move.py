@@ -1,7 +1,7 @@
-"""Copies a log to another log directory while it is written (KIP-113).
+"""Copies a log to another log directory while it is in use (KIP-113).
 
-`plan` sees what is still to be copied, in the thread that appends; `copy` does it in another. What the two leave to do
-gets less with every round, until so little is left that `log_switch` can copy it between two appends.
+`plan` lists the data to copy, in the thread that appends; `copy` copies it in another thread. Rounds of both leave less
+and less to copy, until `log_switch` can copy the rest between two appends.
 """
 
 import os
@@ -21,17 +21,17 @@ from headrace.storage.log.producers.producer_snapshot import snapshots
 from headrace.storage.log.segment_files import LOG_SUFFIX, suffix_of
 
 LAST_BYTES: Final = 256 * 1024
-"""So few are copied at the end while the log waits: a fraction of a millisecond."""
+"""The most that is copied while the log waits; takes a fraction of a millisecond."""
 _CHUNK_BYTES: Final = 1024 * 1024
 _LONGEST_PAUSE_S: Final = 0.5
 
 
 class MoveAbortedError(Exception):
-    """The log has been deleted, or is to go elsewhere, or its broker stops."""
+    """The log was deleted, the move was replaced by another one, or the broker is stopping."""
 
 
 class MoveFailedError(Exception):
-    """An error of the disk that `directory`, a log directory, is on."""
+    """A disk error in the log directory `directory`."""
 
     def __init__(self, directory: Path, error: OSError) -> None:
         super().__init__(f"{directory}: {error}")
@@ -40,7 +40,7 @@ class MoveFailedError(Exception):
 
 
 class _File(NamedTuple):
-    """The bytes from `start` up to `end` of a file that is to be copied."""
+    """The bytes of a file from `start` to `end`, exclusive."""
 
     source: Path
     start: int
@@ -48,7 +48,7 @@ class _File(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """`end_offset` is that of the log once `files` are copied; `stale` is what a copy has and the log has not."""
+    """`files` to copy, `stale` files to remove from the copy, and the end offset of the copy afterwards."""
 
     files: list[_File]
     stale: list[str]
@@ -61,10 +61,10 @@ class Plan(NamedTuple):
 
 
 class LogMove:
-    """A log on its way to the log directory `target`; `future` is where its copy grows."""
+    """Moves a log to the log directory `target`; `future` is the directory of the copy."""
 
     def __init__(self, moved: Log, topic_id: UUID, target: Path) -> None:
-        """Raises KafkaError(invalid_topic_exception) for a topic whose name is too long for this."""
+        """Raises KafkaError(invalid_topic_exception) if the topic name is too long for the suffix of a copy."""
         self.log = moved
         self.target = target
         self.identity = uuid4().hex
@@ -72,13 +72,13 @@ class LogMove:
         if len(name) > MAX_NAME:
             raise KafkaError(
                 ErrorCode.invalid_topic_exception,
-                f"{moved.topic_partition} cannot be moved: with what is added to it its name has over {MAX_NAME} bytes",
+                f"{moved.topic_partition} cannot be moved: the name of the copy would exceed {MAX_NAME} bytes",
             )
         self.future = target / name
         self.replaced = moved.directory
-        """What the copy takes the place of."""
+        """The directory that the copy replaces."""
         self.synced_offset = 0
-        """Everything before it is on the disk, in the copy."""
+        """Everything before it is on disk in the copy."""
         self.aborted = False
         self._topic_id = topic_id
         self._copied: dict[str, int] = {}
@@ -86,12 +86,12 @@ class LogMove:
 
     @property
     def size(self) -> int:
-        """Bytes of segments that are copied."""
+        """Copied bytes of log files."""
         return sum(size for name, size in tuple(self._copied.items()) if suffix_of(name) == LOG_SUFFIX)
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last batch that is copied whole."""
+        """The offset after the last batch that is copied completely."""
         end = self.log.log_start_offset
         for segment in self.log.segments.ordered:
             copied = self._copied.get(segment.path.name, 0)
@@ -101,7 +101,7 @@ class LogMove:
         return self.log.log_end_offset
 
     def prepare(self) -> None:
-        """Make the directory of the copy. Raises MoveFailedError."""
+        """Create the directory of the copy. Raises MoveFailedError."""
         try:
             self.future.mkdir()
             write_topic_id(self.future, self._topic_id)
@@ -110,9 +110,9 @@ class LogMove:
             raise MoveFailedError(self.target, error) from error
 
     def plan(self) -> Plan:
-        """What is to be copied now. Raises OSError."""
+        """List the data that is still to be copied. Raises OSError."""
         if self.log.state.truncations != self._truncations:
-            # what was cut off may have been copied, and written anew since
+            # start over: the truncated bytes may have been copied before they were rewritten
             self._truncations = self.log.state.truncations
             stale, self._copied = list(self._copied), {}
         else:
@@ -139,14 +139,14 @@ class LogMove:
         return Plan(files, [*stale, *gone], self.log.log_end_offset)
 
     def copy(self, plan: Plan, bytes_per_second: Callable[[], float], *, sync: bool = True) -> None:
-        """Do what was planned. Raises MoveAbortedError, MoveFailedError."""
+        """Carry out `plan`. Raises MoveAbortedError, MoveFailedError."""
         for name in plan.stale:
             (self.future / name).unlink(missing_ok=True)
         for file in plan.files:
             try:
                 source = os.open(file.source, os.O_RDONLY)
             except FileNotFoundError:
-                continue  # retention took it, and the next plan leaves it out
+                continue  # deleted by retention; the next plan omits it
             except OSError as error:
                 raise MoveFailedError(self.log.directory.parent, error) from error
             try:
@@ -173,7 +173,7 @@ class LogMove:
                     raise MoveAbortedError
                 data = self._read(source, min(_CHUNK_BYTES, file.end - position), position)
                 if not data:
-                    break  # it was truncated, and the next plan begins anew
+                    break  # truncated; the next plan starts over
                 self._write(target, data, position)
                 position += len(data)
                 self._pause(len(data) / max(1, bytes_per_second()))
@@ -199,7 +199,7 @@ class LogMove:
     def _finish(self, target: int, size: int | None, *, sync: bool) -> None:
         try:
             if size is not None:
-                os.ftruncate(target, size)  # it may have been longer, as the file of epochs is at times
+                os.ftruncate(target, size)  # an earlier copy may be longer: the leader epoch file can shrink
             if sync:
                 os.fsync(target)
         except OSError as error:
@@ -213,7 +213,7 @@ class LogMove:
             time.sleep(min(left, _LONGEST_PAUSE_S))
 
     def discard(self) -> None:
-        """Remove the copy, as far as that is possible; the next start finds what stays."""
+        """Remove the copy as far as possible; the next start removes the rest."""
         remove_tree(self.future)
 
 

@@ -1,8 +1,8 @@
-"""A log that has been copied to another log directory goes on there; a crash at any step leaves one good copy.
+"""Switches a log to its copy in another log directory; a crash at any step leaves one good copy.
 
-The steps: the old directory is renamed to go (`switch`), which from then on says that the copy is whole; once that is
-on the disk (`LogFlusher.keep_switch`), the copy gets the partition's name (`finish`). A start that finds a copy beside
-the original drops the copy, and one that finds it alone takes it up (`found_partitions`).
+First the old directory is renamed to `-delete`, which marks the copy as complete (`switch`). When that is on disk
+(`LogFlusher.sync_switch`), the copy gets the partition's name (`finish`). At a start, a copy next to its original is
+removed, and a copy without it is used (`found_partitions`).
 """
 
 from math import inf
@@ -14,13 +14,13 @@ from headrace.storage.dirs.partition_dir import replaced_name
 
 
 def prepare(log_dirs: LogDirs, move: LogMove, high_watermark: int) -> None:
-    """Let the checkpoints of the target know the log; waits for the disk. Raises MoveFailedError."""
+    """Add the log to the checkpoints of the target; blocks on the disk. Raises MoveFailedError."""
     moved = move.log
     topic_partition = moved.topic_partition
     cleaned_upto = log_dirs.cleaned_upto(topic_partition)
 
     def note(target: LogDir) -> None:
-        target.recovery_points[topic_partition] = min(move.synced_offset, moved.flusher.recovery_point_to_keep)
+        target.recovery_points[topic_partition] = min(move.synced_offset, moved.flusher.recovery_point_to_save)
         target.log_start_offsets[topic_partition] = moved.log_start_offset
         target.high_watermarks[topic_partition] = high_watermark
         if cleaned_upto is not None:
@@ -33,7 +33,7 @@ def prepare(log_dirs: LogDirs, move: LogMove, high_watermark: int) -> None:
 
 
 def switch(log_dirs: LogDirs, move: LogMove) -> bool:
-    """Go on with the copy, in the thread that appends; False where too much is still to be copied for that.
+    """Copy the rest and use the copy, in the thread that appends; return False if too much is left to copy.
 
     Raises MoveAbortedError, MoveFailedError; OSError.
     """
@@ -43,7 +43,7 @@ def switch(log_dirs: LogDirs, move: LogMove) -> bool:
     plan = move.plan()
     if plan.stale or plan.size > LAST_BYTES:
         return False
-    # what is safe in the old place, or is being made so right now, must be safe in the new one
+    # records that are flushed in the old directory, or being flushed, must be on disk in the new one
     sync = moved.flusher.recovery_point > move.synced_offset or moved.flusher.is_flushing
     move.copy(plan, lambda: inf, sync=sync)
     old = log_dirs.place(moved)
@@ -58,15 +58,15 @@ def switch(log_dirs: LogDirs, move: LogMove) -> bool:
 
 
 def finish(log_dirs: LogDirs, move: LogMove, now_ms: int) -> None:
-    """Give the copy the partition's name, in the thread that appends; to be followed by `LogDirs.sync_names`.
+    """Give the copy the partition's name, in the thread that appends; call `LogDirs.sync_names` next.
 
-    Raises MoveFailedError: the log is in use under the name of its copy, which the next start puts right.
+    Raises MoveFailedError; the log then stays in use under the name of its copy until the next start.
     """
     moved = move.log
     log_dirs.doom(move.replaced, now_ms + moved.config.file_delete_delay_ms)
     log_dirs.owned.at(move.replaced.parent).forget(moved.topic_partition)
     if not log_dirs.is_here(moved):
-        return  # deleted meanwhile, under the name that it had
+        return  # deleted during the move
     path = move.target / str(moved.topic_partition)
     try:
         move.future.rename(path)

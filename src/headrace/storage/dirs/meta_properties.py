@@ -1,6 +1,6 @@
-"""The file `meta.properties`: to which cluster and broker a log directory belongs.
+"""The file `meta.properties`: the cluster and the broker that own a log directory.
 
-Version 0 is what a broker with ZooKeeper writes, version 1 (KIP-631) one without; either is read.
+Brokers with ZooKeeper write version 0, those without it version 1 (KIP-631); both are read.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _ID_KEY: Final = {0: "broker.id", 1: "node.id"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Content of the file; None for what it does not say."""
+    """Content of the file; None for missing fields."""
 
     version: int
     cluster_id: str | None
@@ -28,10 +28,7 @@ class MetaProperties:
 
 
 def read_meta_properties(directory: Path) -> MetaProperties | None:
-    """None where there is no file.
-
-    Raises KafkaError(inconsistent_cluster_id) when the file makes no sense.
-    """
+    """Return None if the file does not exist. Raises KafkaError(inconsistent_cluster_id) for a malformed file."""
     path = directory / FILE_NAME
     try:
         text = read_file(path).decode(errors="replace")
@@ -60,8 +57,8 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
         ) from None
 
 
-def noted_broker_id(directories: Iterable[Path]) -> int | None:
-    """The id of the broker that the first of the directories with a note of it belongs to.
+def stored_broker_id(directories: Iterable[Path]) -> int | None:
+    """Return the broker id in the first of the directories that has one.
 
     Raises KafkaError as `read_meta_properties` does.
     """
@@ -69,7 +66,7 @@ def noted_broker_id(directories: Iterable[Path]) -> int | None:
         try:
             properties = read_meta_properties(directory)
         except OSError:
-            continue  # opening the directory tells what is wrong
+            continue  # opening the directory reports the error
         if properties is not None and properties.broker_id is not None:
             return properties.broker_id
     return None

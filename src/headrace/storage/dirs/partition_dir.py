@@ -1,7 +1,6 @@
-"""Names of partition directories: `topic-partition`, and with an id and a suffix while a partition goes.
+"""Names of partition directories: `topic-partition`, or `topic-partition.id-suffix` if it is not in service.
 
-Kafka has more suffixes, `-future` for a copy in the making and `-stray` for what the cluster does not know: the dot
-before the id and the word behind it keep those from being taken for a partition.
+As in Kafka, `-delete` marks directories to remove, `-future` unfinished copies, and `-stray` unknown partitions.
 """
 
 import os
@@ -11,40 +10,40 @@ from typing import Final
 from uuid import uuid4
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log.segment import old_format
+from headrace.storage.log.segment import old_format_error
 from headrace.storage.log.segment_files import LOG_SUFFIX, offset_of
 from headrace.types import TopicPartition
 from headrace.wire.batch import HEADER_SIZE, peek
 
 DELETE_SUFFIX: Final = "-delete"
-"""Waits for its removal."""
+"""To be removed."""
 STRAY_SUFFIX: Final = "-stray"
-"""Belongs to no topic that the cluster has; an operator decides what becomes of it."""
+"""Belongs to no topic of the cluster; the administrator decides what to do with it."""
 
 FUTURE_SUFFIX: Final = "-future"
-"""A copy in the making, in another log directory."""
+"""An unfinished copy of a partition in another log directory."""
 
 KRAFT_METADATA: Final = "__cluster_metadata"
-"""The metadata log of a KRaft quorum, in directories that Kafka wrote: no topic's, and left as it is."""
+"""The metadata log of a KRaft quorum, in directories written by Kafka: not a topic, and ignored."""
 
 MAX_NAME: Final = 255
-"""Bytes of a name that a file system takes."""
+"""The longest file name, in bytes."""
 _PARTITION: Final = r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})"
 _NAME: Final = re.compile(_PARTITION, re.ASCII)
 _FUTURE_NAME: Final = re.compile(_PARTITION + r"\.(?P<identity>[0-9a-f]{32})-future", re.ASCII)
 
 
 def parse_name(name: str) -> TopicPartition | None:
-    """The partition whose log is in the directory `name`; None for any other directory.
+    """Return the partition whose directory has this name; None for other names.
 
-    The topic may itself contain dashes, digits and dots: the partition is behind the last dash.
+    The partition follows the last dash: topic names may contain dashes, digits and dots.
     """
     match = _NAME.fullmatch(name)
     return TopicPartition(match["topic"], int(match["partition"])) if match else None
 
 
 def future_name(topic_partition: TopicPartition, identity: str) -> str:
-    """Of the directory of a copy; `replaced_name` with the same identity is what becomes of the one it replaces."""
+    """Return the name of a copy; the directory it replaces gets `replaced_name` with the same identity."""
     return f"{topic_partition}.{identity}{FUTURE_SUFFIX}"
 
 
@@ -53,45 +52,45 @@ def replaced_name(topic_partition: TopicPartition, identity: str) -> str:
 
 
 def parse_future_name(name: str) -> tuple[TopicPartition, str] | None:
-    """The partition that a copy is of, and the identity of the copy; None for any other directory."""
+    """Return the partition and the identity of a copy; None for other names."""
     match = _FUTURE_NAME.fullmatch(name)
     return None if match is None else (TopicPartition(match["topic"], int(match["partition"])), match["identity"])
 
 
 def retired_name(topic_partition: TopicPartition, suffix: str) -> str:
-    """A new name for a directory that is no longer served, cut to what a file system takes."""
+    """Return a unique name, of at most MAX_NAME bytes, for a directory that is no longer served."""
     tail = f"-{topic_partition.partition}.{uuid4().hex}{suffix}"
     return topic_partition.topic[: MAX_NAME - len(tail)] + tail
 
 
-def way_back(stray: Path) -> str:
-    """What the directory `stray` is, which was set aside, and how to serve or remove it."""
+def stray_advice(stray: Path) -> str:
+    """Explain the directory `stray`, and how to serve or remove it."""
     name = stray.name.removesuffix(STRAY_SUFFIX).rpartition(".")[0]
     place = stray.with_name(name)
     return (
-        f"{stray} holds records that are not served: the cluster had no such partition when it was set aside. To serve"
-        f" them, create the topic where it is missing and stop the broker; then mv '{place}'"
+        f"{stray} has records that are not served: the cluster had no such partition when it was set aside. To serve"
+        f" them, create the topic if it is missing and stop the broker; then mv '{place}'"
         f" '{place.parent.with_name(name + '.aside')}', mv '{stray}' '{place}', rm '{place}/partition.metadata', and"
-        f" start the broker. If they are not wanted, remove the directory: rm -r '{stray}'"
+        f" start the broker. If you do not need them, remove the directory: rm -r '{stray}'"
     )
 
 
 def check_partition(directory: Path) -> None:
-    """See whether the files of a partition are ours to serve, without a change to any of them.
+    """Check that the files of a partition can be served, without changing them.
 
-    Raises KafkaError: kafka_storage_error where this user may not write, unsupported_for_message_format where a segment
+    Raises KafkaError: kafka_storage_error without write permission, unsupported_for_message_format for a segment that
     begins with a batch from before Kafka 0.11; OSError.
     """
     for path in (directory, *directory.iterdir()):
         if not os.access(path, os.R_OK | os.W_OK):
             raise KafkaError(
                 ErrorCode.kafka_storage_error,
-                f"{path} may not be written by this user: let the broker run as the user that owns it, or use chown",
+                f"no permission to write {path}: run the broker as the user that owns it, or use chown",
             )
         if path.name.endswith(LOG_SUFFIX) and offset_of(path.name) is not None:
             if not path.is_file():
-                continue  # opening the log says so
+                continue  # opening the log reports the error
             with path.open("rb") as file:
                 head = file.read(HEADER_SIZE)
             if len(head) == HEADER_SIZE and (magic := peek(head)[2]) in (0, 1):
-                raise old_format(path, 0, magic)
+                raise old_format_error(path, 0, magic)

@@ -1,4 +1,4 @@
-"""The file `partition.metadata`: which topic id the directory's records belong to (KIP-516)."""
+"""The file `partition.metadata`: the id of the topic that owns the directory's records (KIP-516)."""
 
 from pathlib import Path
 from typing import Final
@@ -12,9 +12,9 @@ FILE_NAME: Final = "partition.metadata"
 
 
 def read_topic_id(directory: Path) -> UUID | None:
-    """None where there is no file, as in logs older than Kafka 2.8, or one of nothing, as a power failure leaves it.
+    """Return None for a missing file (logs from before Kafka 2.8) or an empty one (after a power failure).
 
-    Raises KafkaError: inconsistent_topic_id when the file makes no sense, kafka_storage_error when it cannot be read.
+    Raises KafkaError: inconsistent_topic_id for a malformed file, kafka_storage_error for an unreadable one.
     """
     path = directory / FILE_NAME
     try:
@@ -24,7 +24,7 @@ def read_topic_id(directory: Path) -> UUID | None:
     except OSError as error:
         raise KafkaError(ErrorCode.kafka_storage_error, f"cannot read {path}: {error}") from error
     if not text.strip("\0"):
-        return None  # a file may be there, and be as long as it was, before what was written to it is
+        return None  # a power failure can leave zeros: the file's length is on disk before its content
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     try:
         if fields["version"] != "0":
@@ -39,5 +39,5 @@ def read_topic_id(directory: Path) -> UUID | None:
 
 
 def write_topic_id(directory: Path, topic_id: UUID, *, sync: bool = True) -> None:
-    """Without `sync` a power failure may leave the file out, or empty; its reader takes both for the same."""
+    """Write the file. Without `sync`, a power failure may leave it missing or empty, which `read_topic_id` accepts."""
     replace_file(directory / FILE_NAME, f"version: 0\ntopic_id: {id_to_text(topic_id)}".encode(), sync=sync)

@@ -1,7 +1,7 @@
-"""Reads the logs in a directory from beginning to end and tells what is damaged; changes nothing.
+"""Reads all logs in a directory and reports damage, without changing anything.
 
-Every batch's checksum, the order of offsets, the indexes, the snapshots of producers and the checkpoints. A log that a
-broker writes meanwhile may show a batch that is half written at its end.
+Checks every batch's checksum, the order of offsets, indexes, producer snapshots and checkpoints. If a broker is writing
+a log at the same time, its last batch may appear incomplete.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from uuid import UUID
 
 from headrace.errors import KafkaError
 from headrace.storage.dirs.meta_properties import FILE_NAME as META_PROPERTIES
-from headrace.storage.dirs.partition_dir import STRAY_SUFFIX, parse_name, way_back
+from headrace.storage.dirs.partition_dir import STRAY_SUFFIX, parse_name, stray_advice
 from headrace.storage.dirs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from headrace.storage.dirs.partition_metadata import read_topic_id
 from headrace.storage.files.checkpoint import (
@@ -33,14 +33,14 @@ from headrace.wire.batch import HEADER_SIZE, MAGIC_V2, batch_crc_ok, parse_heade
 from headrace.wire.ids import id_to_text
 
 _NO_LIMIT: Final = 2**63
-_REBUILT: Final = "remove the file while the broker is down; the next start makes it anew"
-_RESTORE: Final = "let a replica copy the partition, or restore the file from a backup"
-_TAIL: Final = "nothing: the next start after a crash cuts it off"
+_REBUILT: Final = "remove the file while the broker is down; the next start rebuilds it"
+_RESTORE: Final = "restore the file from a replica or a backup"
+_TAIL: Final = "nothing to do: the next start after a crash cuts it off"
 _SEARCH_BYTES: Final = 1024 * 1024
 
 
 class Finding(NamedTuple):
-    """Something wrong: where (byte and offset where they are known), what, and what to do."""
+    """One damaged place: its position in bytes and its offset, if known, the damage and the remedy."""
 
     file: Path
     position: int | None
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What was read of one partition."""
+    """The result for one partition."""
 
     directory: Path
     segments: int
@@ -59,11 +59,11 @@ class Verified(NamedTuple):
 
 
 class NotALogDirectoryError(Exception):
-    """The directory is neither a log directory nor one of a partition; the message says what may have been meant."""
+    """The directory is neither a log directory nor that of a partition; the message suggests one."""
 
 
 def partition_directories(directory: Path) -> list[Path]:
-    """Those of partitions in a log directory, or `directory` itself where it is one of a partition.
+    """Return the partitions' directories in a log directory, or `directory` itself if it is a partition's.
 
     Raises NotALogDirectoryError; OSError.
     """
@@ -75,13 +75,12 @@ def partition_directories(directory: Path) -> list[Path]:
         meant = [str(path) for path in within if (path / META_PROPERTIES).exists()]
         raise NotALogDirectoryError(
             f"{directory} is not a log directory: it has neither {META_PROPERTIES} nor partitions"
-            + (f". Did you mean {' '.join(meant)}?" if meant else "; name the directory of log.dirs")
+            + (f". Did you mean {' '.join(meant)}?" if meant else "; give a directory from log.dirs")
         )
     return partitions
 
 
 def _is_partition(directory: Path) -> bool:
-    """Whether there is a log in `directory`, or was meant to be."""
     try:
         names = [path.name for path in directory.iterdir()]
     except PermissionError:
@@ -90,9 +89,9 @@ def _is_partition(directory: Path) -> bool:
 
 
 def verify_topic_ids(partitions: Sequence[Path], known: Mapping[str, UUID]) -> list[Finding]:
-    """See whose records the directories of `partitions` say that they hold; `known` are the ids of the topics.
+    """Compare the topic ids in the directories of `partitions` with the `known` ids by topic.
 
-    Without them the directories of one topic must agree with each other, and differ from those of every other.
+    For topics without a known id, all directories of a topic must have the same id, and one that no other topic has.
     """
     findings: list[Finding] = []
     ids = dict(known)
@@ -105,31 +104,30 @@ def verify_topic_ids(partitions: Sequence[Path], known: Mapping[str, UUID]) -> l
         try:
             found = read_topic_id(directory)
         except KafkaError as error:
-            remedy = "remove the file while the broker is down; the next start writes it"
-            findings.append(Finding(path, None, None, str(error), remedy))
+            findings.append(Finding(path, None, None, str(error), _REBUILT))
             continue
         if found is None:
             continue
         topic = topic_partition.topic
         wanted, owner = ids.setdefault(topic, found), names.setdefault(found, topic)
         if found != wanted or owner != topic:
-            whose = f"that of topic {owner}" if owner != topic else "which no other file names"
-            what = f"topic {topic} has id {id_to_text(wanted)}, and the file names {id_to_text(found)}, {whose}"
-            remedy = f"if the records are those of {topic_partition}, remove the file while the broker is down"
+            whose = f"that of topic {owner}" if owner != topic else "which belongs to no known topic"
+            what = f"topic {topic} has id {id_to_text(wanted)}, but the file has {id_to_text(found)}, {whose}"
+            remedy = f"if the records belong to {topic_partition}, remove the file while the broker is down"
             findings.append(Finding(path, None, None, what, f"{remedy}; otherwise move the directory away"))
     return findings
 
 
 def find_strays(directory: Path) -> list[Finding]:
-    """The directories in a log directory that were set aside with their records. Raises OSError."""
+    """Find `-stray` directories in a log directory. Raises OSError."""
     return [
-        Finding(path, None, None, "its records are not served", way_back(path))
+        Finding(path, None, None, "its records are not served", stray_advice(path))
         for path in sorted(directory.glob(f"*{STRAY_SUFFIX}"))
     ]
 
 
 def verify_checkpoints(directory: Path) -> list[Finding]:
-    """Of a log directory."""
+    """Check the checkpoint files of a log directory."""
     findings = []
     for name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, CLEANER_OFFSET_FILE):
         try:
@@ -140,7 +138,7 @@ def verify_checkpoints(directory: Path) -> list[Finding]:
 
 
 def verify_partition(directory: Path) -> Verified:
-    """Read everything of one partition. Raises OSError where the directory cannot be listed."""
+    """Check all files of one partition. Raises OSError if the directory cannot be listed."""
     bases = sorted(
         base for path in directory.iterdir() if path.suffix == LOG_SUFFIX and (base := offset_of(path.name)) is not None
     )
@@ -165,7 +163,7 @@ def verify_partition(directory: Path) -> Verified:
 
 
 def _verify_segment(directory: Path, base: int, limit: int, findings: list[Finding]) -> int:
-    """Bytes that were read."""
+    """Append to `findings`, and return the size of the log file."""
     path = segment_file(directory, base, LOG_SUFFIX)
     segment = Segment(directory, base, size=path.stat().st_size, index_size=0, time_index_size=0, now_ms=0)
     segment.open_read_only()
@@ -181,7 +179,7 @@ def _verify_segment(directory: Path, base: int, limit: int, findings: list[Findi
         following = _next_batch(segment, position + 1, offset, limit)
         if following is None and limit == _NO_LIMIT:
             findings.append(
-                Finding(path, position, offset, f"{segment.size - position} bytes at the end are no whole batch", _TAIL)
+                Finding(path, position, offset, f"the last {segment.size - position} bytes are not a batch", _TAIL)
             )
             break
         end = segment.size if following is None else following
@@ -195,10 +193,10 @@ def _verify_segment(directory: Path, base: int, limit: int, findings: list[Findi
 
 
 def _next_batch(segment: Segment, position: int, offset: int, limit: int) -> int | None:
-    """Where the next sound batch begins whose records come after `offset`."""
+    """Return the position of the next valid batch at or after `offset`."""
     while position + HEADER_SIZE <= segment.size:
         data = segment.file.pread(_SEARCH_BYTES, position)
-        # a batch has its format in the 17th byte
+        # the 17th byte of a batch is its magic
         at = data.find(MAGIC_V2, 16)
         while at >= 0:
             start = position + at - 16
@@ -224,10 +222,10 @@ def _verify_indexes(segment: Segment, batches: dict[int, int], findings: list[Fi
             for first, second in index.pairs():
                 offset = segment.base_offset + (first if kind is OffsetIndex else second)
                 if not (batches.get(second) == offset if kind is OffsetIndex else offset in last_offsets):
-                    what = f"the entry for offset {offset} leads to no batch"
+                    what = f"the entry for offset {offset} does not refer to a batch"
                     findings.append(Finding(path, None, offset, what, _REBUILT))
                     break
         except FileNotFoundError:
-            findings.append(Finding(path, None, None, "is missing", "nothing: the next start makes it"))
+            findings.append(Finding(path, None, None, "is missing", "nothing to do: the next start rebuilds it"))
         except (CorruptIndexError, OSError) as error:
             findings.append(Finding(path, None, None, str(error), _REBUILT))

@@ -1,4 +1,4 @@
-"""What a topic's settings mean to its logs: Kafka's names with underscores, Kafka 4.3's defaults."""
+"""The topic settings that logs use: Kafka's names with underscores, Kafka 4.3's defaults."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,7 +9,7 @@ _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Settings of one log; times in ms, sizes in bytes, -1 where Kafka says 'no limit'.
+    """Settings of one log; times in ms, sizes in bytes; -1 or `NO_LIMIT` for no limit, as in Kafka.
 
     See https://kafka.apache.org/documentation/#topicconfigs
     """
@@ -43,17 +43,17 @@ class LogConfig:
 
     min_insync_replicas: int = 1
 
-    # What an append asks for every batch is there to be read.
+    # computed once, because every append reads them
     compacts: bool = field(init=False)
-    keeps_what_is_sent: bool = field(init=False)
-    """Whether sound batches with allowed timestamps go to the log as they came."""
+    stores_batches_as_sent: bool = field(init=False)
+    """True if valid batches are neither recompressed nor given new timestamps."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
         keeps = self.compression_type == "producer" and self.message_timestamp_type != "LogAppendTime"
-        object.__setattr__(self, "keeps_what_is_sent", keeps)
+        object.__setattr__(self, "stores_batches_as_sent", keeps)
 
     @property
     def deletes(self) -> bool:
-        """Whether retention by time and size applies."""
+        """True if retention by time and size applies."""
         return "delete" in self.cleanup_policy

@@ -1,6 +1,6 @@
-"""Brings the log of one partition to the disk, and knows how far it is there: the recovery point.
+"""Flushes the log of one partition to disk and maintains its recovery point.
 
-A flush waits for the disk, and may run in another thread beside the one that appends.
+A flush blocks on the disk. It may run in one thread while another thread appends.
 """
 
 import errno
@@ -16,23 +16,23 @@ from headrace.storage.log.leader_epochs import LeaderEpochs
 from headrace.storage.log.segment import Segment
 from headrace.storage.log.state import LogState
 
-_NOT_THE_DISK: Final = (errno.ENOENT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""A flush that fails so may be tried again: the log is just being deleted, or a file could not be opened."""
+_RETRIABLE: Final = (errno.ENOENT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""The log is being deleted, or a file could not be opened: no written data was lost, so a later flush may succeed."""
 
 log = logging.getLogger(__name__)
 
 
 class LogFlusher:
-    """Flushes a log; everything before `recovery_point` is on the disk. Only the flusher moves that."""
+    """Flushes a log. Everything before `recovery_point`, which only the flusher changes, is on disk."""
 
     __slots__ = (
         "_flushing",
-        "_kept_recovery_point",
         "_last_flush_ms",
         "_leader_epochs",
         "_moved_from",
         "_new_names",
         "_rolled",
+        "_saved_recovery_point",
         "_state",
         "flush_failure",
         "recovery_point",
@@ -45,77 +45,76 @@ class LogFlusher:
         self._flushing = Lock()
         self._new_names = True
         self._rolled: list[Segment] = []
-        self._kept_recovery_point = 0
+        self._saved_recovery_point = 0
         self._moved_from: Path | None = None
         self.recovery_point = 0
         self.flush_failure: str | None = None
-        """Why the log cannot be used any more: a second fsync would not write what the first one failed to write."""
+        """The error that made the log unusable. After a failed fsync the kernel may drop the data, so never retry."""
 
-    # -- what the log does, which moves the recovery point or leaves something to flush --------------------------------
+    # -- events of the log ---------------------------------------------------------------------------------------------
 
-    def start_at(self, recovery_point: int, kept: int) -> None:
-        """The log has been opened: it is on the disk before `recovery_point`; a checkpoint said `kept`."""
+    def start_at(self, recovery_point: int, saved: int) -> None:
+        """Begin with an opened log that is on disk before `recovery_point`; `saved` comes from a checkpoint."""
         self.recovery_point = recovery_point
-        self._kept_recovery_point = max(kept, recovery_point)
+        self._saved_recovery_point = max(saved, recovery_point)
 
     def truncated_to(self, offset: int) -> None:
-        """The log has nothing from `offset` on any more."""
         self.recovery_point = min(self.recovery_point, offset)
 
     def rolled(self, active: Segment) -> None:
-        """`active` is appended to no more: it waits for the next flush if a recovery would look into it anyway.
+        """Sync a segment that receives no more appends, or leave it to the next flush if recovery would read it anyway.
 
         Raises OSError.
         """
         end_offset = self._state.log_end_offset
         if self.recovery_point >= end_offset:
-            # no flush will come to this segment by itself any more
-            if self._kept_recovery_point < end_offset:
+            # later flushes begin after this segment
+            if self._saved_recovery_point < end_offset:
                 self._rolled.append(active)
-            else:  # and recovery would not look into it
+            else:  # recovery would not read it
                 active.file.sync()
                 active.sync_indexes()
 
     def files_created(self) -> None:
-        """The directory has names that are not on the disk yet."""
+        """Sync the directory with the next flush."""
         self._new_names = True
 
     def switched(self, from_parent: Path) -> None:
-        """The log goes on in another directory; the old one was in `from_parent`."""
+        """Note that the log now uses another directory; the old one was in `from_parent`."""
         self._moved_from = from_parent
         self._new_names = True
 
     # -- flushing ------------------------------------------------------------------------------------------------------
 
     @property
-    def recovery_point_to_keep(self) -> int:
-        """What a checkpoint may say: everything before it is on the disk, with the indexes that recovery leaves alone.
+    def recovery_point_to_save(self) -> int:
+        """The recovery point for the checkpoint: earlier segments are on disk with their indexes.
 
-        Those of the active segment are not, so it must not be passed over even if it is rolled right now.
+        The active segment's indexes are not on disk, so recovery must read that segment even if it is rolled now.
         """
-        kept = self.recovery_point
+        point = self.recovery_point
         if self._rolled:
-            kept = min(kept, self._rolled[0].base_offset)
-        elif self._state.segments.ordered:  # otherwise it is closed, with its indexes
-            kept = min(kept, max(self._state.segments.active_base_offset, self._state.log_end_offset - 1))
-        self._kept_recovery_point = max(self._kept_recovery_point, kept)
-        return kept
+            point = min(point, self._rolled[0].base_offset)
+        elif self._state.segments.ordered:  # a closed log has no segments, and its indexes are on disk
+            point = min(point, max(self._state.segments.active_base_offset, self._state.log_end_offset - 1))
+        self._saved_recovery_point = max(self._saved_recovery_point, point)
+        return point
 
     @property
     def is_flushing(self) -> bool:
-        """Whether a flush is under way in another thread."""
+        """True if another thread is flushing."""
         return self._flushing.locked()
 
     def flush_due(self, now_ms: int) -> bool:
-        """Whether `flush.messages` or `flush.ms` asks for a flush."""
+        """Return True if `flush.messages` or `flush.ms` requires a flush."""
         config = self._state.config
         unflushed = self._state.log_end_offset - self.recovery_point
         return unflushed > 0 and (unflushed >= config.flush_messages or now_ms - self._last_flush_ms >= config.flush_ms)
 
     def flush(self, now_ms: int | None = None, *, upto: int | None = None) -> None:
-        """Bring records to the disk, all or those before `upto`, and move the recovery point there.
+        """Write all records, or those before `upto`, to disk and advance the recovery point.
 
-        May run beside appends. Raises KafkaError(kafka_storage_error).
+        Appends may run at the same time. Raises KafkaError(kafka_storage_error).
         """
         end = self._state.log_end_offset if upto is None else upto
         if now_ms is not None:
@@ -131,7 +130,7 @@ class LogFlusher:
         truncations = state.truncations
         segments = state.segments.ordered
         try:
-            self.keep_switch()
+            self.sync_switch()
             while self._rolled:
                 self._sync_segment(self._rolled[0], active=False)
                 del self._rolled[0]
@@ -152,10 +151,10 @@ class LogFlusher:
             if truncations == state.truncations:
                 self.recovery_point = max(self.recovery_point, end)
             if segments[-1] is not state.segments.active:
-                self._sync_segment(segments[-1], active=False)  # it was rolled meanwhile, when this flush was not over
+                self._sync_segment(segments[-1], active=False)  # it was rolled during this flush
         except OSError as error:
             failed = state.storage_error("flush", error)
-            if error.errno not in _NOT_THE_DISK:
+            if error.errno not in _RETRIABLE:
                 self.flush_failure = str(failed)
             raise failed from error
 
@@ -169,14 +168,14 @@ class LogFlusher:
         except FileNotFoundError:
             if segment in self._state.segments.ordered:
                 raise
-            log.debug("%s was dropped while it was being flushed", segment.path)
+            log.debug("%s was deleted during a flush", segment.path)
 
     def flush_rolled(self) -> None:
-        """Bring the segments that are not appended to any more to the disk. May run beside appends."""
+        """Flush every segment but the active one. Appends may run at the same time."""
         self.flush(upto=self._state.segments.active_base_offset)
 
-    def keep_switch(self) -> None:
-        """Let no power failure bring the log back to where it was before `switch_to`. Raises OSError."""
+    def sync_switch(self) -> None:
+        """Make the last `Log.switch_to` survive a power failure. Raises OSError."""
         if self._moved_from is not None:
             sync_directory(self._moved_from)
             self._moved_from = None

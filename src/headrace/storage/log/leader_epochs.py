@@ -1,4 +1,4 @@
-"""Which leader epoch begins at which offset, kept in the file `leader-epoch-checkpoint` (KIP-101, KIP-279)."""
+"""The start offset of every leader epoch, stored in the file `leader-epoch-checkpoint` (KIP-101, KIP-279)."""
 
 import logging
 from bisect import bisect_right
@@ -12,7 +12,7 @@ from headrace.wire.batch import BatchHeader
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
 UNDEFINED: Final = -1
-"""Epoch and offset where there is no answer."""
+"""An unknown epoch or offset."""
 
 log = logging.getLogger(__name__)
 
@@ -25,18 +25,16 @@ class EpochEntry(NamedTuple):
 
 
 class HasLogEnd(Protocol):
-    """The log whose epochs these are."""
-
     @property
     def log_end_offset(self) -> int: ...
 
 
 class LeaderEpochs:
-    """The epochs of one log, ascending in epoch and in start offset; `latest` is -1 without one.
+    """The epochs of one log, ascending in epoch and in start offset. `latest` is -1 for a log without epochs.
 
-    A new epoch is written without an fsync, so that appending under a new leader does not wait for the disk; the log
-    calls `sync` before it moves its recovery point past the epoch's first record. What a power failure loses before
-    that, recovery reads from the batches again.
+    A new epoch is written without an fsync, so the first append under a new leader does not wait for the disk. The log
+    calls `sync` before it moves its recovery point past the epoch's first record; until then, recovery can read the
+    epoch from the batches.
     """
 
     __slots__ = ("_dirty", "_entries", "_log", "latest", "path")
@@ -53,15 +51,15 @@ class LeaderEpochs:
         return tuple(self._entries)
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch under which `offset` was written; -1 when unknown."""
+        """Return the epoch in which `offset` was written; -1 if unknown."""
         place = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset) - 1
         return self._entries[place].epoch if place >= 0 else UNDEFINED
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch up to `epoch` and the offset after its last record (OffsetForLeaderEpoch).
+        """Return the largest known epoch up to `epoch` and its end offset, as OffsetForLeaderEpoch does.
 
-        `(-1, -1)` for an epoch that is newer than every known one. For one older than every known one: itself and the
-        first known start offset.
+        Return `(-1, -1)` for an epoch newer than all known ones, and `epoch` with the first known start offset for one
+        older than all known ones.
         """
         if epoch == UNDEFINED:
             return UNDEFINED, UNDEFINED
@@ -74,20 +72,19 @@ class LeaderEpochs:
         return (self._entries[place - 1].epoch if place else epoch), end
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; entries that contradict it go. Raises OSError."""
+        """Record that `epoch` begins at `start_offset`, and drop entries that contradict it. Raises OSError."""
         kept = [entry for entry in self._entries if entry.epoch < epoch and entry.start_offset < start_offset]
         if any(entry.epoch == epoch and entry.start_offset <= start_offset for entry in self._entries[-1:]):
             return
         if len(kept) < len(self._entries) - 1:
             dropped = self._entries[len(kept) :]
-            log.warning("%s: epoch %d at offset %d replaces %s", self.path, epoch, start_offset, dropped)
+            log.warning("%s: leader epoch %d at offset %d replaces %s", self.path, epoch, start_offset, dropped)
         self._replace([*kept, EpochEntry(epoch, start_offset)])
 
     def complete(self, headers: Iterable[BatchHeader], log_start_offset: int) -> None:
-        """Find the epochs that are not in their file among `headers`, those of the log from its beginning.
+        """Restore epochs that the file lacks at its beginning from `headers`, those of the whole log.
 
-        The file is missing or damaged, or it is ahead: it was cut for a log start offset that a crash took back.
-        Raises OSError.
+        The file may be missing or damaged, or cut for a log start offset that a crash then reverted. Raises OSError.
         """
         first = self._entries[0].start_offset if self._entries else self._log.log_end_offset
         if first <= log_start_offset:
@@ -102,13 +99,13 @@ class LeaderEpochs:
             self._replace([*found, *(entry for entry in self._entries if entry.epoch > found[-1].epoch)])
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or after `end_offset`."""
+        """Drop epochs that begin at or after `end_offset`."""
         kept = [entry for entry in self._entries if entry.start_offset < end_offset]
         if len(kept) < len(self._entries):
             self._replace(kept)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end before `start_offset`; the one it lies in begins there now."""
+        """Drop epochs that end before `start_offset`, and let the epoch that contains it begin there."""
         place = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if place and self._entries[place - 1].start_offset < start_offset:
             self._replace([EpochEntry(self._entries[place - 1].epoch, start_offset), *self._entries[place:]])
@@ -118,7 +115,7 @@ class LeaderEpochs:
             self._replace([])
 
     def sync(self) -> None:
-        """Make what was assigned survive a power failure. Raises OSError."""
+        """Make assigned epochs survive a power failure. Raises OSError."""
         if self._dirty:
             self._dirty = False
             sync_file(self.path)
@@ -132,7 +129,7 @@ class LeaderEpochs:
 
 
 def read_entries(path: Path) -> list[EpochEntry]:
-    """The entries of a checkpoint file. Raises CorruptCheckpointError."""
+    """Read the entries of a checkpoint file. Raises CorruptCheckpointError."""
     entries: list[EpochEntry] = []
     for line in read_lines(path):
         try:

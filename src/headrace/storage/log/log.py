@@ -1,7 +1,7 @@
-"""The log of one partition: an ordered run of segments, appended to at the end and dropped from at the start.
+"""The log of one partition: an ordered list of segments, appended to at the end and deleted from the start.
 
-Synchronous, and told the time by its caller. One thread appends, reads, truncates and deletes; `flush` and
-`remove_deleted_files`, which wait for the disk, may run in another beside it.
+Synchronous; callers pass the time. One thread appends, reads, truncates and deletes. `flush` and
+`remove_deleted_files`, which block on the disk, may run in another thread.
 """
 
 import logging
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 
 class CleaningAbortedError(Exception):
-    """The log is no longer what was compacted: do it again."""
+    """The log has changed since its compaction began: compact it again."""
 
 
 class Log:
-    """Appends, truncates, drops, swaps and moves; `reader` reads and `flusher` flushes.
+    """Appends, truncates, applies retention, swaps compacted segments and moves; `reader` reads, `flusher` flushes.
 
-    Code that runs for every append or read takes offsets and settings from `state`, without the detour of a property.
+    Code that runs for every append or read takes offsets and settings from `state`, to avoid the cost of properties.
     """
 
     __slots__ = (
@@ -48,9 +48,9 @@ class Log:
         "_deleted_files",
         "flusher",
         "is_moving",
-        "keep_bounds",
         "leader_epochs",
         "reader",
+        "save_bounds",
         "segments",
         "state",
         "topic_partition",
@@ -68,9 +68,9 @@ class Log:
         self.flusher = LogFlusher(self.state, self.leader_epochs, now_ms)
         self._deleted_files: deque[tuple[int, list[Path]]] = deque()
         self.is_moving = False
-        """Whether it is being copied to another log directory; it is not compacted meanwhile."""
-        self.keep_bounds: Callable[[Log], None] = _keep_nothing
-        """Writes the recovery point and the log start offset to the disk before later data is rewritten."""
+        """True while the log is copied to another log directory; compaction waits."""
+        self.save_bounds: Callable[[Log], None] = _save_nothing
+        """Writes the recovery point and the log start offset to disk before later data is rewritten."""
 
     @classmethod
     def open(
@@ -86,12 +86,12 @@ class Log:
         kernel_survived: bool = False,
         gapless: bool = False,
     ) -> "Log":
-        """Open the log in `directory`, an existing directory, and recover it after an unclean shutdown.
+        """Open the log in the existing `directory`, and recover it after an unclean shutdown.
 
-        Recovery reads the segments from the one with `recovery_point` on and cuts off a torn tail. With
-        `kernel_survived`, which says that the machine has not restarted since the log was written, it reads only what
-        the indexes do not cover. With `gapless`, which says that nothing behind the recovery point was compacted, it
-        also notices the loss of a segment's whole end. Raises KafkaError(kafka_storage_error) when the disk fails.
+        Recovery reads from the segment that contains `recovery_point` to the end, and cuts off a torn tail. With
+        `kernel_survived` (the machine has not restarted since the last write) it reads only what the indexes do not
+        cover. With `gapless` (nothing after the recovery point was compacted) it also detects that a segment has lost
+        whole batches at its end. Raises KafkaError(kafka_storage_error) if the disk fails.
         """
         try:
             entries = read_entries(directory / LEADER_EPOCHS_FILE)
@@ -162,13 +162,11 @@ class Log:
         leader_epoch: int,
         now_ms: int,
     ) -> bool:
-        """Write whole, validated batches, `size` bytes together, with the offsets and epochs already in them.
+        """Write whole, validated batches of `size` bytes in total, with their final offsets and epochs.
 
-        Returns whether a new segment begins with them.
-
-        `first_last_offset` is the last offset of the first batch, `offset_of_max_timestamp` that of the first one that
-        has `max_timestamp`: of a batch, not of the record inside it. All or nothing: raises
-        KafkaError(kafka_storage_error) with the log as it was.
+        `first_last_offset` is the last offset of the first batch; `offset_of_max_timestamp` is the last offset of the
+        first batch with `max_timestamp`. Return True if they begin a new segment. On
+        KafkaError(kafka_storage_error) the log is unchanged.
         """
         state = self.state
         segment = state.segments.ordered[-1]
@@ -189,8 +187,8 @@ class Log:
         state.log_end_offset = last_offset + 1
         return rolls
 
-    def stays_in_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether the active segment, which has a batch already, takes `size` bytes of batches up to `last_offset`."""
+    def fits_active_segment(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Return True if the active segment is not empty and can take `size` bytes of batches up to `last_offset`."""
         segment = self.segments.ordered[-1]
         return segment.size > 0 and not segment.should_roll(size, last_offset, max_timestamp, self.state.config, now_ms)
 
@@ -205,7 +203,7 @@ class Log:
             raise self.state.storage_error("write the transaction index of", error) from error
 
     def roll(self, now_ms: int) -> Segment:
-        """Begin a new segment at the log end offset; an empty active one serves as it is."""
+        """Begin a new segment at the log end offset, unless the active one is empty."""
         if not self.segments.active.size:
             return self.segments.active
         try:
@@ -222,7 +220,7 @@ class Log:
         if active.size:
             self.segments.replace([*older, active, segment])
         else:
-            # nothing of the empty segment is worth keeping, and its name says an offset it will never hold
+            # the empty segment is named by an offset that it will never contain
             _unlink(active.mark_deleted())
             self.segments.replace([*older, segment])
         return segment
@@ -230,7 +228,7 @@ class Log:
     # -- dropping ------------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drop everything from `offset` on, the whole batch when it is in the middle of one.
+        """Delete everything from the batch that contains `offset` on.
 
         Raises KafkaError(kafka_storage_error).
         """
@@ -245,14 +243,14 @@ class Log:
             remove_segments(self.directory, self.segments.ordered[kept:])
             self.segments.replace(self.segments.ordered[:kept])
             end_offset = self.segments.active.truncate(offset)
-            # what was cut off must not come back with a power failure, behind what is written next
+            # a power failure must not bring the old data back after newly written batches
             self.segments.active.file.sync()
             self._end_at(end_offset)
         except OSError as error:
             raise self.state.storage_error("truncate", error) from error
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and go on at `offset`. Raises KafkaError(kafka_storage_error)."""
+        """Delete everything, and continue at `offset`. Raises KafkaError(kafka_storage_error)."""
         try:
             self._begin_truncation(min(offset, self.segments.first_offset))
             remove_segments(self.directory, self.segments.ordered)
@@ -270,10 +268,10 @@ class Log:
         state.truncations += 1
         remove_unfinished_swaps(state.directory)
         if offset < self.flusher.recovery_point:
-            # a recovery that trusts what lies before the old one would trust what is written again
+            # recovery does not check data before the recovery point, so lower it before that data is rewritten
             self.flusher.truncated_to(offset)
             state.log_start_offset = min(state.log_start_offset, offset)
-            self.keep_bounds(self)
+            self.save_bounds(self)
 
     def _end_at(self, offset: int) -> None:
         state = self.state
@@ -284,9 +282,9 @@ class Log:
         remove_stray_snapshots(self.directory, [segment.base_offset for segment in self.segments.ordered], offset)
 
     def advance_log_start(self, offset: int) -> None:
-        """Hide what is before `offset` (DeleteRecords); retention removes segments that are hidden as a whole.
+        """Hide records before `offset` (DeleteRecords); retention later deletes segments that have no other records.
 
-        Raises KafkaError(offset_out_of_range) behind the log end offset.
+        Raises KafkaError(offset_out_of_range) if `offset` is after the log end offset.
         """
         if offset > self.log_end_offset:
             raise KafkaError(
@@ -298,9 +296,10 @@ class Log:
             self.leader_epochs.truncate_from_start(offset)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
-        """Drop segments past the retention time, size or the log start offset; how many.
+        """Drop segments past the retention time or size or before the log start offset, and return their number.
 
-        Only what is below `high_watermark`. The files go after `file.delete.delay.ms`: see `remove_deleted_files`.
+        Segments with records at or above `high_watermark` stay. `remove_deleted_files` removes the files after
+        `file.delete.delay.ms`.
         """
         try:
             doomed = expired_segments(
@@ -329,10 +328,10 @@ class Log:
     # -- compaction ----------------------------------------------------------------------------------------------------
 
     def stage_swap(self, old: Sequence[Segment], cleaned: Segment) -> None:
-        """Make `.swap` files of the `.cleaned` ones: from here on a crash puts them in the place of `old`.
+        """Rename the `.cleaned` files to `.swap`: a start after a crash now replaces `old` with them.
 
-        To be followed by a sync of the directory, which may take its time elsewhere, and `finish_swap`. Raises
-        CleaningAbortedError when the log has changed since; KafkaError(kafka_storage_error).
+        Sync the directory next, in a thread if need be, then call `finish_swap`. Raises CleaningAbortedError if the log
+        has changed since the compaction began; KafkaError(kafka_storage_error).
         """
         try:
             self._check_swap(old, cleaned)
@@ -341,7 +340,7 @@ class Log:
             raise self.state.storage_error("compact", error) from error
 
     def finish_swap(self, old: Sequence[Segment], cleaned: Segment, now_ms: int) -> None:
-        """Put the `.swap` segment in the place of `old`; readers go on with what they have in hand.
+        """Replace `old` with the `.swap` segment; current readers keep their old files open.
 
         Raises as `stage_swap` does.
         """
@@ -358,26 +357,29 @@ class Log:
             segment_file(self.directory, segment.base_offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
 
     def _check_swap(self, old: Sequence[Segment], cleaned: Segment) -> int:
-        """Where `old` is in the log."""
+        """Return the index of `old` among the log's segments."""
         if self.is_moving:
             _unlink(cleaned.files())
             raise CleaningAbortedError(f"{self.topic_partition} is being moved to another log directory")
         ordered = self.segments.ordered
-        place = next((place for place, each in enumerate(ordered) if each is old[0]), -1)
-        whole = place >= 0 and all(each is other for each, other in zip_longest(old, ordered[place : place + len(old)]))
-        if not whole or ordered[-1] is old[-1] or not cleaned.path.exists():
+        place = next((place for place, segment in enumerate(ordered) if segment is old[0]), -1)
+        current = ordered[place : place + len(old)]
+        unchanged = place >= 0 and all(one is other for one, other in zip_longest(old, current))
+        if not unchanged or ordered[-1] is old[-1] or not cleaned.path.exists():
             for path in cleaned.files():
                 path.unlink(missing_ok=True)
-            raise CleaningAbortedError(f"{self.topic_partition} was truncated, cut by retention or deleted meanwhile")
+            raise CleaningAbortedError(
+                f"{self.topic_partition} was truncated, cut by retention or deleted during its compaction"
+            )
         return place
 
     @property
     def has_deleted_files(self) -> bool:
-        """Whether files of dropped segments wait for their removal."""
+        """True if files of dropped segments are still to be removed."""
         return bool(self._deleted_files)
 
     def remove_deleted_files(self, now_ms: int) -> None:
-        """Unlink the files of dropped segments whose delay is over."""
+        """Remove files of dropped segments after `file.delete.delay.ms`."""
         for _ in range(len(self._deleted_files)):
             due, files = self._deleted_files.popleft()
             if due > now_ms:
@@ -385,10 +387,10 @@ class Log:
                 return
             _unlink(files)
 
-    # -- where it is ---------------------------------------------------------------------------------------------------
+    # -- closing and moving --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish the files and bring them to the disk. Raises KafkaError(kafka_storage_error)."""
+        """Complete the files and sync them. Raises KafkaError(kafka_storage_error)."""
         try:
             self.segments.active.seal()
             self.flusher.flush()
@@ -398,8 +400,8 @@ class Log:
         self.segments.replace([])
 
     def switch_to(self, directory: Path, from_parent: Path) -> None:
-        """Go on in `directory`, which has the same content; the old one, in `from_parent`, has been given up."""
-        # a flush that is under way in another thread syncs the old files
+        """Use `directory`, a complete copy, instead of the old one in `from_parent`."""
+        # a flush in another thread may still be syncing the old files: it must not advance the recovery point
         self.state.truncations += 1
         self.flusher.switched(from_parent)
         self._deleted_files.clear()
@@ -408,7 +410,7 @@ class Log:
             segment.close_file()
 
     def move(self, directory: Path) -> None:
-        """The directory has been renamed to `directory`."""
+        """Use the new name of the log's directory."""
         self.state.directory = directory
         self.leader_epochs.path = directory / LEADER_EPOCHS_FILE
         for segment in self.segments.ordered:
@@ -418,7 +420,7 @@ class Log:
         )
 
 
-def _keep_nothing(_: Log) -> None:
+def _save_nothing(_: Log) -> None:
     """For a log that belongs to no directory."""
 
 

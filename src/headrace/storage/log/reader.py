@@ -1,4 +1,4 @@
-"""Reads the log of one partition: by offset, by timestamp, and as the headers of its batches."""
+"""Reads the log of one partition, by offset or by timestamp."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _PAUSE_S: Final = 0.005
 
 
 class LogReader:
-    """Reads between the bounds of a log; changes nothing but the positions that its segments remember."""
+    """Reads a log within its bounds. The only thing it changes is the cache of positions in `Segments`."""
 
     __slots__ = ("_state",)
 
@@ -27,11 +27,11 @@ class LogReader:
         self._state = state
 
     def read(self, offset: int, max_bytes: int, *, upto_offset: int, min_one_batch: bool = True) -> FileSlice | None:
-        """A region of one segment file, from the batch that holds `offset` up to at most the one with `upto_offset`.
+        """Return a region of one segment file, from the batch that contains `offset` to the one before `upto_offset`.
 
-        At most `max_bytes` long, in which case the last batch may be cut off; but at least one batch with
-        `min_one_batch`, and nothing instead of less than one without. None when there is nothing to read.
-        Raises KafkaError: offset_out_of_range, kafka_storage_error.
+        The region has at most `max_bytes` bytes and may end within a batch, but not within its first: if that is
+        larger than `max_bytes`, it is returned whole with `min_one_batch`, otherwise not at all. Return None if no
+        batch qualifies. Raises KafkaError: offset_out_of_range, kafka_storage_error.
         """
         state = self._state
         end_offset = state.log_end_offset
@@ -69,17 +69,17 @@ class LogReader:
             raise state.storage_error("read", error) from error
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """Timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms.
+        """Return timestamp, offset and leader epoch of the first record that is not older than `timestamp` ms.
 
-        May run in a thread. Raises KafkaError: corrupt_message, kafka_storage_error.
+        Safe in any thread. Raises KafkaError: corrupt_message, kafka_storage_error.
         """
         start = self._state.log_start_offset
         return self._look_up(lambda segments: offset_for_timestamp(segments, timestamp, start))
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """The largest timestamp in the log, in ms, and the offset of the first record that has it (KIP-734).
+        """Return the largest timestamp in the log, in ms, and the offset of its first record (KIP-734).
 
-        May run in a thread. Raises as `offset_for_timestamp` does.
+        Safe in any thread. Raises as `offset_for_timestamp` does.
         """
         return self._look_up(max_timestamp)
 
@@ -91,7 +91,7 @@ class LogReader:
             try:
                 return look(segments)
             except (OSError, KafkaError, CorruptIndexError) as error:
-                # A thread may find files renamed, replaced or removed on the way; another look finds others.
+                # another thread may have renamed, replaced or removed the files: retry with the current ones
                 attempts -= 1
                 time.sleep(_PAUSE_S)
                 if attempts and (state.segments.ordered is not segments or isinstance(error, FileNotFoundError)):
@@ -103,7 +103,7 @@ class LogReader:
                 raise
 
     def aborted_transactions(self, offset: int, part: FileSlice) -> list[AbortedTransaction]:
-        """What a reader of committed records, who is given `part` for `offset`, has to leave out (KIP-98).
+        """Return the aborted transactions in `part`, which was read for `offset`, for READ_COMMITTED clients (KIP-98).
 
         Raises KafkaError(kafka_storage_error).
         """
@@ -115,6 +115,6 @@ class LogReader:
 
 
 def _limit_in(segment: Segment, segments: Segments, upto_offset: int) -> int:
-    """The position in `segment` that a reader up to `upto_offset`, before the log's end, must not pass."""
+    """Return the end in `segment`, exclusive, of a read up to `upto_offset`, which is before the log end."""
     found = segments.locate(upto_offset)
     return found[1] if found is not None and found[0] is segment else segment.size

@@ -1,4 +1,4 @@
-"""From a directory's files to the segments of a log: leftovers of interrupted work, damaged indexes, torn tails."""
+"""Loads the segments of a log from its directory; repairs interrupted work, damaged indexes and torn tails."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from headrace.storage.files.atomic_file import UnusableFileError, copy_file, syn
 from headrace.storage.log.config import LogConfig
 from headrace.storage.log.indexes.index import CorruptIndexError
 from headrace.storage.log.leader_epochs import LeaderEpochs
-from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, damaged, old_format
+from headrace.storage.log.segment import MAX_RELATIVE_OFFSET, MIN_BATCH_LENGTH, Segment, damage_error, old_format_error
 from headrace.storage.log.segment_files import (
     CLEANED_SUFFIX,
     DAMAGED_SUFFIX,
@@ -42,7 +42,7 @@ from headrace.wire.batch import (
 )
 
 _SCAN_BYTES: Final = 1024 * 1024
-"""Read at once: large enough to be few calls, small enough to stay in the processor's cache for the checksum."""
+"""Bytes per read: large enough for few calls, small enough to stay in the processor's cache for the checksum."""
 
 _NO_LIMIT: Final = 2**63
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """What `load_segments` must know of the log it loads."""
+    """The arguments of `load_segments`; see `Log.open`."""
 
     directory: Path
     config: LogConfig
@@ -61,38 +61,38 @@ class Loading:
     kernel_survived: bool
     log_start_offset: int
     gapless: bool
-    """Whether each segment behind the recovery point began where the one before it ended."""
+    """True if every segment after the recovery point began at the end offset of the previous one."""
 
 
 class Rebuilt(NamedTuple):
-    """A segment that was read: bytes that were cut off, and the offset after its last batch."""
+    """The number of bytes cut off, and the offset after the segment's last batch."""
 
     cut: int
     end_offset: int
 
 
 def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment], int]:
-    """The segments in order, at least one, and the log end offset.
+    """Return the segments in order, at least one, and the log end offset.
 
-    Raises OSError; KafkaError(unsupported_for_message_format) for data that is older than message format v2.
+    Raises OSError; KafkaError(unsupported_for_message_format) for message formats v0 and v1.
     """
     finish_interrupted_swaps(loading.directory)
-    segments, damaged_ones = _open_segments(loading)
+    segments, bad_indexes = _open_segments(loading)
     unflushed = [] if loading.clean_shutdown else _from_offset(segments, loading.recovery_point)
     gapless = loading.gapless and not loading.kernel_survived
     if unflushed and loading.kernel_survived:
-        # what was written is there, in the order it was written: only the end can be torn, and the last index entries
-        # may be missing
+        # all writes of the process are in the page cache: only the last batch can be incomplete, and only the last
+        # index entries can be missing
         last = unflushed[-1]
-        resumed = last.base_offset in damaged_ones or resume(last, loading.config, epochs)
+        resumed = last.base_offset in bad_indexes or resume(last, loading.config, epochs)
         unflushed = [] if resumed else [last]
     for place, segment in enumerate(segments):
-        if segment not in unflushed and segment.base_offset not in damaged_ones:
+        if segment not in unflushed and segment.base_offset not in bad_indexes:
             continue
         following = segments[place + 1 :]
         limit = following[0].base_offset if following else _NO_LIMIT
         if segment not in unflushed and following:
-            _mend(segment, loading.config, limit)
+            _rebuild_indexes(segment, loading.config, limit)
             continue
         was_cut, segment.is_cut = segment.is_cut, False
         log.info("%s: checking %d bytes and rebuilding the indexes", segment.path, segment.size)
@@ -105,7 +105,7 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
         if lost and not cut:
             _set_aside(loading.directory, following, "follows a segment whose end was lost")
         if segment not in unflushed:
-            # the next start will not look into it again
+            # the next start will not check it again
             segment.sync_indexes()
             sync_directory(loading.directory)
         if cut or lost:
@@ -115,7 +115,8 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
         end_offset = _end_of(segments[-1], loading, epochs)
         if end_offset < loading.recovery_point:
             log.error(
-                "%s ends at offset %d, and was on the disk up to offset %d: records are lost",
+                "%s ends at offset %d, but its records up to offset %d had been flushed: records are lost;"
+                " restore them from a replica or a backup",
                 segments[-1].path,
                 end_offset,
                 loading.recovery_point,
@@ -136,22 +137,22 @@ def _end_of(segment: Segment, loading: Loading, epochs: LeaderEpochs) -> int:
     try:
         return segment.read_end()
     except (KafkaError, CorruptIndexError) as error:
-        # no crash has torn it, so what lies behind the damage may be sound and is not to be lost with it
+        # not torn by a crash, so data after the damage may be valid: leave a copy of the file
         log.error("%s was damaged after a clean shutdown: %s", segment.path, error)
         rebuild(segment, loading.config, epochs, _NO_LIMIT, copies=True)
         return segment.read_end()
 
 
-def _mend(segment: Segment, config: LogConfig, limit: int) -> None:
-    """Rebuild the indexes of a segment that is on the disk as a whole, and followed by others; nothing is cut off.
+def _rebuild_indexes(segment: Segment, config: LogConfig, limit: int) -> None:
+    """Rebuild the indexes of a flushed segment that other segments follow, without cutting anything off.
 
-    Its damage is no crash's. Readers get an error there, and what is sound after it remains.
+    A crash cannot have damaged it. Readers get an error at the damage, and valid batches after it stay readable.
     """
     if segment.is_cut:
-        # the index stays, as it shows at every start that the end is lost
+        # keep the index: it shows at every start that the end is lost
         log.error(
-            "%s ends at byte %d, before what its indexes refer to: of its records, which have offsets %d to %d,"
-            " the last are lost. Readers of them get CORRUPT_MESSAGE; a replica or a backup may have them",
+            "%s has only %d bytes, fewer than its indexes refer to: the last of its offsets, %d to %d, are lost."
+            " Consumers get CORRUPT_MESSAGE there; restore the file from a replica or a backup",
             segment.path,
             segment.size,
             segment.base_offset,
@@ -165,30 +166,30 @@ def _mend(segment: Segment, config: LogConfig, limit: int) -> None:
         segment.index_batch(position, header, config.index_interval_bytes)
         end = position + header.size
     if end < segment.size:
-        log.error("%s; what follows stays in the file", damaged(segment.path, end))
+        log.error("%s; the rest of the file is unchanged", damage_error(segment.path, end))
         try:
             for position, header in segment.headers(end):
                 segment.index_batch(position, header, config.index_interval_bytes)
         except KafkaError as error:
-            log.debug("No batch can be found after the damage: %s", error)
+            log.debug("No batch found after the damage: %s", error)
     segment.seal()
-    # the next start will not look into it again
+    # the next start will not check it again
     segment.sync_indexes()
     sync_directory(segment.directory)
 
 
 def _set_aside(directory: Path, segments: Sequence[Segment], reason: str) -> None:
-    """Take segments from the end of a log, and leave their records under a name that no start takes for data."""
+    """Remove segments from the end of a log, but keep the log files as `.damaged`, which no start loads."""
     for segment in reversed(segments):
         if segment.size:
             aside = _name_aside(segment)
-            log.error("%s %s; its %d bytes are kept as %s", segment.path, reason, segment.size, aside)
+            log.error("%s %s; its %d bytes are now in %s", segment.path, reason, segment.size, aside)
             segment.path.rename(aside)
     remove_segments(directory, segments)
 
 
 def _name_aside(segment: Segment) -> Path:
-    """A new name for the log file, which `headrace` leaves alone."""
+    """Return an unused name with `.damaged` for the log file."""
     for place in count():
         aside = segment.path.with_name(segment.path.name + (f".{place}" if place else "") + DAMAGED_SUFFIX)
         if not aside.exists():
@@ -197,13 +198,13 @@ def _name_aside(segment: Segment) -> Path:
 
 
 def _from_offset(segments: list[Segment], offset: int) -> list[Segment]:
-    """The segment that holds `offset` and those after it."""
+    """Return the segment that contains `offset` and those after it."""
     before = [segment for segment in segments if segment.base_offset <= offset]
     return segments[max(0, len(before) - 1) :]
 
 
 def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
-    """Every segment that has a log file, and the base offsets of those whose indexes cannot be used."""
+    """Return every segment with a log file, and the base offsets of those whose indexes are unusable."""
     sizes: dict[int, dict[str, int]] = {}
     with os.scandir(loading.directory) as entries:
         for entry in entries:
@@ -214,13 +215,13 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
                 if not S_ISREG(status.st_mode):
                     raise UnusableFileError(Path(entry.path), "is not a regular file")
                 sizes.setdefault(base_offset, {})[suffix] = status.st_size
-    segments, damaged_ones = [], set()
+    segments, bad_indexes = [], set()
     level = logging.WARNING if loading.clean_shutdown else logging.INFO
     for base_offset, found in sorted(sizes.items()):
         if LOG_SUFFIX not in found:
             for suffix in found:
                 path = segment_file(loading.directory, base_offset, suffix)
-                log.warning("%s has no log file beside it; removing it", path)
+                log.warning("Removing %s, which has no log file", path)
                 path.unlink()
             continue
         size = found[LOG_SUFFIX]
@@ -236,28 +237,28 @@ def _open_segments(loading: Loading) -> tuple[list[Segment], set[int]]:
                 now_ms=loading.now_ms,
             )
             if (segment.index.last and segment.index.last[1] >= size) or (not size and segment.max_timestamp >= 0):
-                log.log(level, "%s points beyond the end of its log file", segment.index.path)
+                log.log(level, "%s refers to positions after the end of its log file", segment.index.path)
                 segment.is_cut = True
-                damaged_ones.add(base_offset)
+                bad_indexes.add(base_offset)
         except CorruptIndexError as error:
-            log.log(level, "%s", error)
-            damaged_ones.add(base_offset)
+            log.log(level, "%s; rebuilding it", error)
+            bad_indexes.add(base_offset)
             segment = Segment(
                 loading.directory, base_offset, size=size, index_size=0, time_index_size=0, now_ms=loading.now_ms
             )
         if TXN_INDEX_SUFFIX in found and not segment.txn_index.is_sound(found[TXN_INDEX_SUFFIX], base_offset):
             segment.txn_index.is_suspect = True
         segments.append(segment)
-    return segments, damaged_ones
+    return segments, bad_indexes
 
 
 def resume(segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
-    """Read the last segment from its last index entry on, and complete its indexes; False if the entry leads nowhere.
+    """Recover the last segment from its last index entry on; return False if no batch begins there.
 
-    Good for a log whose process died and whose kernel did not. Raises OSError.
+    Sufficient if the process died but the kernel did not. Raises OSError.
     """
     if not (segment.size or segment.index.count or segment.time_index.count or segment.txn_index.exists):
-        return True  # of thousands of partitions, most may be empty
+        return True  # fast, because most of thousands of partitions may be empty
     start = segment.index.last[1] if segment.index.last else 0
     if start and next(valid_batches(segment, _NO_LIMIT, start), None) is None:
         return False
@@ -275,10 +276,10 @@ def rebuild(
     following: Sequence[Segment] = (),
     copies: bool = False,
 ) -> Rebuilt:
-    """Read the segment from the batch at `start` on, cut it behind its last valid batch and write its indexes anew.
+    """Check the segment from the batch at `start` on, cut it after its last valid batch, and rebuild its indexes.
 
-    `limit` is the next segment's base offset; `following` are set aside if this one is torn. With `copies`, a copy of
-    the file is left before it is cut. Raises OSError.
+    `limit` is the next segment's base offset; `following` segments are set aside if this one is torn. With `copies`,
+    copy the file before cutting it. Raises OSError.
     """
     if not start:
         segment.clear_indexes()
@@ -297,14 +298,14 @@ def rebuild(
         log.warning(
             "%s: no valid batch at byte %d, offset %d; cutting off %d bytes", segment.path, end, end_offset, torn
         )
-        # before the cut: a crash in between must find it torn again, and not take them for what comes next
+        # before the cut: if a crash comes between, the next recovery must find this segment torn again
         _set_aside(segment.directory, following, "follows a torn segment")
         if copies:
             aside = _name_aside(segment)
             copy_file(segment.path, aside)
-            log.error("%s is a copy of %s, as it was", aside, segment.path)
+            log.error("%s is a copy of %s before the cut", aside, segment.path)
         segment.cut(end)
-        # what was cut off must not come back with a power failure, behind batches that are written now
+        # a power failure must not bring the old data back after newly written batches
         segment.file.sync()
     segment.txn_index.truncate(end_offset)
     segment.seal()
@@ -312,9 +313,9 @@ def rebuild(
 
 
 def valid_batches(segment: Segment, limit: int, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch from `position` on, up to the first that is torn, damaged or out of order.
+    """Yield position and header of every batch from `position` to the first that is torn, damaged or out of order.
 
-    Raises KafkaError(unsupported_for_message_format) where a sound batch is of an older format.
+    Raises KafkaError(unsupported_for_message_format) for a valid batch of an older format.
     """
     descriptor = segment.file.fileno()
     buffer = bytearray(min(_SCAN_BYTES, max(segment.size - position, HEADER_SIZE)))
@@ -351,16 +352,16 @@ def valid_batches(segment: Segment, limit: int, position: int = 0) -> Iterator[t
 
 
 def _refuse_old_format(path: Path, position: int, buffer: bytearray, at: int, size: int, header: BatchHeader) -> None:
-    """A message set of v0 or v1 has its CRC-32 behind the length; random bytes with such a magic do not match it."""
+    """Raise KafkaError if the CRC-32 after the length shows a message of v0 or v1, and not random bytes."""
     stored = int.from_bytes(buffer[at + LOG_OVERHEAD : at + LOG_OVERHEAD + 4], "big")
     if stored == crc32(memoryview(buffer)[at + LOG_OVERHEAD + 4 : at + size]):
-        raise old_format(path, position, header.magic)
+        raise old_format_error(path, position, header.magic)
 
 
 def remove_segments(directory: Path, segments: Sequence[Segment]) -> None:
-    """Remove segments from the end of a log, for good when this returns. Raises OSError.
+    """Remove segments from the end of a log, and sync the directory. Raises OSError.
 
-    The last one goes first, so that a crash in between leaves no gap.
+    The last one goes first, so that a crash leaves no gap.
     """
     for segment in reversed(segments):
         for path in segment.mark_deleted():
@@ -371,9 +372,9 @@ def remove_segments(directory: Path, segments: Sequence[Segment]) -> None:
 
 
 def finish_interrupted_swaps(directory: Path) -> None:
-    """Bring a directory into order after a crash: drop `.deleted` and `.cleaned` files, finish `.swap` files.
+    """After a crash, remove `.deleted` and `.cleaned` files and put `.swap` files in place.
 
-    A `.swap` file at or after a `.cleaned` one is from a split that did not come to its end; it goes too.
+    A `.swap` file at or after a `.cleaned` one belongs to an unfinished split of a segment, and is removed too.
     """
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries]
@@ -395,22 +396,22 @@ def finish_interrupted_swaps(directory: Path) -> None:
     for name in names:
         offset = offset_of(name)
         if offset is not None and start <= offset < end and suffix_of(name) in SEGMENT_SUFFIXES:
-            log.info("%s was compacted into a swap file; removing it", directory / name)
+            log.info("Removing %s, which was compacted into a .swap file", directory / name)
             (directory / name).unlink(missing_ok=True)
-    # the log file first: once it has its name, another start does not take the other new files for old ones
+    # the log file first: while it is a .swap file, a restart would remove new files without that suffix as old ones
     for name in sorted(swaps, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         (directory / name).rename(directory / name.removesuffix(SWAP_SUFFIX))
 
 
 def remove_unfinished_swaps(directory: Path) -> None:
-    """Drop what compaction has written and not yet put in place. Raises OSError."""
+    """Remove the output of unfinished compactions. Raises OSError."""
     for path in directory.iterdir():
         if path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
             path.unlink(missing_ok=True)
 
 
 def _without_damaged(directory: Path, swaps: list[str]) -> list[str]:
-    """Set a damaged `.swap` file aside if the segment that it was to replace is still there."""
+    """Set damaged `.swap` files aside whose original segments still exist, and return the other names."""
     kept = list(swaps)
     for name in swaps:
         base_offset = offset_of(name)
@@ -423,9 +424,9 @@ def _without_damaged(directory: Path, swaps: list[str]) -> list[str]:
         if end == segment.size or not segment_file(directory, base_offset, LOG_SUFFIX).exists():
             continue
         aside = _name_aside(segment)
-        log.error("%s is damaged at byte %d: kept as %s, and the segments it was made from as well", name, end, aside)
+        log.error("%s is damaged at byte %d: renamed to %s; the segments it was made from stay", name, end, aside)
         segment.path.rename(aside)
-        for other in [each for each in kept if offset_of(each) == base_offset]:
+        for other in [other for other in kept if offset_of(other) == base_offset]:
             kept.remove(other)
             (directory / other).unlink(missing_ok=True)
     return kept
@@ -437,13 +438,13 @@ def _swap_segment(directory: Path, base_offset: int) -> Segment:
 
 
 def _swapped_range(directory: Path, swaps: list[str]) -> tuple[int, int]:
-    """The offsets `[start, end)` that the swap files stand for."""
+    """Return the offsets `[start, end)` that the `.swap` files replace."""
     start, end = _NO_LIMIT, -1
     for name in swaps:
         base_offset = offset_of(name)
         if base_offset is None or not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             continue
-        # the segment of that name is replaced even by an empty one
+        # an empty .swap file replaces the segment with its base offset too
         start, end = min(start, base_offset), max(end, base_offset + 1)
         for _, header in valid_batches(_swap_segment(directory, base_offset), _NO_LIMIT):
             end = max(end, header.next_offset)

@@ -1,4 +1,4 @@
-"""Which segments at the start of a log are past their time, over the size limit or before the log start offset."""
+"""Selects the segments that retention by time, by size or by the log start offset deletes."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ def expired_segments(
     log_start_offset: int,
     log_end_offset: int,
 ) -> list[Segment]:
-    """The segments to drop, oldest first; never one with records at or above `high_watermark`, nor an empty last one.
+    """Return the segments to delete, oldest first.
 
-    Retention by time and size is for topics whose `cleanup.policy` has `delete`; what is before the log start offset
-    goes from any.
+    Segments with records at or above `high_watermark` and an empty active segment stay. Time and size apply only if
+    `cleanup.policy` contains `delete`; segments before the log start offset always expire.
     """
     ends = [segment.base_offset for segment in segments[1:]] + [log_end_offset]
     count = sum(1 for end in ends[:-1] if end <= min(log_start_offset, high_watermark))

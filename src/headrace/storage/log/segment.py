@@ -1,4 +1,4 @@
-"""One segment of a log: a file of batches from its base offset on, and the indexes that find places in it."""
+"""One segment of a log: a file of batches and its indexes."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -26,18 +26,18 @@ from headrace.types import Buffer
 from headrace.wire.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, BatchHeader, parse_header
 
 _MIN_OLD_LENGTH: Final = 14
-"""Bytes after the length of a message of format v0 or v1, at least."""
+"""The smallest length field of a message of format v0 or v1, in bytes."""
 MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 _WALK_BYTES: Final = 8192
-"""One read covers a default index interval, so a lookup mostly needs a single one."""
+"""Covers the default index interval, so most lookups need one read."""
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class Segment:
     """Batches with offsets from `base_offset` on.
 
-    `size` in bytes; `max_timestamp` in ms with the last offset of the first batch that has it. The file is opened by
-    its first use, and again after `close_file`.
+    `size` is in bytes, `max_timestamp` in ms; `offset_of_max_timestamp` is the last offset of the first batch that has
+    it. The file is opened when it is first used.
     """
 
     __slots__ = (
@@ -69,7 +69,7 @@ class Segment:
         now_ms: int,
         suffix: str = "",
     ) -> None:
-        """A segment whose files have these sizes in bytes, and `suffix` behind their names.
+        """A segment whose files have these sizes in bytes and `suffix` after their names.
 
         Raises CorruptIndexError; OSError.
         """
@@ -83,7 +83,7 @@ class Segment:
         self.txn_index = TransactionIndex(self._file_with(TXN_INDEX_SUFFIX))
         self.max_timestamp, self.offset_of_max_timestamp = self.time_index.last
         self.is_cut = False
-        """Whether its indexes lead beyond the end of its file: its end is lost."""
+        """True if the indexes refer to positions after the end of the log file: its end is lost."""
         self._file: LogFile | None = None
         self._first_timestamp: int | None = None
         self._bytes_since_index = 0
@@ -92,7 +92,7 @@ class Segment:
     def create(
         cls, directory: Path, base_offset: int, *, now_ms: int, config: LogConfig, suffix: str = ""
     ) -> "Segment":
-        """A new, empty segment with its files. Raises OSError."""
+        """Create the files of an empty segment. Raises OSError."""
         segment = cls(directory, base_offset, size=0, index_size=0, time_index_size=0, now_ms=now_ms, suffix=suffix)
         segment._file = file = OPEN_FILES.open(segment.path, segment, create=True)
         file.truncate(0)
@@ -118,11 +118,11 @@ class Segment:
         return file
 
     def open_read_only(self) -> None:
-        """Open the file for a tool that is not to write, perhaps where nobody can. Raises OSError."""
+        """Open the file for a tool that only reads, perhaps without permission to write. Raises OSError."""
         self._file = LogFile(os.open(self.path, os.O_RDONLY))
 
     def close_file(self) -> None:
-        """Let go of the file, which stays open for whoever is at it, until it is needed again."""
+        """Drop the reference to the file; it stays open for current readers."""
         self._file = None
 
     @property
@@ -131,11 +131,11 @@ class Segment:
 
     @property
     def largest_timestamp(self) -> int:
-        """What retention by time counts from: the newest record's timestamp, else the file's own."""
+        """The timestamp that retention by time uses: that of the newest record, else the file's modification time."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.last_modified_ms
 
     def should_roll(self, size: int, last_offset: int, max_timestamp: int, config: LogConfig, now_ms: int) -> bool:
-        """Whether `size` bytes up to `last_offset` must go to a new segment."""
+        """Return True if `size` bytes up to `last_offset` require a new segment."""
         if self.size == 0:
             return last_offset - self.base_offset > MAX_RELATIVE_OFFSET
         if self.size + size > config.segment_bytes or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
@@ -148,14 +148,14 @@ class Segment:
             return True
         return (
             self._bytes_since_index > config.index_interval_bytes
-            # far from full, mostly: the time index has the larger entries, and no more than the other and one
+            # a cheap test that fails first: time entries are the larger ones, and at most one more than offset entries
             and (self.index.count + 3) * TIME_ENTRY_SIZE > config.segment_index_bytes
             and (self.index.full(config.segment_index_bytes) or self.time_index.full(config.segment_index_bytes))
         )
 
     @property
     def first_timestamp(self) -> int:
-        """The max timestamp of the first batch; -1 without one."""
+        """The max timestamp of the first batch; -1 for an empty segment."""
         if self._first_timestamp is None:
             if not self.size:
                 return NO_TIMESTAMP
@@ -164,7 +164,7 @@ class Segment:
         return self._first_timestamp
 
     def _jitter_ms(self, config: LogConfig) -> int:
-        # spread by name, not by chance, so that a restart does not change when a segment is due
+        # derived from the name, not random, so that it is the same after a restart
         return crc32(os.fsencode(self.path)) % min(config.segment_jitter_ms, config.segment_ms)
 
     def append(
@@ -176,9 +176,9 @@ class Segment:
         offset_of_max_timestamp: int,
         index_interval: int,
     ) -> None:
-        """Write `size` bytes of whole batches, the first up to `first_last_offset`; constant work.
+        """Write `size` bytes of whole batches in constant time; `first_last_offset` is the first batch's last offset.
 
-        Raises OSError, with the segment as it was.
+        On OSError, the segment is unchanged.
         """
         position = self.size
         if self._bytes_since_index > index_interval and self.index.tail_is_long:
@@ -198,7 +198,7 @@ class Segment:
         offset_of_max_timestamp: int,
         index_interval: int,
     ) -> None:
-        """Note what was written at `position`: an index entry, of its first batch, when the interval is over."""
+        """Account for batches at `position`; add index entries for the first of them once per index interval."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = offset_of_max_timestamp
@@ -209,7 +209,7 @@ class Segment:
         self._bytes_since_index += size
 
     def index_batch(self, position: int, header: BatchHeader, index_interval: int) -> None:
-        """Note one batch that was read at `position`, to rebuild the indexes. Raises OSError."""
+        """Account for one existing batch at `position`, to rebuild the indexes. Raises OSError."""
         self.index_append(
             header.size, position, header.last_offset, header.max_timestamp, header.last_offset, index_interval
         )
@@ -217,10 +217,10 @@ class Segment:
             self.write_indexes()
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of every batch from the one that begins at `position` on.
+        """Yield position and header of every batch, from the one that begins at `position` on.
 
-        Raises KafkaError: corrupt_message where no whole batch begins, unsupported_for_message_format for batches from
-        before Kafka 0.11.
+        Raises KafkaError: corrupt_message for an invalid or incomplete batch, unsupported_for_message_format for one
+        from before Kafka 0.11.
         """
         data, start = b"", 0
         read_bytes = _WALK_BYTES
@@ -232,36 +232,36 @@ class Segment:
                     break
             header = parse_header(data, at)
             if header.magic != MAGIC_V2 or header.batch_length < MIN_BATCH_LENGTH:
-                raise self._no_batch(position, header)
+                raise self._invalid_header(position, header)
             size = header.size
             if position + size > self.size:
                 break
             yield position, header
-            # past large batches there is nothing to be gained by reading more than the header
+            # after a large batch, a larger read would rarely contain the next header
             read_bytes = HEADER_SIZE if size > _WALK_BYTES // 2 else _WALK_BYTES
             position += size
         if position != self.size:
             raise KafkaError(ErrorCode.corrupt_message, f"{self.path} ends within a batch, at byte {self.size}")
 
-    def _no_batch(self, position: int, header: BatchHeader) -> KafkaError:
-        if header.magic in (0, 1) and header.batch_length >= _MIN_OLD_LENGTH:  # zeros are no old batch
-            return old_format(self.path, position, header.magic)
-        return damaged(self.path, position)
+    def _invalid_header(self, position: int, header: BatchHeader) -> KafkaError:
+        if header.magic in (0, 1) and header.batch_length >= _MIN_OLD_LENGTH:  # zeros are damage
+            return old_format_error(self.path, position, header.magic)
+        return damage_error(self.path, position)
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the first batch that reaches `offset`; None when all end before it.
+        """Return position and header of the first batch that ends at or after `offset`; None if all end before it.
 
-        Raises KafkaError as `headers` does, and corrupt_message where the end of the file is lost.
+        Raises KafkaError as `headers` does, and corrupt_message if the batch was in the lost end of the file.
         """
         for position, header in self.headers(self.index.lookup(offset)):
             if header.last_offset >= offset:
                 return position, header
         if self.is_cut or (self.max_timestamp >= 0 and self.offset_of_max_timestamp >= offset):
-            raise damaged(self.path, self.size, offset)
+            raise damage_error(self.path, self.size, offset)
         return None
 
     def end_offset_at(self, position: int) -> int:
-        """The offset after the batch that ends at or behind `position`."""
+        """Return the offset after the first batch that ends at or after `position`."""
         end_offset = self.base_offset
         for start, header in self.headers(self.index.position_before(position)):
             end_offset = header.next_offset
@@ -270,9 +270,9 @@ class Segment:
         return end_offset
 
     def read_end(self) -> int:
-        """The offset after the last batch, by walking the headers behind the last index entry.
+        """Read the headers after the last index entry and return the offset after the last batch.
 
-        Brings `max_timestamp` up to date too. Raises KafkaError as `headers` does.
+        Updates `max_timestamp`. Raises KafkaError as `headers` does.
         """
         end_offset = self.base_offset
         position = self.index.last[1] if self.index.last else 0
@@ -284,12 +284,12 @@ class Segment:
         return end_offset
 
     def truncate(self, offset: int) -> int:
-        """Cut away the batch that reaches `offset` and all behind it; returns the offset after the last one left."""
+        """Remove the batch that contains `offset` and all later ones, and return the new end offset."""
         found = self.find(offset)
         if found is None:
             return offset
         position, header = found
-        # in this order a process may die between any two: its successor completes the indexes from the log
+        # in this order, a crash between any two steps leaves indexes that recovery can complete from the log
         self.index.truncate(header.base_offset)
         self.time_index.truncate(header.base_offset)
         self.file.truncate(position)
@@ -302,7 +302,7 @@ class Segment:
         return min(offset, header.base_offset)
 
     def clear_indexes(self) -> None:
-        """Make the two indexes empty, for a rebuild."""
+        """Empty the offset and time indexes before a rebuild."""
         self.index.clear()
         self.time_index.clear()
         self.max_timestamp, self.offset_of_max_timestamp = self.time_index.last
@@ -310,47 +310,47 @@ class Segment:
         self._bytes_since_index = 0
 
     def cut(self, size: int) -> None:
-        """Keep only the first `size` bytes of the log file, which the indexes do not go beyond."""
+        """Keep only the first `size` bytes of the log file; the indexes must not refer to later ones."""
         self.file.truncate(size)
         self.size = size
 
     def write_indexes(self) -> None:
-        """Bring the index files up to date. Raises OSError.
+        """Write pending entries to the index files. Raises OSError.
 
-        The time index goes first: a process that dies between the two must not leave an offset index that leads behind
-        timestamps which the time index does not know.
+        The time index goes first: recovery starts at the last offset index entry, so the time index must cover all
+        earlier batches.
         """
         self.time_index.write_tail()
         self.index.write_tail()
 
     def seal(self) -> None:
-        """Finish the files, as the segment is rolled or closed. Raises OSError."""
+        """Complete the files of a segment that is rolled or closed. Raises OSError."""
         self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
         self.write_indexes()
         if self.path.stat().st_size > self.size:
             self.file.trim(self.size)
 
     def sync_indexes(self) -> None:
-        """Make the indexes of a segment that is not appended to any more survive a power failure. Raises OSError."""
+        """Make the offset and time indexes of an inactive segment survive a power failure. Raises OSError."""
         sync_file(self.index.path)
         sync_file(self.time_index.path)
 
     def move(self, directory: Path) -> None:
-        """The directory has been renamed."""
+        """Use the new name of the directory."""
         self.directory = directory
         for part in (self.index, self.time_index, self.txn_index):
             part.path = directory / part.path.name
 
     def files(self) -> list[Path]:
-        """The paths of all files that it may have."""
+        """Return the paths of all files that the segment may have."""
         return [self._file_with(kind) for kind in SEGMENT_SUFFIXES]
 
     def mark_deleted(self) -> list[Path]:
-        """Rename the files so that no start of the broker takes them for data; returns the new names."""
+        """Rename the files so that a restart does not load them, and return the new names."""
         return self.change_suffix(DELETED_SUFFIX)
 
     def change_suffix(self, suffix: str) -> list[Path]:
-        """Rename the files, those that exist, to end with `suffix` instead; returns the new names. Raises OSError."""
+        """Rename the existing files to end with `suffix`, and return the new names. Raises OSError."""
         renamed = []
         for kind in SEGMENT_SUFFIXES:
             target = segment_file(self.directory, self.base_offset, kind + suffix)
@@ -369,18 +369,18 @@ class Segment:
         return renamed
 
 
-def damaged(path: Path, position: int, offset: int | None = None) -> KafkaError:
+def damage_error(path: Path, position: int, offset: int | None = None) -> KafkaError:
     where = f"byte {position}" if offset is None else f"byte {position}, offset {offset}"
     return KafkaError(
         ErrorCode.corrupt_message,
-        f"{path} has no sound record batch at {where}: it is damaged on the disk; `headrace verify {path.parent}` tells"
-        " how far, and a replica or a backup has what is lost",
+        f"{path} has no valid record batch at {where}: the file is damaged; `headrace verify {path.parent}` shows the"
+        " extent, and the lost records may be in a replica or a backup",
     )
 
 
-def old_format(path: Path, position: int, magic: int) -> KafkaError:
+def old_format_error(path: Path, position: int, magic: int) -> KafkaError:
     return KafkaError(
         ErrorCode.unsupported_for_message_format,
-        f"{path} has a batch of message format v{magic} at byte {position}; only v2 (Kafka 0.11 and later) is read: "
-        "copy the topic with a client into a new one",
+        f"{path} has message format v{magic} at byte {position}; only v2 (Kafka 0.11 and later) is supported:"
+        " copy the topic with a client to a new one",
     )

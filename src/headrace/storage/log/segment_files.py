@@ -11,14 +11,14 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 DELETED_SUFFIX: Final = ".deleted"
-"""Waits for its removal."""
+"""To be removed."""
 CLEANED_SUFFIX: Final = ".cleaned"
-"""Being written by compaction; worthless after a crash."""
+"""Unfinished output of compaction; useless after a crash."""
 SWAP_SUFFIX: Final = ".swap"
-"""Written by compaction in full; takes the place of the segments it was made from."""
+"""Complete output of compaction; replaces the segments it was made from."""
 
 DAMAGED_SUFFIX: Final = ".damaged"
-"""A copy of a file before what was damaged in it was cut off: for people, the broker never reads it."""
+"""Records that recovery removed from the log, for the administrator; the broker never reads them."""
 
 _DIGITS: Final = 20
 _MAX_OFFSET: Final = (1 << 63) - 1
@@ -29,7 +29,7 @@ def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
 
 
 def offset_of(name: str) -> int | None:
-    """The offset that a file is named by; None for any other file."""
+    """Return the base offset in a file name; None for other names."""
     digits = name[:_DIGITS]
     if len(digits) == _DIGITS and digits.isascii() and digits.isdigit() and name[_DIGITS : _DIGITS + 1] == ".":
         offset = int(digits)
@@ -38,5 +38,4 @@ def offset_of(name: str) -> int | None:
 
 
 def suffix_of(name: str) -> str:
-    """From the last dot on."""
     return name[name.rfind(".") :]

@@ -1,4 +1,4 @@
-"""The segments of one log in order, and where in them an offset is."""
+"""The ordered segments of one log; finds the position of an offset in them."""
 
 import logging
 from bisect import bisect_right
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 
 
 class Segments:
-    """At least one segment, ascending by base offset; the last one is appended to.
+    """At least one segment, ascending by base offset; the last one is active.
 
-    The list `ordered` is replaced and never changed, so that other threads may iterate over it.
-    Remembers where sequential readers will go on, so that they are spared the index and the walk from its entry.
+    The list `ordered` is replaced, never changed, so other threads may iterate over it. The positions of sequential
+    readers are cached, which saves an index lookup and a walk over headers per read.
     """
 
     __slots__ = ("_bases", "_positions", "_tail", "ordered")
@@ -41,32 +41,32 @@ class Segments:
 
     @property
     def active(self) -> Segment:
-        """The one that is appended to."""
+        """The segment that receives appends."""
         return self.ordered[-1]
 
     @property
     def active_base_offset(self) -> int:
-        """Changes when the log rolls, and producer state is worth a snapshot."""
+        """Changes when the log rolls, which is also when producer state is saved in a snapshot."""
         return self._bases[-1]
 
     @property
     def size(self) -> int:
-        """Bytes of all segments, without their indexes."""
+        """Bytes of all log files, without indexes."""
         return sum(segment.size for segment in self.ordered)
 
     def floor(self, offset: int) -> int:
-        """Place of the segment that `offset` belongs to; the first one for an offset before it."""
+        """Return the index of the segment for `offset`; 0 for offsets before the first segment."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def locate(self, offset: int) -> tuple[Segment, int] | None:
-        """Segment and position in it of the first batch that reaches `offset`; None behind the last batch."""
+        """Return segment and position of the first batch that ends at or after `offset`; None if all end before it."""
         tail = self._tail
         if tail is not None and tail[0] == offset:
             return tail[1], tail[2]
         known = self._positions.get(offset)
         if known is not None:
             return known
-        # the segments behind the right one matter where compaction left a gap at its end
+        # compaction can leave a gap at the end of a segment: then the batch is in a later one
         for segment in self.ordered[self.floor(offset) :]:
             found = segment.find(offset)
             if found is not None:
@@ -75,11 +75,11 @@ class Segments:
         return None
 
     def appended(self, offset: int, segment: Segment, position: int) -> None:
-        """The newest batches begin with `offset` at `position`, where readers who had caught up go on."""
+        """Remember the position of the newest batches, where readers that had caught up continue."""
         self._tail = offset, segment, position
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:
-        """The first batch that reaches `offset` begins at `position`."""
+        """Cache the position of the first batch that ends at or after `offset`."""
         if len(self._positions) >= _CACHED_POSITIONS:
             self._positions.clear()
         self._positions[offset] = segment, position
@@ -89,14 +89,14 @@ class Segments:
         self._tail = None
 
     def headers(self, from_offset: int) -> Iterator[BatchHeader]:
-        """Header of every batch from the first one that reaches `from_offset` on."""
+        """Yield the headers of `batches`."""
         for _, _, header in self.batches(from_offset):
             yield header
 
     def batches(self, from_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Every batch from the first one that reaches `from_offset` on: its segment, its position there, its header.
+        """Yield segment, position and header of every batch from the one that contains `from_offset` on.
 
-        Passes over what is damaged, up to the next segment.
+        After damage, continue with the next segment.
         """
         for segment in self.ordered[self.floor(from_offset) :]:
             try:
@@ -105,10 +105,10 @@ class Segments:
                     for position, header in segment.headers(found[0]):
                         yield segment, position, header
             except KafkaError as error:
-                log.warning("Going on with the next segment: %s", error)
+                log.warning("Skipping the rest of a segment: %s", error)
 
     def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
-        """Headers of the batches before `offset`, at which one begins, as far back as so many index entries lead."""
+        """Yield the headers of the batches before `offset`, a base offset, from `index_entries` index entries back."""
         parts = []
         last = self.ordered[self.floor(offset)]
         for segment in reversed(self.ordered[: self.floor(offset) + 1]):
@@ -125,7 +125,7 @@ class Segments:
                 yield header
 
     def aborted_transactions(self, offset: int, part: FileSlice, end_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions that have a batch in `part`, which begins with the one that holds `offset`."""
+        """Return the aborted transactions with batches in `part`, which was read for `offset`."""
         segments = self.ordered[self.floor(offset) :]
         if not any(segment.txn_index.exists for segment in segments):
             return []

@@ -1,7 +1,4 @@
-"""The facts about one log that its parts share: where it is, its settings, its bounds and its segments.
-
-`Log` alone changes them; `LogReader` and `LogFlusher` only read them.
-"""
+"""The state that the parts of a log share. Only `Log` changes it; `LogReader` and `LogFlusher` read it."""
 
 import os
 from collections.abc import Callable
@@ -14,9 +11,9 @@ from headrace.types import TopicPartition
 
 
 class LogState:
-    """Plain attributes, because every append and every read looks at several of them.
+    """Plain attributes, because every append and every read uses several of them.
 
-    Knows none of the parts: a cycle of references would keep the files of a deleted log open until the next collection.
+    It does not refer to the parts: a reference cycle would keep a deleted log's files open until the next collection.
     """
 
     __slots__ = (
@@ -38,12 +35,12 @@ class LogState:
         self.log_end_offset = 0
         self.segments = Segments([])
         self.truncations = 0
-        """How often the log has been truncated or moved since it was opened: what was read before may be outdated."""
+        """The number of truncations and moves since the log was opened; earlier reads may be outdated."""
         self.on_disk_error: Callable[[LogState, OSError], None] = _ignore
-        """Called with every disk error, in the thread that meets it."""
+        """Called with every disk error, in the thread in which it occurred."""
 
     def storage_error(self, action: str, error: OSError) -> KafkaError:
-        """Report `error` to `on_disk_error`; the KafkaError(kafka_storage_error) to raise instead."""
+        """Report `error` to `on_disk_error`, and return the KafkaError(kafka_storage_error) to raise instead."""
         self.on_disk_error(self, error)
         reason = os.strerror(error.errno) if error.errno else str(error)
         return KafkaError(

@@ -1,7 +1,7 @@
-"""Records by timestamp, to the record: the indexes lead to one batch, and that one is opened (ListOffsets).
+"""Looks up offsets by timestamp (ListOffsets), exactly: the indexes select one batch, and that batch is decompressed.
 
-And the other way round: the time of a record by its offset, estimated from the header of its batch. Batches are
-unpacked and walked over piece by piece. All of it may run in a thread while others append.
+Also looks up timestamps by offset, estimated from batch headers. Batches are decompressed and walked in pieces. All
+functions may run in a thread while another thread appends.
 """
 
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.errors import KafkaError
-from headrace.storage.log.segment import Segment, damaged
+from headrace.storage.log.segment import Segment, damage_error
 from headrace.wire.batch import BatchHeader, batch_crc_ok
 from headrace.wire.record_checks import RecordWalk
 from headrace.wire.validation import unpacked, walk_in_pieces
@@ -20,7 +20,7 @@ _BEFORE_ALL: Final = -(1 << 63)
 def offset_for_timestamp(
     segments: Sequence[Segment], timestamp: int, log_start_offset: int
 ) -> tuple[int, int, int] | None:
-    """Timestamp, offset and leader epoch of the first record from `log_start_offset` on not older than `timestamp`."""
+    """Return timestamp, offset and leader epoch of the first record not older than `timestamp`."""
     for segment in segments:
         if segment.max_timestamp < timestamp:
             continue
@@ -34,13 +34,11 @@ def offset_for_timestamp(
     return None
 
 
-def time_of(segments: Sequence[Segment], offset: int) -> int | None:
-    """The timestamp of the record at `offset`, or of the next one that there is; None where there is none, or it has
-    no timestamp.
+def timestamp_at(segments: Sequence[Segment], offset: int) -> int | None:
+    """Return the timestamp of the first record from `offset` on; None if no such record or timestamp exists.
 
-    One look-up in an index and one read of a header, which a thread may do while others append. Between the first and
-    the last record of a batch the time is estimated: batches are not opened. Raises OSError; KafkaError as
-    `Segment.headers` does.
+    Costs one index lookup and one header read. Within a batch, timestamps are interpolated. Raises OSError; KafkaError
+    as `Segment.headers` does.
     """
     first = max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
     for segment in segments[first:]:
@@ -61,7 +59,7 @@ def _time_in(header: BatchHeader, offset: int) -> int | None:
 
 
 def max_timestamp(segments: Sequence[Segment]) -> tuple[int, int] | None:
-    """The largest timestamp and the offset of the first record that has it."""
+    """Return the largest timestamp and the offset of the first record that has it."""
     segment = max(segments, key=lambda candidate: candidate.max_timestamp)
     for position, header in segment.headers(segment.index.lookup(segment.offset_of_max_timestamp)):
         if header.max_timestamp == segment.max_timestamp:
@@ -74,14 +72,14 @@ def max_timestamp(segments: Sequence[Segment]) -> tuple[int, int] | None:
 def _first_newer(
     segment: Segment, position: int, header: BatchHeader, newer_than: int, from_offset: int
 ) -> tuple[int, int] | None:
-    """Timestamp and offset of the first record from `from_offset` on that is newer than `newer_than`, in one batch.
+    """Return timestamp and offset of the first record of a batch, from `from_offset` on, newer than `newer_than`.
 
-    None as well for a batch whose records cannot be read, which older versions stored: consumers do better to begin
-    behind it. Raises KafkaError(corrupt_message) for one that has changed on the disk; OSError.
+    Also return None for unreadable records, which older versions stored: consumers should begin after them. Raises
+    KafkaError(corrupt_message) if the checksum does not match; OSError.
     """
     batch = segment.file.pread(header.size, position)
     if len(batch) < header.size or not batch_crc_ok(batch, 0, header.size):
-        raise damaged(segment.path, position, header.base_offset)
+        raise damage_error(segment.path, position, header.base_offset)
     if header.is_log_append_time:
         newer_than = _BEFORE_ALL
     from_delta = max(0, from_offset - header.base_offset)

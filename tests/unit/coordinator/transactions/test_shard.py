@@ -36,8 +36,8 @@ def test_a_record_of_another_kind_is_passed_over() -> None:
 
 
 def test_only_open_transactions_time_out() -> None:
-    assert shard_with(ONGOING).timed_out(1011) == ["id"]
-    assert shard_with(ONGOING, PREPARED).timed_out(1011) == []
+    assert list(shard_with(ONGOING).timed_out(1011)) == ["id"]
+    assert list(shard_with(ONGOING, PREPARED).timed_out(1011)) == []
 
 
 def test_the_markers_of_a_decided_end_are_left_to_write() -> None:

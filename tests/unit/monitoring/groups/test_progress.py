@@ -94,11 +94,11 @@ def test_only_new_positions_are_looked_up() -> None:
     topic = TopicProgress([0, 0, 0], [10, 10, 10], NOW)
     group = GroupProgress(committed(4, 10, -1), NOW)
     assert group.update(committed(4, 10, -1), topic) == [(0, 4)]
-    group.found(0, 4, NOW - 100)
+    group.set_time(0, 4, NOW - 100)
     assert group.update(committed(4, 10, -1), topic) == []
     assert group.update(committed(6, 10, -1), topic) == [(0, 6)]
     # An answer about where it was is too late.
-    group.found(0, 4, NOW - 100)
+    group.set_time(0, 4, NOW - 100)
     assert group.times[0] == -1
 
 
@@ -119,7 +119,7 @@ def test_what_is_written_is_read_back() -> None:
     topic = TopicProgress([0, 0], [10, 20], NOW)
     group = GroupProgress(committed(4, -1, 5), NOW)
     group.update(committed(4, -1, 5), topic)
-    group.found(0, 4, NOW - 100)
+    group.set_time(0, 4, NOW - 100)
     assert [(each.partition, each.committed, each.end, each.time_ms) for each in from_bytes(group.as_bytes(topic))] == [
         (0, 4, 10, NOW - 100),
         (2, 5, -1, -1),
@@ -180,7 +180,7 @@ def test_a_total_is_that_of_its_partitions(rows: list[tuple[int, int, int, int, 
     positions = committed(*(offset if offset >= 0 else row[5] for offset, row in zip(offsets, rows, strict=True)))
     for partition, offset in group.update(offsets, topic, positions):
         if rows[partition][4]:
-            group.found(partition, offset, NOW - partition)
+            group.set_time(partition, offset, NOW - partition)
     group.rates.note(offsets, now)
     group.sum_up(topic, now)
     standings = group.standings(topic, now)

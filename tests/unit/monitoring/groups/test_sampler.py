@@ -20,9 +20,10 @@ from headrace.coordinator.groups.records.offsets import CommittedOffset
 from headrace.coordinator.groups.requests import Leaver
 from headrace.coordinator.groups.settings import GroupSettings
 from headrace.monitoring.groups.recorder import GroupHistory
-from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up
+from headrace.monitoring.groups.sampler import GroupSampler, Reset, Wanted, look_up_times
 from headrace.monitoring.groups.standing import Trend
 from headrace.replication.partition import Partition
+from headrace.storage.log.producers.open_transactions import OpenTransactions
 from headrace.types import TopicPartition
 from tests.unit.coordinator.fake_topics import FakeTopics
 from tests.unit.coordinator.memory_log import MemoryLog
@@ -39,6 +40,9 @@ class Topics:
         for log in self.logs:
             for place in range(10):
                 append(log, 10, timestamp=NOW + place * 1000, step=10)
+        self.transactions = [OpenTransactions() for _ in self.logs]
+        for log, transactions in zip(self.logs, self.transactions, strict=True):
+            transactions.markers.loaded(log.log_end_offset)
         self.is_offline = False
         self.exists = True
 
@@ -63,7 +67,8 @@ class Topics:
         class Found:
             topic_partition = TopicPartition(topic, index)
             log_start_offset = log.log_start_offset
-            high_watermark = log.log_end_offset
+            last_stable_offset = log.log_end_offset
+            transactions = self.transactions[index]
 
         found = Found()
         found.log = log  # type: ignore[attr-defined]
@@ -98,8 +103,8 @@ def sweep(sampler: GroupSampler, now_ms: int = NOW + 20_000) -> int:
     wanted: list[Wanted] = []
     for _ in sampler.sweep(now_ms, wanted):
         pass
-    for each, time_ms in look_up(wanted):
-        each.progress.found(each.number, each.offset, time_ms)
+    for each, time_ms in look_up_times(wanted):
+        each.progress.set_time(each.number, each.offset, time_ms)
     return len(wanted)
 
 
@@ -142,7 +147,7 @@ async def test_only_what_changed_is_written(
     append(topics.logs[0], 1)
     sweep(sampler)
     assert [group for group, _, _ in changed(sampler)] == ["g", "h"]
-    sampler.written_is_lost()
+    sampler.write_all_again()
     assert len(changed(sampler)) == 2
 
 
@@ -153,7 +158,7 @@ async def test_what_is_gone_has_an_end(coordinator: GroupCoordinator, sampler: G
     changed(sampler)
     coordinator.delete_group("g")
     list(coordinator.topics_deleted(frozenset({"t"})))
-    sampler.watched_before([("before", "t")])
+    sampler.add_earlier([("before", "t")])
     sweep(sampler)
     assert sorted(changed(sampler)) == [("before", "t", b""), ("g", "t", b""), ("h", "t", b"")]
     assert sampler.standings("g", NOW) == {}

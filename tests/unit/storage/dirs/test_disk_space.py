@@ -1,4 +1,4 @@
-"""The two marks of a log directory."""
+"""The soft and the hard mark of a log directory."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_automatic_marks_leave_most_of_a_small_file_system_to_data(total: int, s
     assert (Marks().soft(total), Marks().hard(total)) == (soft, hard)
 
 
-def test_the_mark_that_comes_first_counts() -> None:
+def test_the_larger_of_bytes_and_percent_applies() -> None:
     marks = Marks(soft_bytes=100, soft_percent=20, hard_bytes=50, hard_percent=1)
     assert (marks.soft(1000), marks.hard(1000)) == (200, 50)
     assert (marks.soft(100), marks.hard(10_000)) == (100, 100)
@@ -33,7 +33,7 @@ def test_marks_of_zero_are_never_reached() -> None:
     assert space.room is Room.PLENTY
 
 
-def test_a_disk_fills_up_and_empties() -> None:
+def test_a_disk_that_fills_up_and_empties_passes_both_marks() -> None:
     space, marks = DiskSpace(), Marks(soft_bytes=200, hard_bytes=100)
     seen = []
     for free in (500, 200, 199, 100, 99, 105, 109, 110, 199, 210, 219, 220, 50, 400):

@@ -44,7 +44,7 @@ def reopen(*paths: Path) -> LogDirs:
 
 
 def crash(dirs: LogDirs) -> None:
-    """Give the locks up as the death of a process does."""
+    """Release the locks, as if the process had died."""
     dirs.logs.clear()
     for directory in dirs.owned.working:
         directory.unlock()
@@ -74,7 +74,7 @@ class TestOwnership:
         dirs.close({})
         open_dirs(tmp_path).close({})
 
-    def test_another_process_is_refused_also_after_a_try_in_this_one(self, tmp_path: Path) -> None:
+    def test_another_process_is_refused_even_after_an_attempt_in_this_one(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         with pytest.raises(KafkaError):
             open_dirs(tmp_path)
@@ -89,12 +89,12 @@ class TestOwnership:
         assert f"{tmp_path} is in use by another broker" in other.stderr
         dirs.close({})
 
-    def test_a_directory_that_is_named_twice_is_refused(self, tmp_path: Path) -> None:
+    def test_a_directory_given_twice_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "one")
-        with pytest.raises(KafkaError, match=f"log.dirs names {tmp_path / 'one'} twice"):
+        with pytest.raises(KafkaError, match=f"log.dirs contains {tmp_path / 'one'} twice"):
             open_dirs(tmp_path / "one", tmp_path / "link")
 
-    def test_a_failed_opening_gives_up_the_locks(self, tmp_path: Path) -> None:
+    def test_a_failed_open_releases_the_locks(self, tmp_path: Path) -> None:
         open_dirs(tmp_path / "one", cluster_id="mine").close({})
         with pytest.raises(KafkaError):
             open_dirs(tmp_path / "two", tmp_path / "one", cluster_id="other")
@@ -111,7 +111,7 @@ class TestOwnership:
         with pytest.raises(KafkaError, match=r"belongs to broker 1, not 2: set broker.id=1"):
             open_dirs(tmp_path, broker_id=2)
 
-    def test_a_directory_that_cannot_be_made_is_offline(self, tmp_path: Path) -> None:
+    def test_a_directory_that_cannot_be_created_is_offline(self, tmp_path: Path) -> None:
         blocked = tmp_path / "file"
         blocked.write_text("")
         dirs = open_dirs(tmp_path / "good", blocked / "bad")
@@ -123,7 +123,7 @@ class TestOwnership:
 
 
 class TestPlacing:
-    def test_a_new_partition_goes_where_there_are_fewest(self, tmp_path: Path) -> None:
+    def test_a_new_partition_goes_to_the_directory_with_the_fewest(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path / "a", tmp_path / "b")
         create(dirs, *map(partition, range(4)))
         assert [len(list(path.glob("t-*"))) for path in dirs.directories] == [2, 2]
@@ -133,17 +133,17 @@ class TestPlacing:
         assert {dirs.logs[partition(each)].directory.parent for each in (4, 5)} == {tmp_path / "a"}
         dirs.close({})
 
-    def test_its_directory_tells_the_topic_id(self, tmp_path: Path) -> None:
+    def test_its_directory_contains_the_topic_id(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         create(dirs, DASHES)
         assert set(dirs.partitions()) == {DASHES}
         assert dirs.found.topic_id(DASHES) == TOPIC_ID
         dirs.close({})
 
-    def test_it_is_not_made_twice(self, tmp_path: Path) -> None:
+    def test_it_is_not_created_twice(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         create(dirs, DASHES)
-        with pytest.raises(KafkaError, match=r"a-1-b.c_d-12 has a log already"):
+        with pytest.raises(KafkaError, match=r"a-1-b.c_d-12 already has a log"):
             create(dirs, DASHES)
         dirs.close({})
 
@@ -153,14 +153,14 @@ class TestPlacing:
         with pytest.raises(KafkaError, match=r"t-0 is in .*b/t-0 and in .*a/t-0: remove the older"):
             open_dirs(tmp_path / "a", tmp_path / "b")
 
-    def test_space_is_that_of_the_file_system(self, tmp_path: Path) -> None:
+    def test_the_space_is_that_of_the_file_system(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         total, usable = dirs.owned.space(tmp_path)
         assert total >= usable > 0
         dirs.close({})
 
 
-def test_flushing_and_checkpointing_go_on_beside_appends_and_deletions(tmp_path: Path) -> None:
+def test_flushing_and_checkpointing_run_in_parallel_with_appends_and_deletions(tmp_path: Path) -> None:
     config = replace(SMALL, retention_bytes=20_000, file_delete_delay_ms=0)
     dirs = open_dirs(tmp_path)
     done = threading.Event()
@@ -211,7 +211,7 @@ def test_a_restart_finds_every_log(tmp_path: Path, clean: bool) -> None:
     dirs.close(marks)
 
 
-def test_the_mark_of_a_clean_shutdown_is_good_for_one_start(tmp_path: Path) -> None:
+def test_the_clean_shutdown_file_is_valid_for_one_start(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     create(dirs, DASHES)
     dirs.close({})
@@ -225,7 +225,7 @@ def test_the_mark_of_a_clean_shutdown_is_good_for_one_start(tmp_path: Path) -> N
     dirs.close({})
 
 
-def test_a_log_that_is_not_loaded_keeps_its_checkpoints_and_spoils_the_mark(tmp_path: Path) -> None:
+def test_a_log_that_is_not_loaded_keeps_its_checkpoints_and_prevents_a_clean_shutdown(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     create(dirs, partition(0), partition(1))
     dirs.logs[partition(1)].advance_log_start(2)
@@ -240,7 +240,7 @@ def test_a_log_that_is_not_loaded_keeps_its_checkpoints_and_spoils_the_mark(tmp_
     dirs.close({})
 
 
-def test_damaged_checkpoints_cost_a_recovery_and_nothing_else(tmp_path: Path) -> None:
+def test_damaged_checkpoints_only_cause_a_recovery(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     create(dirs, DASHES)
     crash(dirs)
@@ -251,7 +251,7 @@ def test_damaged_checkpoints_cost_a_recovery_and_nothing_else(tmp_path: Path) ->
     dirs.close({})
 
 
-def test_a_log_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
+def test_the_error_of_a_log_that_cannot_be_opened_has_the_reason(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     create(dirs, partition(0), partition(1))
     dirs.close({})
@@ -268,7 +268,7 @@ def test_a_log_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
     dirs.close({})
 
 
-def test_the_restart_of_the_machine_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_of_the_machine_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     boot = tmp_path / "boot_id"
     boot.write_text("first")
     monkeypatch.setattr("headrace.storage.dirs.log_dir._BOOT_ID", boot)
@@ -286,7 +286,7 @@ def test_the_restart_of_the_machine_is_noticed(tmp_path: Path, monkeypatch: pyte
 
 
 class TestDeleting:
-    def test_the_name_is_free_at_once_and_the_files_go_later(self, tmp_path: Path) -> None:
+    def test_the_name_is_free_at_once_and_the_files_are_removed_later(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         create(dirs, DASHES)
         part = dirs.logs[DASHES].reader.read(0, 100, upto_offset=3)
@@ -303,7 +303,7 @@ class TestDeleting:
         assert offsets(read_all(dirs.logs[DASHES])) == [0, 1, 2]
         dirs.close({})
 
-    def test_what_an_earlier_process_left_goes_too(self, tmp_path: Path) -> None:
+    def test_deleted_directories_of_an_earlier_process_are_removed(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         create(dirs, DASHES)
         dirs.delete(DASHES, now_ms=NOW)
@@ -351,7 +351,7 @@ class TestDeleting:
         ("täg-0", None),
     ],
 )
-def test_directory_names(name: str, expected: TopicPartition | None) -> None:
+def test_a_directory_name_is_parsed(name: str, expected: TopicPartition | None) -> None:
     assert parse_name(name) == expected
 
 

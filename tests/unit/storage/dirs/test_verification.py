@@ -1,4 +1,4 @@
-"""What `headrace verify` finds in files that were damaged on purpose."""
+"""`headrace verify` finds damage in files."""
 
 from pathlib import Path
 
@@ -34,13 +34,13 @@ def found(log: Log) -> list[Finding]:
     return verify_partition(log.directory).findings
 
 
-def test_a_sound_log_has_nothing_to_find(log: Log) -> None:
+def test_an_intact_log_has_no_findings(log: Log) -> None:
     verified = verify_partition(log.directory)
     assert verified.findings == []
     assert (verified.segments, verified.bytes) == (len(log.segments.ordered), log.segments.size)
 
 
-def test_a_flipped_byte_is_found_with_its_batch_and_nothing_else(log: Log) -> None:
+def test_a_flipped_byte_damages_only_its_batch(log: Log) -> None:
     segment = log.segments.ordered[1]
     (_, _), (position, header), (following, _) = list(segment.headers())[:3]
     flip(segment.path, position + 90)
@@ -49,7 +49,7 @@ def test_a_flipped_byte_is_found_with_its_batch_and_nothing_else(log: Log) -> No
     assert finding.what == f"{following - position} bytes are damaged"
 
 
-def test_a_lost_length_is_found_up_to_the_next_sound_batch(log: Log) -> None:
+def test_a_damaged_length_is_reported_up_to_the_next_valid_batch(log: Log) -> None:
     segment = log.segments.ordered[0]
     batches = list(segment.headers())
     flip(segment.path, batches[2][0] + 8)
@@ -58,7 +58,7 @@ def test_a_lost_length_is_found_up_to_the_next_sound_batch(log: Log) -> None:
     assert finding.what == f"{batches[3][0] - batches[2][0]} bytes are damaged"
 
 
-def test_a_torn_tail_is_no_damage_in_the_middle(log: Log) -> None:
+def test_a_torn_tail_needs_no_repair(log: Log) -> None:
     path = log.segments.active.path
     with path.open("ab") as file:
         file.write(b"\0" * 30)
@@ -67,7 +67,7 @@ def test_a_torn_tail_is_no_damage_in_the_middle(log: Log) -> None:
     assert "the next start after a crash cuts it off" in finding.remedy
 
 
-def test_indexes_snapshots_and_epochs_are_looked_at(log: Log) -> None:
+def test_indexes_snapshots_and_epochs_are_checked(log: Log) -> None:
     flip(log.segments.ordered[0].index.path, 7)
     log.segments.ordered[1].time_index.path.unlink()
     (log.directory / "00000000000000000006.snapshot").write_bytes(b"garbage")
@@ -80,7 +80,7 @@ def test_indexes_snapshots_and_epochs_are_looked_at(log: Log) -> None:
     }
 
 
-def test_the_command_tells_and_ends_with_1(log: Log) -> None:
+def test_the_command_prints_damage_and_exits_with_1(log: Log) -> None:
     run = CliRunner().invoke(app, ["verify", str(log.directory.parent)])
     assert (run.exit_code, run.stdout) == (0, "")
     flip(log.segments.ordered[0].path, 100)
@@ -90,10 +90,10 @@ def test_the_command_tells_and_ends_with_1(log: Log) -> None:
     assert '"position": 0' in CliRunner().invoke(app, ["verify", "--json", str(log.directory)]).stdout
 
 
-def test_a_damaged_batch_is_not_searched_for_timestamps(log: Log) -> None:
+def test_a_timestamp_lookup_in_a_damaged_batch_is_an_error(log: Log) -> None:
     position, header = list(log.segments.ordered[0].headers())[3]
     flip(log.segments.ordered[0].path, position + 90)
-    with pytest.raises(KafkaError, match=f"byte {position}, offset {header.base_offset}: it is damaged") as raised:
+    with pytest.raises(KafkaError, match=f"byte {position}, offset {header.base_offset}: the file is") as raised:
         log.reader.offset_for_timestamp(header.max_timestamp)
     assert raised.value.code is ErrorCode.corrupt_message
 
@@ -102,7 +102,7 @@ def test_a_damaged_batch_is_not_searched_for_timestamps(log: Log) -> None:
 
 
 def verified(*directories: Path) -> tuple[int, str]:
-    """The exit code and what the command says."""
+    """Run the command, and return its exit code and output."""
     result = CliRunner().invoke(app, ["verify", *map(str, directories)], env={"COLUMNS": "2000"})
     return result.exit_code, result.output
 
@@ -119,7 +119,7 @@ def data(tmp_path: Path) -> Path:
     return data
 
 
-def test_a_log_directory_is_sound_with_topics_and_without(data: Path, tmp_path: Path) -> None:
+def test_an_intact_log_directory_with_or_without_topics_passes(data: Path, tmp_path: Path) -> None:
     status, text = verified(data)
     assert status == 0
     assert "Read 4 partitions" in text
@@ -128,7 +128,7 @@ def test_a_log_directory_is_sound_with_topics_and_without(data: Path, tmp_path: 
         assert verified(tmp_path / "new")[0] == 0
 
 
-def test_what_is_no_log_directory_is_refused(data: Path, tmp_path: Path) -> None:
+def test_other_directories_are_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "named-0").mkdir()
     for directory in (Path("/etc"), tmp_path / "empty"):
@@ -168,7 +168,7 @@ def test_topics_that_have_exchanged_their_ids_are_found(data: Path) -> None:
     assert "4 damaged places" in verified(data)[1]
 
 
-def test_records_that_are_not_served_are_found_with_the_way_back(data: Path) -> None:
+def test_stray_directories_are_found_with_the_commands_to_restore_them(data: Path) -> None:
     stray = data / "t-0.0123456789abcdef0123456789abcdef-stray"
     (data / "t-0").rename(stray)
     status, text = verified(data)

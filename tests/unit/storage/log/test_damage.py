@@ -1,4 +1,4 @@
-"""What no crash explains: sound records outlast the damage beside them, and nobody passes over lost ones unawares."""
+"""Damage that no crash explains: valid records stay readable, and reading lost ones is an error."""
 
 import logging
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.unit.storage.logs import NOW, append, offsets, open_log, read_all
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """A log of several segments after a clean stop."""
+    """A log of several segments after a clean shutdown."""
     log = open_log(tmp_path / "log")
     for place in range(40):
         append(log, 2, timestamp=NOW + place)
@@ -41,7 +41,7 @@ class TestDamageInTheMiddle:
         assert again.log_end_offset == 80
         assert offsets(read_all(again, following.base_offset)) == list(range(following.base_offset, 80))
         assert hit.path.read_bytes() == content
-        with pytest.raises(KafkaError, match="no sound record batch") as caught:
+        with pytest.raises(KafkaError, match="no valid record batch") as caught:
             read_all(again, header.base_offset)
         assert caught.value.code is ErrorCode.corrupt_message
 
@@ -59,7 +59,7 @@ class TestDamageInTheMiddle:
         assert hit.path.read_bytes() == content
 
     @pytest.mark.parametrize("kept", ["nothing", "some batches", "a part of a batch"])
-    def test_a_segment_cut_short_is_an_error_to_those_who_read_what_is_lost(
+    def test_reading_the_lost_end_of_a_segment_is_an_error(
         self, log: Log, clean: bool, kept: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         _, hit, following, *_ = log.segments.ordered
@@ -82,7 +82,7 @@ class TestDamageInTheMiddle:
             again.close()
 
 
-def test_records_after_a_torn_segment_are_kept_in_a_file_aside(log: Log) -> None:
+def test_segments_after_a_torn_one_are_kept_as_damaged_files(log: Log) -> None:
     first, second, *_ = log.segments.ordered
     content = second.path.read_bytes()
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_a_log_that_ends_before_its_recovery_point_has_lost_records(log: Log, ca
     with caplog.at_level(logging.ERROR):
         assert start_again(log, clean=False).log_end_offset == header.base_offset
 
-    assert f"ends at offset {header.base_offset}, and was on the disk up to offset 80" in caplog.text
+    assert f"ends at offset {header.base_offset}, but its records up to offset 80 had been flushed" in caplog.text
 
 
 def test_the_last_segment_is_copied_before_damage_in_it_is_cut_off(log: Log) -> None:
@@ -119,7 +119,7 @@ def test_the_last_segment_is_copied_before_damage_in_it_is_cut_off(log: Log) -> 
     assert last.path.with_name(last.path.name + ".damaged").read_bytes() == content
 
 
-def test_a_walk_over_all_batches_goes_on_after_the_damage(log: Log) -> None:
+def test_a_walk_over_all_batches_continues_after_damage(log: Log) -> None:
     _, hit, following, *_ = log.segments.ordered
     with hit.path.open("r+b") as file:
         file.truncate(list(hit.headers())[1][0] + 30)
@@ -131,7 +131,7 @@ def test_a_walk_over_all_batches_goes_on_after_the_damage(log: Log) -> None:
 
 
 @pytest.mark.parametrize("content", [b"garbage " * 40, b"", None], ids=["garbage", "empty", "torn"])
-def test_a_damaged_result_of_compaction_replaces_no_sound_segment(log: Log, content: bytes | None) -> None:
+def test_a_damaged_swap_file_does_not_replace_valid_segments(log: Log, content: bytes | None) -> None:
     second = log.segments.ordered[1]
     swap = second.path.with_name(second.path.name + ".swap")
     swap.write_bytes(second.path.read_bytes()[:-1] if content is None else content or b"\0")
@@ -142,7 +142,7 @@ def test_a_damaged_result_of_compaction_replaces_no_sound_segment(log: Log, cont
     assert swap.with_name(swap.name + ".damaged").exists()
 
 
-def test_a_log_start_beyond_the_end_leaves_the_records_in_files_aside(log: Log) -> None:
+def test_a_log_start_after_the_end_keeps_the_records_as_damaged_files(log: Log) -> None:
     sizes = [segment.size for segment in log.segments.ordered]
 
     again = open_log(log.directory, clean=True, log_start_offset=99_999)
@@ -151,7 +151,7 @@ def test_a_log_start_beyond_the_end_leaves_the_records_in_files_aside(log: Log) 
     assert [path.stat().st_size for path in sorted(log.directory.glob("*.damaged"))] == sizes
 
 
-def test_a_file_whose_name_is_no_offset_is_left_alone(log: Log) -> None:
+def test_a_file_whose_name_is_not_an_offset_is_ignored(log: Log) -> None:
     stray = log.directory / f"{'9' * 20}.log"
     stray.write_bytes(b"garbage")
 
@@ -159,7 +159,7 @@ def test_a_file_whose_name_is_no_offset_is_left_alone(log: Log) -> None:
     assert stray.exists()
 
 
-def test_a_lost_end_after_the_recovery_point_is_named_in_the_log(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_end_after_the_recovery_point_is_logged(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     _, hit, following, *_ = log.segments.ordered
     hit.path.write_bytes(b"")
 

@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments reads what this room writes, and finds nothing wrong with it."""
+"""Kafka's own DumpLogSegments finds no errors in the files of `headrace.storage`."""
 
 import os
 import re
@@ -36,14 +36,14 @@ pytestmark = [
 
 
 def dump(directory: Path, *options: str, suffixes: tuple[str, ...] = (".log", ".index", ".timeindex")) -> str:
-    """What the tool prints of every file with one of the suffixes, in one run."""
+    """Run the tool on all files with the suffixes, and return its output."""
     files = ",".join(str(path) for path in sorted(directory.iterdir()) if path.suffix in suffixes)
     command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{JARS}/*"]
     command += ["org.apache.kafka.tools.DumpLogSegments", "--files", files, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "isvalid: false" not in done.stdout
-    # for every segment that does not begin at 0 the tool says this of its first record
+    # the tool prints this for the first record of every segment that does not begin at 0
     complaints = re.sub(
         r"^Non-consecutive offsets in .*\n  -1 is followed by .*\n", "", done.stderr, flags=re.MULTILINE
     )
@@ -53,7 +53,7 @@ def dump(directory: Path, *options: str, suffixes: tuple[str, ...] = (".log", ".
 
 
 def fill(log: Log) -> None:
-    """A few segments with several batches between index entries, every codec, and timestamps that go to and fro."""
+    """Append several segments: batches between index entries, all codecs, timestamps out of order."""
     for place in range(150):
         append(
             log,
@@ -74,8 +74,8 @@ def directory(tmp_path: Path) -> Path:
 
 
 def entries(log: Log) -> tuple[int, int]:
-    return sum(each.index.count for each in log.segments.ordered), sum(
-        each.time_index.count for each in log.segments.ordered
+    return sum(segment.index.count for segment in log.segments.ordered), sum(
+        segment.time_index.count for segment in log.segments.ordered
     )
 
 
@@ -85,7 +85,7 @@ def dumped_entries(text: str) -> tuple[int, int]:
     )
 
 
-def test_every_record_and_every_index_entry_is_sound(directory: Path) -> None:
+def test_records_and_index_entries_are_valid(directory: Path) -> None:
     log = open_log(directory, clean=True)
     text = dump(directory, "--deep-iteration", "--print-data-log")
     assert len(log.segments.ordered) > 2
@@ -99,7 +99,7 @@ def test_every_record_and_every_index_entry_is_sound(directory: Path) -> None:
     assert text.count("passed sanity check") == 2 * len(log.segments.ordered)
 
 
-def test_what_recovery_rebuilt_is_sound(directory: Path) -> None:
+def test_rebuilt_indexes_are_valid(directory: Path) -> None:
     for path in [*directory.glob("*.index"), *directory.glob("*.timeindex")]:
         path.unlink()
     last = max(directory.glob("*.log"))
@@ -110,7 +110,7 @@ def test_what_recovery_rebuilt_is_sound(directory: Path) -> None:
     assert dumped_entries(text) == entries(log)
 
 
-def test_what_was_compacted_is_sound(tmp_path: Path) -> None:
+def test_compacted_segments_are_valid(tmp_path: Path) -> None:
     table = Table(tmp_path)
     for place in range(120):
         key = f"key {place * 7 % 9}"
@@ -132,7 +132,7 @@ def test_what_was_compacted_is_sound(tmp_path: Path) -> None:
     assert text.count("passed sanity check") + text.count("is empty") == 2 * len(table.log.segments.ordered)
 
 
-def test_the_tool_would_complain(directory: Path) -> None:
+def test_the_tool_detects_damage(directory: Path) -> None:
     path = min(directory.glob("*.timeindex"))
     content = bytearray(path.read_bytes())
     content[7] ^= 1

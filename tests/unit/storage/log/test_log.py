@@ -1,4 +1,4 @@
-"""A log takes batches at its end, gives them back from any offset, and drops them from either end."""
+"""A log appends batches, reads from any offset, and deletes from either end."""
 
 import os
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log.log import Log
-from headrace.storage.log.timestamps import time_of
+from headrace.storage.log.timestamps import timestamp_at
 from headrace.wire.compression import Codec
 from headrace.wire.records import batch_headers
 from tests.unit.storage.logs import NOW, SMALL, append, batch, index_content, offsets, open_log, read_all, whole_end
@@ -28,7 +28,7 @@ def test_an_empty_log_starts_and_ends_at_offset_0(log: Log) -> None:
     assert log.reader.offset_for_timestamp(0) is None
 
 
-def test_what_was_appended_is_read_back_byte_by_byte(log: Log) -> None:
+def test_a_read_returns_the_appended_bytes(log: Log) -> None:
     expected = b"".join(batch(offset, 2) for offset in (0, 2, 4))
     for _ in range(3):
         append(log, 2)
@@ -98,12 +98,12 @@ def test_a_slice_outlives_the_segment_it_is_from(log: Log) -> None:
 
 
 def open_files(directory: Path) -> list[Path]:
-    """Files below `directory` that this process has open."""
+    """Return the files below `directory` that this process has open."""
     linked = (Path("/proc/self/fd") / entry for entry in os.listdir("/proc/self/fd"))  # noqa: PTH208
     return [path.readlink() for path in linked if path.is_file() and path.readlink().is_relative_to(directory)]
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells which files are open")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="/proc/self/fd needs Linux")
 def test_dropping_the_log_closes_its_files(tmp_path: Path) -> None:
     before = open_files(tmp_path)
     log = open_log(tmp_path / "log")
@@ -121,7 +121,7 @@ class TestRolling:
         assert [each.base_offset for each in log.segments.ordered] == [0, 2000 // size]
         assert log.segments.active_base_offset == 2000 // size
 
-    def test_a_batch_larger_than_a_segment_has_one_to_itself(self, log: Log) -> None:
+    def test_a_batch_larger_than_a_segment_gets_its_own_segment(self, log: Log) -> None:
         append(log, value=b"v" * 3000)
         append(log)
         assert [each.base_offset for each in log.segments.ordered] == [0, 1]
@@ -177,14 +177,14 @@ class TestRolling:
         assert log.roll(NOW) is log.segments.active
         assert len(log.segments.ordered) == 1
 
-    def test_a_rolled_log_goes_on_at_its_end(self, log: Log) -> None:
+    def test_a_rolled_log_continues_at_its_end(self, log: Log) -> None:
         append(log, 4)
         log.roll(NOW)
         append(log, 4)
         assert [each.base_offset for each in log.segments.ordered] == [0, 4]
         assert offsets(read_all(log)) == list(range(8))
 
-    def test_preallocated_space_is_given_back_when_the_segment_is_rolled(self, tmp_path: Path) -> None:
+    def test_preallocated_space_is_freed_when_the_segment_is_rolled(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "log", replace(SMALL, preallocate=True))
         size = append(log).size
         path = log.segments.active.path
@@ -194,7 +194,7 @@ class TestRolling:
 
 
 class TestFailingDisk:
-    def test_a_full_disk_leaves_the_log_whole(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_leaves_the_log_unchanged(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         append(log, 2)
         size = log.segments.size
         real = os.pwritev
@@ -216,7 +216,7 @@ class TestFailingDisk:
         append(log, 2)
         assert offsets(read_all(log)) == [0, 1, 2, 3]
 
-    def test_a_segment_that_cannot_be_made_leaves_the_log_whole(
+    def test_a_segment_that_cannot_be_created_leaves_the_log_unchanged(
         self, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for _ in range(5):
@@ -237,7 +237,7 @@ class TestFailingDisk:
         assert offsets(read_all(log)) == list(range(12))
         assert offsets(read_all(open_log(log.directory))) == list(range(12))
 
-    def test_a_write_in_parts_is_completed(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_partial_write_is_completed(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         real = os.pwritev
         monkeypatch.setattr(os, "pwritev", lambda file, buffers, position: real(file, [buffers[0][:5]], position))
         append(log, 2)
@@ -250,7 +250,7 @@ class TestTruncation:
             append(log, 2, epoch=place // 10, timestamp=NOW + place)
 
     @pytest.mark.parametrize("offset", [0, 1, 2, 21, 40, 59, 60, 100])
-    def test_everything_from_the_offset_on_is_gone(self, log: Log, offset: int) -> None:
+    def test_everything_from_the_offset_on_is_deleted(self, log: Log, offset: int) -> None:
         self.fill(log)
         log.truncate_to(offset)
         end = min(offset // 2 * 2, 60)
@@ -259,26 +259,26 @@ class TestTruncation:
         append(log, 2)
         assert offsets(read_all(log)) == list(range(end + 2))
 
-    def test_epochs_and_timestamps_end_there_too(self, log: Log) -> None:
+    def test_epochs_and_timestamps_are_truncated_too(self, log: Log) -> None:
         self.fill(log)
         log.truncate_to(30)
         assert [entry.epoch for entry in log.leader_epochs.entries] == [0, 1]
         assert log.reader.max_timestamp() == (NOW + 15, 29)
 
-    def test_the_recovery_point_is_not_behind_the_end(self, log: Log) -> None:
+    def test_the_recovery_point_is_not_after_the_end(self, log: Log) -> None:
         self.fill(log)
         log.flusher.flush()
         assert log.flusher.recovery_point == 60
         log.truncate_to(10)
         assert log.flusher.recovery_point == 10
 
-    def test_truncating_before_the_log_starts_anew(self, log: Log) -> None:
+    def test_truncating_before_the_log_start_restarts_the_log(self, log: Log) -> None:
         self.fill(log)
         log.apply_retention(NOW + 10**12, 60)
         log.truncate_to(5)
         assert (log.log_start_offset, log.log_end_offset) == (5, 5)
 
-    def test_a_log_can_start_anew_at_any_offset(self, log: Log) -> None:
+    def test_a_log_can_restart_at_any_offset(self, log: Log) -> None:
         self.fill(log)
         log.truncate_fully_and_start_at(1000)
         assert (log.log_start_offset, log.log_end_offset, log.flusher.recovery_point) == (1000, 1000, 0)
@@ -286,7 +286,7 @@ class TestTruncation:
         append(log, 2)
         assert offsets(read_all(log)) == [1000, 1001]
 
-    def test_the_truncated_log_is_what_a_restart_finds(self, log: Log, tmp_path: Path) -> None:
+    def test_a_restart_finds_the_truncated_log(self, log: Log, tmp_path: Path) -> None:
         self.fill(log)
         log.truncate_to(31)
         again = open_log(tmp_path / "log")
@@ -299,7 +299,7 @@ class TestRetention:
         for place in range(30):
             append(log, timestamp=NOW + place * 1000, value=b"v" * 150)
 
-    def test_segments_whose_newest_record_is_too_old_go(self, log: Log) -> None:
+    def test_segments_whose_newest_record_is_too_old_are_deleted(self, log: Log) -> None:
         self.fill(log)
         log.configure(replace(SMALL, retention_ms=10_000))
         second = log.segments.ordered[1]
@@ -308,19 +308,19 @@ class TestRetention:
         with pytest.raises(KafkaError):
             log.reader.read(0, 100, upto_offset=30)
 
-    def test_the_oldest_segments_over_the_size_go(self, log: Log) -> None:
+    def test_the_oldest_segments_over_the_size_limit_are_deleted(self, log: Log) -> None:
         self.fill(log)
         kept = log.segments.ordered[1:]
         log.configure(replace(SMALL, retention_ms=-1, retention_bytes=sum(each.size for each in kept)))
         assert log.apply_retention(NOW, 30) == 1
         assert log.segments.ordered == kept
 
-    def test_a_segment_that_is_needed_for_the_size_stays(self, log: Log) -> None:
+    def test_retention_by_size_never_leaves_less_than_the_limit(self, log: Log) -> None:
         self.fill(log)
         log.configure(replace(SMALL, retention_ms=-1, retention_bytes=log.segments.size - 1))
         assert log.apply_retention(NOW, 30) == 0
 
-    def test_segments_before_the_log_start_offset_go_from_any_topic(self, log: Log) -> None:
+    def test_segments_before_the_log_start_offset_are_deleted_whatever_the_cleanup_policy(self, log: Log) -> None:
         self.fill(log)
         log.configure(replace(SMALL, cleanup_policy=frozenset({"compact"})))
         log.advance_log_start(log.segments.ordered[2].base_offset + 1)
@@ -338,7 +338,7 @@ class TestRetention:
         limit = log.segments.ordered[1].base_offset
         assert log.apply_retention(NOW + 10**12, limit) == 1
 
-    def test_when_all_is_too_old_an_empty_segment_is_left(self, log: Log) -> None:
+    def test_an_empty_segment_remains_when_all_records_are_too_old(self, log: Log) -> None:
         self.fill(log)
         log.configure(replace(SMALL, retention_ms=0))
         log.apply_retention(NOW + 10**12, 30)
@@ -346,7 +346,7 @@ class TestRetention:
         append(log)
         assert offsets(read_all(log)) == [30]
 
-    def test_files_are_removed_when_the_delay_is_over(self, log: Log) -> None:
+    def test_files_are_removed_after_the_delay(self, log: Log) -> None:
         self.fill(log)
         log.configure(replace(SMALL, retention_ms=0, file_delete_delay_ms=5000))
         later = NOW + 10**12
@@ -357,14 +357,14 @@ class TestRetention:
         log.remove_deleted_files(later + 5000)
         assert not list(log.directory.glob("*.deleted"))
 
-    def test_the_log_cannot_start_behind_its_end(self, log: Log) -> None:
+    def test_the_log_cannot_start_after_its_end(self, log: Log) -> None:
         self.fill(log)
         with pytest.raises(KafkaError, match="ends at offset 30; it cannot start at 31"):
             log.advance_log_start(31)
 
 
 class TestTimestamps:
-    def test_the_first_record_not_older_is_found_inside_its_batch(self, log: Log) -> None:
+    def test_a_lookup_finds_the_exact_record_within_a_batch(self, log: Log) -> None:
         for place in range(20):
             append(log, 10, timestamp=NOW + place * 100, step=10, codec=Codec.LZ4, epoch=7)
         assert log.reader.offset_for_timestamp(NOW + 555) == (NOW + 560, 56, 7)
@@ -372,19 +372,19 @@ class TestTimestamps:
         assert log.reader.offset_for_timestamp(0) == (NOW, 0, 7)
         assert log.reader.offset_for_timestamp(NOW + 1991) is None
 
-    def test_the_time_of_a_record_is_read_off_the_header_of_its_batch(self, log: Log) -> None:
+    def test_the_timestamp_at_an_offset_is_estimated_from_the_batch_header(self, log: Log) -> None:
         for place in range(20):
             append(log, 10, timestamp=NOW + place * 1000, step=10, codec=Codec.LZ4)
-        times = [time_of(log.segments.ordered, offset) for offset in (0, 9, 10, 155, 199)]
+        times = [timestamp_at(log.segments.ordered, offset) for offset in (0, 9, 10, 155, 199)]
         assert times == [NOW, NOW + 90, NOW + 1000, NOW + 15_050, NOW + 19_090]
-        assert time_of(log.segments.ordered, 200) is None
+        assert timestamp_at(log.segments.ordered, 200) is None
 
-    def test_records_before_the_log_start_offset_do_not_count(self, log: Log) -> None:
+    def test_a_lookup_ignores_records_before_the_log_start_offset(self, log: Log) -> None:
         append(log, 10, step=10)
         log.advance_log_start(4)
         assert log.reader.offset_for_timestamp(NOW) == (NOW + 40, 4, 0)
 
-    def test_the_largest_timestamp_is_that_of_the_first_record_that_has_it(self, log: Log) -> None:
+    def test_the_largest_timestamp_comes_with_the_first_record_that_has_it(self, log: Log) -> None:
         append(log, 3, timestamp=NOW + 50, step=0)
         append(log, 3, timestamp=NOW + 10, step=20)
         append(log, 3, timestamp=NOW)
@@ -395,7 +395,7 @@ class TestTimestamps:
         st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=40),
         st.lists(st.integers(-5, 80), min_size=1, max_size=10),
     )
-    def test_every_answer_is_that_of_a_scan(
+    def test_a_lookup_returns_the_same_as_a_scan(
         self, tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int, int]], wanted: list[int]
     ) -> None:
         log = open_log(tmp_path_factory.mktemp("scan"))
@@ -403,10 +403,10 @@ class TestTimestamps:
             append(log, count, timestamp=NOW + start, step=step)
         records = read_all(log)
         for timestamp in wanted:
-            first = next((each for each in records if each.timestamp >= NOW + timestamp), None)
+            first = next((record for record in records if record.timestamp >= NOW + timestamp), None)
             expected = None if first is None else (first.timestamp, first.offset, 0)
             assert log.reader.offset_for_timestamp(NOW + timestamp) == expected
-        newest = max(records, key=lambda each: each.timestamp)
+        newest = max(records, key=lambda record: record.timestamp)
         assert log.reader.max_timestamp() == (newest.timestamp, newest.offset)
 
 
@@ -423,7 +423,7 @@ class TestFlushing:
         log.flusher.flush_rolled()
         assert log.flusher.recovery_point == 5
 
-    def test_a_flush_is_due_after_so_many_messages(self, log: Log) -> None:
+    def test_a_flush_is_due_after_flush_messages(self, log: Log) -> None:
         log.configure(replace(SMALL, flush_messages=10))
         append(log, 9)
         assert not log.flusher.flush_due(NOW)
@@ -432,7 +432,7 @@ class TestFlushing:
         log.flusher.flush(NOW)
         assert not log.flusher.flush_due(NOW)
 
-    def test_a_flush_is_due_after_so_long(self, log: Log) -> None:
+    def test_a_flush_is_due_after_flush_ms(self, log: Log) -> None:
         log.configure(replace(SMALL, flush_ms=1000))
         assert not log.flusher.flush_due(NOW + 1000)
         append(log, 1)

@@ -1,4 +1,4 @@
-"""After a crash a log is what its last whole batch says, whatever state its files are in."""
+"""After a crash, a log ends with its last whole batch, whatever the state of its files."""
 
 import logging
 from dataclasses import replace
@@ -27,7 +27,7 @@ def filled(directory: Path, batches: int = 40) -> Log:
     return log
 
 
-def test_a_clean_restart_reads_no_batch_again(directory: Path) -> None:
+def test_a_restart_after_a_clean_shutdown_finds_every_record(directory: Path) -> None:
     filled(directory).close()
     log = open_log(directory, clean=True)
     assert (log.log_end_offset, log.flusher.recovery_point) == (80, 80)
@@ -35,8 +35,8 @@ def test_a_clean_restart_reads_no_batch_again(directory: Path) -> None:
 
 
 def checked(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Names of the log files that were read in full."""
-    messages = [each.getMessage() for each in caplog.records]
+    """Return the names of the log files that were read in full."""
+    messages = [record.getMessage() for record in caplog.records]
     return [Path(text.split(":")[0]).name for text in messages if "checking" in text]
 
 
@@ -44,7 +44,7 @@ def test_an_unclean_restart_reads_the_segments_from_the_recovery_point_on(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = filled(directory)
-    names = [each.path.name for each in log.segments.ordered]
+    names = [segment.path.name for segment in log.segments.ordered]
     start = log.segments.ordered[1].base_offset
     with caplog.at_level(logging.INFO):
         log = open_log(directory, recovery_point=start + 3)
@@ -54,7 +54,7 @@ def test_an_unclean_restart_reads_the_segments_from_the_recovery_point_on(
 
 
 class TestDeathOfTheProcessAlone:
-    """The kernel lived on and has every byte that was written: only what the indexes do not cover is read."""
+    """The kernel survived and has every written byte, so recovery reads only what the indexes do not cover."""
 
     def test_no_segment_is_read_in_full(self, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
         filled(directory)
@@ -63,7 +63,7 @@ class TestDeathOfTheProcessAlone:
         assert checked(caplog) == []
         assert offsets(read_all(log)) == list(range(80))
 
-    def test_indexes_are_completed_to_what_a_full_recovery_gives(self, directory: Path) -> None:
+    def test_indexes_are_completed_as_by_a_full_recovery(self, directory: Path) -> None:
         config = replace(SMALL, segment_bytes=1 << 20, index_interval_bytes=0, segment_index_bytes=1 << 20)
         log = open_log(directory, config)
         for place in range(700):
@@ -88,7 +88,9 @@ class TestDeathOfTheProcessAlone:
             assert open_log(directory, kernel_survived=True).log_end_offset == 24
             assert path.read_bytes() == content
 
-    def test_an_index_that_leads_nowhere_is_rebuilt(self, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_index_whose_last_entry_is_wrong_is_rebuilt(
+        self, directory: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         log = filled(directory, 9)
         log.close()
         path = next(directory.glob("*.index"))
@@ -115,7 +117,7 @@ def test_a_tail_torn_at_any_byte_of_the_last_batch_is_cut_off(directory: Path) -
 
 
 @pytest.mark.parametrize("garbage", [b"\x00" * 500, b"\xff" * 500, batch(1000, 3)[:-1], batch(3, 3), bytes(range(256))])
-def test_garbage_behind_the_last_batch_is_cut_off(directory: Path, garbage: bytes) -> None:
+def test_garbage_after_the_last_batch_is_cut_off(directory: Path, garbage: bytes) -> None:
     log = filled(directory, 12)
     with log.segments.active.path.open("ab") as file:
         file.write(garbage)
@@ -150,7 +152,7 @@ def test_a_flipped_bit_ends_the_log_before_its_batch(
         assert again.log_end_offset == batches[hit][1].base_offset
 
 
-def test_segments_behind_a_torn_one_go(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_segments_after_a_torn_one_are_removed(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = filled(directory)
     first, second, *_ = log.segments.ordered
     first.path.write_bytes(first.path.read_bytes()[:-1])
@@ -163,7 +165,7 @@ def test_segments_behind_a_torn_one_go(directory: Path, caplog: pytest.LogCaptur
     assert "follows a torn segment" in caplog.text
 
 
-def test_rebuilt_indexes_are_those_that_were_written(directory: Path) -> None:
+def test_rebuilt_indexes_equal_the_original_ones(directory: Path) -> None:
     log = filled(directory)
     log.close()
     expected = index_content(open_log(directory, clean=True))
@@ -189,7 +191,7 @@ def test_a_missing_or_damaged_index_is_rebuilt(directory: Path, suffix: str, dam
     assert log.log_end_offset == 80
 
 
-def test_a_log_that_claims_to_be_clean_and_is_torn_is_recovered(directory: Path) -> None:
+def test_a_torn_log_is_recovered_even_after_a_clean_shutdown(directory: Path) -> None:
     log = filled(directory)
     log.close()
     path = max(directory.glob("*.log"))
@@ -214,7 +216,7 @@ def test_unknown_files_stay(directory: Path) -> None:
     assert all((directory / name).read_text() == "mine" for name in names)
 
 
-def test_files_that_wait_for_their_removal_go(directory: Path) -> None:
+def test_deleted_and_cleaned_files_are_removed(directory: Path) -> None:
     filled(directory).close()
     for name in ["00000000000000000000.log.deleted", "00000000000000000002.index.cleaned"]:
         (directory / name).write_bytes(b"")
@@ -223,7 +225,7 @@ def test_files_that_wait_for_their_removal_go(directory: Path) -> None:
     assert log.log_end_offset == 80
 
 
-def test_a_finished_compaction_replaces_the_segments_it_was_made_from(directory: Path) -> None:
+def test_swap_files_replace_the_segments_they_were_made_from(directory: Path) -> None:
     log = filled(directory)
     ends = log.segments.ordered[2].base_offset
     kept = batch(4, 2) + batch(ends - 2, 2)
@@ -246,14 +248,14 @@ def test_an_unfinished_split_is_dropped(directory: Path) -> None:
     assert offsets(read_all(open_log(directory))) == list(range(80))
 
 
-def test_epochs_beyond_the_end_are_forgotten(directory: Path) -> None:
+def test_epochs_after_the_end_are_dropped(directory: Path) -> None:
     filled(directory).close()
     (directory / FILE_NAME).write_text("0\n3\n0 0\n1 30\n9 80\n")
     assert open_log(directory, clean=True).leader_epochs.entries == (EpochEntry(0, 0), EpochEntry(1, 30))
 
 
 @pytest.mark.parametrize("content", [None, "", "0\n1\n", "7\n0\n", "0\n1\nx y\n", "0\n2\n1 5\n0 9\n"])
-def test_epochs_are_read_from_the_log_where_their_file_is_no_use(directory: Path, content: str | None) -> None:
+def test_epochs_are_read_from_the_log_if_their_file_is_missing_or_damaged(directory: Path, content: str | None) -> None:
     filled(directory).close()
     if content is None:
         (directory / FILE_NAME).unlink()
@@ -263,7 +265,7 @@ def test_epochs_are_read_from_the_log_where_their_file_is_no_use(directory: Path
     assert log.leader_epochs.entries == (EpochEntry(0, 0), EpochEntry(1, 30), EpochEntry(2, 60))
 
 
-def test_hidden_records_stay_hidden(directory: Path) -> None:
+def test_deleted_records_stay_hidden_after_a_restart(directory: Path) -> None:
     log = filled(directory)
     log.advance_log_start(31)
     log.close()
@@ -272,14 +274,14 @@ def test_hidden_records_stay_hidden(directory: Path) -> None:
     assert log.leader_epochs.entries[0] == EpochEntry(1, 31)
 
 
-def test_a_log_that_ends_before_its_start_begins_anew_there(directory: Path) -> None:
+def test_a_log_that_ends_before_its_start_offset_restarts_there(directory: Path) -> None:
     filled(directory).close()
     log = open_log(directory, log_start_offset=1000)
     assert (log.log_start_offset, log.log_end_offset) == (1000, 1000)
     assert [path.name for path in directory.glob("*.log")] == ["00000000000000001000.log"]
 
 
-def test_snapshots_of_producers_are_kept_where_recovery_can_use_them(directory: Path) -> None:
+def test_only_producer_snapshots_that_recovery_can_use_are_kept(directory: Path) -> None:
     log = filled(directory)
     base = log.segments.ordered[1].base_offset
     for offset in (base, base + 2, 78, 80, 90):
@@ -289,7 +291,7 @@ def test_snapshots_of_producers_are_kept_where_recovery_can_use_them(directory: 
     assert list(snapshots(directory)) == [base, 80]
 
 
-def test_data_older_than_message_format_2_is_refused_and_left_alone(directory: Path) -> None:
+def test_data_older_than_message_format_2_is_refused_and_unchanged(directory: Path) -> None:
     directory.mkdir()
     # base offset 0, a message of format v1 with CRC-32: key "k", value "v"
     body = b"\x01\x00" + (1_500_000_000_000).to_bytes(8, "big") + b"\x00\x00\x00\x01k\x00\x00\x00\x01v" + b"v" * 60
@@ -305,7 +307,7 @@ def test_data_older_than_message_format_2_is_refused_and_left_alone(directory: P
     assert path.read_bytes() == old
 
 
-def test_a_batch_larger_than_what_is_read_at_once_is_checked_whole(directory: Path) -> None:
+def test_a_batch_larger_than_one_read_is_checked_whole(directory: Path) -> None:
     config = replace(SMALL, segment_bytes=1 << 24)
     log = open_log(directory, config)
     append(log, value=b"a" * 3_000_000)

@@ -11,7 +11,7 @@ from headrace.coordinator.transactions.machine import NeedsProducerIdError
 from headrace.coordinator.transactions.states import NOBODY, ProducerIdentity
 from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import Answer, Handler, Reply, RequestContext
-from headrace.slices import Steps, in_slices
+from headrace.slices import Steps, finish, in_slices
 from headrace.types import Request, TopicPartition
 from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
@@ -63,6 +63,8 @@ class TransactionApis:
             )
 
         answer, error = await self._with_ids(ask)
+        if answer is not None:
+            self._coordinator.note_client(request.transactional_id, f"{context.client_id} at {context.client_host}")
         code = error or await self._committed(request.transactional_id)
         if code is not ErrorCode.none or answer is None:
             return {"error_code": _known(code, context), "producer_id": -1, "producer_epoch": -1}
@@ -110,10 +112,10 @@ class TransactionApis:
         if not errors:
             code = _known(self._add(name, producer, partitions, client_version=0), context)
 
-        def answer(code: ErrorCode) -> Fields:
-            return {"results_by_topic_v3_and_below": _results(topics, errors, code)}
-
-        return self._once_committed(name, code, answer)
+        waiting = None if errors or code is not ErrorCode.none else self._coordinator.committed(name)
+        if waiting is not None:
+            return _results_later(waiting, topics)
+        return {"results_by_topic_v3_and_below": (yield from _results(topics, errors, code))}
 
     def _add_batched(self, context: RequestContext, request: Request) -> Steps[Any]:
         answers: list[Fields] = []
@@ -131,9 +133,8 @@ class TransactionApis:
                 waiting = self._coordinator.committed(each.transactional_id) if code is ErrorCode.none else None
                 if waiting is not None:
                     waits.append(waiting)
-            answers.append(
-                {"transactional_id": each.transactional_id, "topic_results": _results(each.topics, errors, code)}
-            )
+            results = yield from _results(each.topics, errors, code)
+            answers.append({"transactional_id": each.transactional_id, "topic_results": results})
             yield
         answer = {"error_code": ErrorCode.none, "results_by_transaction": answers}
         return _all_committed(waits, answer) if waits else answer
@@ -165,10 +166,13 @@ class TransactionApis:
                     errors[partition] = ErrorCode.unknown_topic_or_partition
                 if len(partitions) % _OFTEN == 0:
                     yield
-        if errors:
-            for partition in partitions:
-                errors.setdefault(partition, ErrorCode.operation_not_attempted)
-        return errors, frozenset(partitions)
+        if not errors:
+            return errors, frozenset(partitions)
+        for number, partition in enumerate(partitions, 1):
+            errors.setdefault(partition, ErrorCode.operation_not_attempted)
+            if number % _OFTEN == 0:
+                yield
+        return errors, frozenset()
 
     # AddOffsetsToTxn, EndTxn
 
@@ -208,24 +212,26 @@ def _known(code: ErrorCode, context: RequestContext) -> ErrorCode:
 
 def _results(
     topics: Iterable[Any], errors: dict[TopicPartition, ErrorCode], otherwise: ErrorCode
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": topic.name,
-            "results_by_partition": [
-                {
-                    "partition_index": index,
-                    "partition_error_code": errors.get(TopicPartition(topic.name, index), otherwise),
-                }
-                for index in topic.partitions
-            ],
-        }
-        for topic in topics
-    ]
+) -> Steps[list[dict[str, Any]]]:
+    results = []
+    for topic in topics:
+        partitions = []
+        for number, index in enumerate(topic.partitions, 1):
+            code = errors.get(TopicPartition(topic.name, index), otherwise)
+            partitions.append({"partition_index": index, "partition_error_code": code})
+            if number % _OFTEN == 0:
+                yield
+        results.append({"name": topic.name, "results_by_partition": partitions})
+    return results
 
 
 async def _later(waiting: "asyncio.Future[KafkaError | None]", answer: Callable[[ErrorCode], Fields]) -> Fields:
     return answer(ErrorCode.none if await waiting is None else ErrorCode.coordinator_not_available)
+
+
+async def _results_later(waiting: "asyncio.Future[KafkaError | None]", topics: Iterable[Any]) -> Fields:
+    code = ErrorCode.none if await waiting is None else ErrorCode.coordinator_not_available
+    return {"results_by_topic_v3_and_below": await finish(_results(topics, {}, code))}
 
 
 async def _all_committed(waits: "list[asyncio.Future[KafkaError | None]]", answer: Fields) -> Fields:

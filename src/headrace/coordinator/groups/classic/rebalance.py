@@ -250,7 +250,6 @@ class Rebalance:
         self, generation: int, assignments: dict[str, bytes], error: ErrorCode, now_ms: int
     ) -> list[Effect]:
         out: list[Effect] = []
-        out: list[Effect] = []
         if self.state is not GroupState.COMPLETING_REBALANCE or generation != self.generation:
             return out
         if error is not ErrorCode.none:

@@ -1,9 +1,9 @@
 """The two sparse indexes of a segment: offset to file position, and timestamp to offset.
 
-Entries are appended to a short tail in memory and written to the file some hundreds at a time and when the segment is
-rolled or closed: what a crash loses, recovery rebuilds from the log. The file is never mapped (a mapping on a full disk
-is a SIGBUS) and only open while it is read or written, so an idle segment costs no descriptor. A lookup halves the
-range by single reads until one block is left and searches that in memory.
+Entries are appended to a short tail in memory, and written to the file by the hundreds and when the segment is rolled
+or closed; after a crash, recovery rebuilds the lost ones from the log. The file is never mapped (a mapping on a full
+disk causes SIGBUS) and only open while it is read or written, so an idle segment uses no descriptor. A lookup is a
+binary search, by single reads down to one block and then in memory.
 
 Formats: offset index, relative offset and position (4 + 4 bytes); time index, timestamp in ms and relative offset
 (8 + 4 bytes); big-endian, ascending.
@@ -25,19 +25,19 @@ TIME_ENTRY_SIZE: Final = 12
 
 
 class CorruptIndexError(Exception):
-    """The file cannot be the index of its segment; rebuild it."""
+    """The file is not a valid index of its segment: rebuild it."""
 
 
 class _Index:
-    """Entries of two ascending integers, in a file and a tail behind it."""
+    """Entries of two ascending integers, in a file and an unwritten tail."""
 
     __slots__ = ("_last", "_stored", "_tail", "base_offset", "count", "path")
     _entry: ClassVar[Struct]
 
     def __init__(self, path: Path, base_offset: int, *, size: int) -> None:
-        """An index whose file has `size` bytes. Raises CorruptIndexError; OSError."""
+        """Open an index file of `size` bytes. Raises CorruptIndexError; OSError."""
         if size % self._entry.size:
-            raise CorruptIndexError(f"{path} has {size} bytes, which is no multiple of {self._entry.size}")
+            raise CorruptIndexError(f"{path} has {size} bytes, which is not a multiple of {self._entry.size}")
         self.path = path
         self.base_offset = base_offset
         self._stored = size // self._entry.size
@@ -48,10 +48,10 @@ class _Index:
             self._last, first = self._read(self._stored - 1, 1)[0], self._read(0, 1)[0]
             ascending = self._stored == 1 or (self._last[0] > first[0] and self._last[1] > first[1])
             if not ascending or min(self._last) < 0:
-                raise CorruptIndexError(f"{path} ends with {self._last}, which does not come after {first}")
+                raise CorruptIndexError(f"{path} is not ascending: its first entry is {first}, its last {self._last}")
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Every entry as it is stored."""
+        """Yield the entries as stored."""
         yield from self._read(0, self._stored)
         yield from self._entry.iter_unpack(bytes(self._tail))
 
@@ -65,26 +65,26 @@ class _Index:
 
     @property
     def tail_is_long(self) -> bool:
-        """Whether it is time to write the tail."""
+        """True if the tail should be written."""
         return len(self._tail) >= _TAIL_BYTES
 
     def write_tail(self) -> None:
-        """Bring the file up to date. Raises OSError, after which the tail is still there."""
+        """Write the tail to the file. On OSError, the tail remains."""
         if not self._tail:
             return
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             position = self._stored * self._entry.size
             if os.pwrite(descriptor, self._tail, position) < len(self._tail):
-                raise OSError(f"{self.path} took only a part of {len(self._tail)} bytes: the disk is full")
+                raise OSError(f"{self.path}: {len(self._tail)} bytes were written only in part: the disk is full")
         finally:
             os.close(descriptor)
         self._stored = self.count
         self._tail.clear()
 
     def clear(self) -> None:
-        """Drop every entry, and make the file if it is missing."""
-        self._keep(0)
+        """Drop all entries, and create the file if it is missing."""
+        self._keep_first(0)
 
     def _read(self, slot: int, count: int) -> list[tuple[int, int]]:
         if not count:
@@ -99,11 +99,11 @@ class _Index:
         size = self._entry.size
         data = os.pread(descriptor, count * size, slot * size)
         if len(data) < count * size:
-            raise CorruptIndexError(f"{self.path} is shorter than it was: something else truncated it")
+            raise CorruptIndexError(f"{self.path} has become shorter: another program has truncated it")
         return data
 
     def _floor(self, target: int, field: int) -> tuple[int, tuple[int, int]] | None:
-        """Slot and entry of the last one whose `field` is at most `target`."""
+        """Return slot and entry of the last entry whose `field` is at most `target`."""
         # a copy: a thread may search while the tail is written and emptied
         tail = bytes(self._tail)
         if tail and (found := self._search(tail, target, field)):
@@ -126,14 +126,13 @@ class _Index:
         return None if found is None else (low + found[0], found[1])
 
     def _search(self, block: Buffer, target: int, field: int) -> tuple[int, tuple[int, int]] | None:
-        """Place and entry of the last one in `block` whose `field` is at most `target`."""
+        """Return slot in `block` and entry of the last entry whose `field` is at most `target`."""
         entry = self._entry
         slots = range(len(block) // entry.size)
         place = bisect_right(slots, target, key=lambda slot: entry.unpack_from(block, slot * entry.size)[field]) - 1
         return None if place < 0 else (place, entry.unpack_from(block, place * entry.size))
 
-    def _keep(self, count: int) -> None:
-        """Drop all entries but the first `count`, in the file too."""
+    def _keep_first(self, count: int) -> None:
         if count >= self._stored:
             del self._tail[(count - self._stored) * self._entry.size :]
         else:
@@ -152,11 +151,11 @@ class _Index:
 
     def _truncate(self, offset: int, field: int) -> None:
         floor = self._floor(offset - self.base_offset - 1, field)
-        self._keep(0 if floor is None else floor[0] + 1)
+        self._keep_first(0 if floor is None else floor[0] + 1)
 
 
 class OffsetIndex(_Index):
-    """From the last offset of an append to the position of its first byte."""
+    """Maps the last offset of a batch to the batch's position."""
 
     __slots__ = ()
     _entry = Struct(">ii")
@@ -173,7 +172,7 @@ class OffsetIndex(_Index):
         self.count += 1
 
     def lookup(self, offset: int) -> int:
-        """A position at or before the batch that holds `offset`, not much more than an index interval away."""
+        """Return the position of a batch at most about an index interval before the one that contains `offset`."""
         if self._last is None or offset <= self.base_offset:
             return 0
         if self._last[0] <= offset - self.base_offset:
@@ -182,12 +181,15 @@ class OffsetIndex(_Index):
         return 0 if floor is None else floor[1][1]
 
     def position_before(self, position: int) -> int:
-        """The position of a batch that begins before `position`, not much more than an index interval away."""
+        """Return the position of a batch at most about an index interval before `position`."""
         floor = self._floor(position - 1, 1)
         return 0 if floor is None else floor[1][1]
 
     def steps_back(self, position: int, count: int) -> tuple[int, int]:
-        """The position that the index has `count` entries before `position`, and how many it lacks: then 0."""
+        """Return the indexed position `count` entries before `position`, and 0.
+
+        If the index has fewer entries, return 0 and the number of missing ones.
+        """
         floor = self._floor(position - 1, 1)
         slot = (0 if floor is None else floor[0] + 1) - count
         if slot < 0:
@@ -203,20 +205,20 @@ class OffsetIndex(_Index):
 
 
 class TimeIndex(_Index):
-    """From the largest timestamp so far to the last offset of the batch that brought it."""
+    """Maps the largest timestamp so far to the last offset of the batch that has it."""
 
     __slots__ = ()
     _entry = Struct(">qi")
 
     @property
     def last(self) -> tuple[int, int]:
-        """Timestamp and offset of the last entry; `(NO_TIMESTAMP, base offset)` without one."""
+        """Timestamp and offset of the last entry; `(NO_TIMESTAMP, base offset)` if empty."""
         if self._last is None:
             return NO_TIMESTAMP, self.base_offset
         return self._last[0], self.base_offset + self._last[1]
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Add an entry, unless `timestamp` is no larger than the last one."""
+        """Add an entry if `timestamp` is larger than the last one."""
         if timestamp > (NO_TIMESTAMP if self._last is None else self._last[0]):
             entry = (timestamp, offset - self.base_offset)
             self._tail += self._entry.pack(*entry)
@@ -224,11 +226,11 @@ class TimeIndex(_Index):
             self.count += 1
 
     def full(self, max_bytes: int) -> bool:
-        """One slot stays free for the entry that closing a segment adds."""
+        """Return True if only the slot for the entry that `Segment.seal` adds is free."""
         return (self.count + 2) * self._entry.size > max_bytes
 
     def lookup(self, timestamp: int) -> int:
-        """The last offset of a batch before which every record is older than `timestamp`."""
+        """Return the last offset of a batch; all records before that batch are older than `timestamp`."""
         floor = self._floor(timestamp, 0)
         return self.base_offset if floor is None else self.base_offset + floor[1][1]
 

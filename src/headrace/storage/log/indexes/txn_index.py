@@ -1,6 +1,6 @@
-"""The `.txnindex` file of a segment: the transactions aborted in it, for consumers that read only committed records.
+"""The `.txnindex` file of a segment: the transactions aborted in it, for READ_COMMITTED consumers.
 
-Format: version, producer id, first offset, last offset, last stable offset (2 + 4 * 8 bytes, big-endian), in order of
+Format: version, producer id, first offset, last offset, last stable offset (2 + 4 * 8 bytes, big-endian), ascending by
 last offset.
 """
 
@@ -17,7 +17,7 @@ _VERSION: Final = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """`last_offset` is that of the abort marker; `last_stable_offset` as it was after the marker."""
+    """`last_offset` is that of the abort marker; `last_stable_offset` is the value after the marker."""
 
     producer_id: int
     first_offset: int
@@ -26,7 +26,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    """Reads and writes one file, which does not exist while nothing was aborted."""
+    """Reads and writes one file, which exists only if a transaction was aborted."""
 
     __slots__ = ("_exists", "is_suspect", "path")
 
@@ -34,17 +34,17 @@ class TransactionIndex:
         self.path = path
         self._exists: bool | None = None
         self.is_suspect = False
-        """Whether entries may be missing or wrong, after a crash: see `txn_recovery`."""
+        """True if entries may be missing or wrong after a crash: see `txn_recovery`."""
 
     @property
     def exists(self) -> bool:
-        """Whether anything was aborted here; told without a look at the disk from the second time on."""
+        """True if the file exists; cached after the first check."""
         if self._exists is None:
             self._exists = self.path.exists()
         return self._exists
 
     def is_sound(self, size: int, base_offset: int) -> bool:
-        """Whether the file of `size` bytes can be the index of the segment with that base offset. Raises OSError."""
+        """Return True if the file is a valid index for a segment with that base offset. Raises OSError."""
         if size % _ENTRY.size:
             return False
         last = base_offset - 1
@@ -55,7 +55,7 @@ class TransactionIndex:
         return True
 
     def read(self) -> list[AbortedTransaction]:
-        """Every entry; a torn last one is passed over."""
+        """Return all entries but an incomplete last one."""
         try:
             data = read_file(self.path)
         except FileNotFoundError:
@@ -73,7 +73,7 @@ class TransactionIndex:
             os.close(descriptor)
 
     def aborted_between(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
-        """Transactions that overlap `[fetch_offset, upper_bound)`, and whether no later segment can have one."""
+        """Return the transactions that overlap `[fetch_offset, upper_bound)`, and True if no later segment has any."""
         found: list[AbortedTransaction] = []
         if not self.exists:
             return found, False
@@ -91,11 +91,11 @@ class TransactionIndex:
             os.truncate(self.path, kept * _ENTRY.size)
 
     def replace(self, transactions: Sequence[AbortedTransaction]) -> None:
-        """Let the file have exactly these. Raises OSError."""
+        """Replace all entries. Raises OSError."""
         if not transactions:
             self.clear()
             return
-        replace_file(self.path, b"".join(_ENTRY.pack(_VERSION, *each) for each in transactions))
+        replace_file(self.path, b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions))
         self._exists = True
 
     def clear(self) -> None:

@@ -1,1 +1,1 @@
-"""What a log knows of its producers: their snapshot files and their open transactions."""
+"""Producer snapshots and open transactions of a log."""

@@ -1,4 +1,4 @@
-"""Which transactions of a log are open: where consumers of committed records stop, and what a marker ends (KIP-98)."""
+"""The open transactions of a log, which determine its last stable offset (KIP-98)."""
 
 from collections import deque
 from collections.abc import Container, Iterable, Mapping
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.storage.log.indexes.txn_index import AbortedTransaction
+from headrace.storage.log.producers.marker_counts import MarkerCounts
 from headrace.storage.log.producers.producer_snapshot import ProducerEntry
 from headrace.wire.batch import BatchHeader
 from headrace.wire.control import Marker, marker_of
@@ -20,16 +21,16 @@ class OpenTransaction(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """A transaction whose marker is not committed yet."""
+    """An ended transaction whose marker is not committed yet."""
 
     first_offset: int
     marker_offset: int
 
 
 class OpenTransactions(Container[int]):
-    """Told of every transactional batch in order, from a snapshot on. Contains producer ids."""
+    """Follows every transactional batch in offset order, starting with a snapshot. Contains producer ids."""
 
-    __slots__ = ("_ended", "_open", "first_offset")
+    __slots__ = ("_ended", "_open", "first_offset", "markers")
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         begun = [each for each in entries if each.current_txn_first_offset >= 0]
@@ -39,9 +40,10 @@ class OpenTransactions(Container[int]):
             for each in begun
         }
         """In order of their first offsets."""
+        self.markers = MarkerCounts()
         self._ended: deque[_Ended] = deque()
         self.first_offset: int | None = None
-        """Where the oldest begins whose end is not committed; None where there is none."""
+        """The first offset of the oldest transaction whose end is not committed; None if there is none."""
         self._note_first()
 
     def __len__(self) -> int:
@@ -51,20 +53,25 @@ class OpenTransactions(Container[int]):
         return producer_id in self._open
 
     def producer_ids(self) -> list[int]:
-        """Whose they are."""
         return list(self._open)
 
+    @property
+    def oldest_timestamp(self) -> int | None:
+        """Timestamp in ms of the last record of the oldest open transaction, or None."""
+        oldest = next(iter(self._open.values()), None)
+        return None if oldest is None else oldest.last_timestamp
+
     def is_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has one open under that epoch: under a later one, its marker is still to come."""
+        """Return True if the producer has an open transaction with this epoch."""
         begun = self._open.get(producer_id)
         return begun is not None and begun.epoch == epoch
 
     def add(self, header: BatchHeader) -> None:
-        """A batch of data of a transaction."""
+        """Account for a data batch of a transaction."""
         self.add_at(header, header.base_offset)
 
     def add_at(self, header: BatchHeader, base_offset: int) -> None:
-        """A batch of data of a transaction, now at `base_offset`."""
+        """Account for a data batch of a transaction that is now at `base_offset`."""
         begun = self._open.get(header.producer_id)
         first_offset = base_offset if begun is None else begun.first_offset
         self._open[header.producer_id] = OpenTransaction(header.producer_epoch, first_offset, header.max_timestamp)
@@ -84,7 +91,7 @@ class OpenTransactions(Container[int]):
                 self._note_first()
 
     def end(self, header: BatchHeader, key: bytes | None) -> AbortedTransaction | None:
-        """A control batch that is committed, with the key of its record; the transaction that it aborts, if any."""
+        """Account for a committed control batch, `key` being that of its record; return the transaction it aborts."""
         marker = marker_of(key)
         if marker is None:
             return None
@@ -94,6 +101,7 @@ class OpenTransactions(Container[int]):
 
     def end_at(self, producer_id: int, offset: int, marker: Marker) -> AbortedTransaction | None:
         """As `end`, of one at `offset` that may not be committed: consumers stop before it until `committed_to`."""
+        self.markers.note(offset)
         ended = self._open.pop(producer_id, None)
         if ended is None:
             return None
@@ -106,24 +114,24 @@ class OpenTransactions(Container[int]):
         return AbortedTransaction(producer_id, ended.first_offset, offset, stable)
 
     def committed_to(self, offset: int) -> None:
-        """What is before `offset` is committed, markers too."""
+        """Note that everything before `offset` is committed, markers included."""
         if self._ended and self._ended[0].marker_offset < offset:
             while self._ended and self._ended[0].marker_offset < offset:
                 self._ended.popleft()
             self._note_first()
 
-    def marked(self, entries: Mapping[int, bytes]) -> list[bytes]:
-        """The packed snapshot entries of producers by id, and of expired ones, with their open transactions."""
+    def snapshot_entries(self, entries: Mapping[int, bytes]) -> list[bytes]:
+        """Add open transactions to packed entries by producer id, with new entries for expired producers."""
         if not self._open:
             return list(entries.values())
         found = dict(entries)
-        for producer_id, each in self._open.items():
+        for producer_id, transaction in self._open.items():
             known = found.get(producer_id)
             if known is None:
-                entry = ProducerEntry(producer_id, each.epoch, -1, -1, 0, each.last_timestamp, -1, -1)
+                entry = ProducerEntry(producer_id, transaction.epoch, -1, -1, 0, transaction.last_timestamp, -1, -1)
             else:
                 entry = ProducerEntry.unpacked(known)
-            found[producer_id] = replace(entry, current_txn_first_offset=each.first_offset).packed()
+            found[producer_id] = replace(entry, current_txn_first_offset=transaction.first_offset).packed()
         return list(found.values())
 
     def _note_first(self) -> None:

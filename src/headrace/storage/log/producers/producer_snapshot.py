@@ -1,6 +1,6 @@
-"""Producer state as of an offset, in Kafka's `.snapshot` files: what recovery starts from instead of the whole log.
+"""Kafka's `.snapshot` files: producer state as of an offset, so that recovery need not read the whole log.
 
-Format: version 1, CRC-32C of what follows it, then an array of fixed-size entries.
+Format: version 1, CRC-32C of the rest, then an array of fixed-size entries.
 """
 
 import os
@@ -18,16 +18,16 @@ _VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")
 _CRC_END: Final = 6
 ENTRY: Final = Struct(">qhiqiqiq")
-"""The fields of `ProducerEntry`, in their order."""
+"""The fields of `ProducerEntry`, in order."""
 
 
 class CorruptSnapshotError(Exception):
-    """The file cannot be used; remove it and take an older one."""
+    """The file is unusable: remove it and use an older one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """Last batch and open transaction of one producer; -1 where there is none. Timestamps in ms."""
+    """Last batch and open transaction of one producer; -1 for none. Timestamps in ms."""
 
     producer_id: int
     epoch: int
@@ -44,14 +44,14 @@ class ProducerEntry:
         return cls(*ENTRY.unpack_from(packed))
 
     def packed(self) -> bytes:
-        """The entry as it stands in the file."""
+        """Return the entry as stored in the file."""
         return ENTRY.pack(*(getattr(self, name) for name in self.__slots__))
 
 
 def write_snapshot(directory: Path, offset: int, entries: Sequence[bytes], *, sync: bool = True) -> Path:
-    """Write the state before `offset` and return the file. Raises OSError.
+    """Write the state before `offset` and return the path. Raises OSError.
 
-    `entries` are packed, and may be longer than an entry of the file: the rest is left out.
+    `entries` are packed; bytes after `ENTRY.size` in them are ignored.
     """
     body = b"".join([entry[: ENTRY.size] for entry in entries])
     count = len(entries)
@@ -63,21 +63,21 @@ def write_snapshot(directory: Path, offset: int, entries: Sequence[bytes], *, sy
 
 
 def read_snapshot(path: Path) -> list[ProducerEntry]:
-    """Raises CorruptSnapshotError; OSError."""
+    """Read the entries of a snapshot. Raises CorruptSnapshotError; OSError."""
     data = read_file(path)
     try:
         version, crc, count = _HEAD.unpack_from(data)
     except error:
         raise CorruptSnapshotError(f"{path} has only {len(data)} bytes") from None
     if version != _VERSION:
-        raise CorruptSnapshotError(f"{path} has version {version}; only version {_VERSION} is known")
+        raise CorruptSnapshotError(f"{path} has version {version}; only version {_VERSION} is supported")
     if crc != crc32c(data[_CRC_END:]) or len(data) != _HEAD.size + count * ENTRY.size:
-        raise CorruptSnapshotError(f"{path} fails its checksum")
+        raise CorruptSnapshotError(f"{path} does not match its checksum")
     return [ProducerEntry(*fields) for fields in ENTRY.iter_unpack(data[_HEAD.size :])]
 
 
 def snapshots(directory: Path) -> dict[int, Path]:
-    """The snapshot files by offset, ascending."""
+    """Return the snapshot files by offset, ascending."""
     found = {}
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -88,9 +88,9 @@ def snapshots(directory: Path) -> dict[int, Path]:
 
 
 def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_end_offset: int) -> None:
-    """Keep the snapshots at segments' base offsets and the newest one; none is kept from behind the log's end.
+    """Remove snapshots after the log's end, and all but the newest of those not at a segment's base offset.
 
-    A clean shutdown leaves one at the log end offset, which is stray after the next start has written more.
+    A clean shutdown writes one at the log end offset, which later appends make stray.
     """
     found = snapshots(directory)
     kept = [offset for offset in found if offset <= log_end_offset]
@@ -98,5 +98,5 @@ def remove_stray_snapshots(directory: Path, base_offsets: Collection[int], log_e
         if offset not in kept or (offset not in base_offsets and offset != kept[-1]):
             path.unlink(missing_ok=True)
     if len(kept) < len(found):
-        # for good: one that came back would be taken for the state of what is written up to its offset now
+        # if one came back after a power failure, it would describe batches that have been overwritten since
         sync_directory(directory)

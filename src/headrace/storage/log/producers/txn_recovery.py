@@ -1,4 +1,4 @@
-"""Transaction indexes (`.txnindex`) from the batches of a log, where a crash or a hand may have taken them."""
+"""Rebuilds transaction indexes (`.txnindex`) from batches; they may be lost after a crash, or deleted by hand."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -15,27 +15,27 @@ log = logging.getLogger(__name__)
 
 
 def restore_transaction_indexes(directory: Path, segments: Sequence[Segment]) -> None:
-    """Write the indexes anew of those segments in which they are suspect, if they are not what the batches say.
+    """Rewrite suspect indexes that differ from the batches.
 
-    Raises KafkaError(corrupt_message) for a control batch that makes no sense; OSError.
+    Raises KafkaError(corrupt_message) for an invalid control batch; OSError.
     """
-    suspects = [place for place, each in enumerate(segments) if each.txn_index.is_suspect]
+    suspects = [place for place, segment in enumerate(segments) if segment.txn_index.is_suspect]
     if not suspects:
         return
     transactions, start = _state_before(directory, segments[suspects[0]].base_offset)
-    begin = max((place for place, each in enumerate(segments) if each.base_offset <= start), default=0)
+    begin = max((place for place, segment in enumerate(segments) if segment.base_offset <= start), default=0)
     for segment in segments[begin : suspects[-1] + 1]:
-        aborted = list(aborted_in(segment, transactions, start))
+        aborted = list(replay_segment(segment, transactions, start))
         if not segment.txn_index.is_suspect:
             continue
         if aborted != segment.txn_index.read():
-            log.warning("%s is not what the log says; writing %d entries anew", segment.txn_index.path, len(aborted))
+            log.warning("%s differs from the log: rewriting its %d entries", segment.txn_index.path, len(aborted))
             segment.txn_index.replace(aborted)
         segment.txn_index.is_suspect = False
 
 
-def aborted_in(segment: Segment, transactions: OpenTransactions, start: int) -> Iterator[AbortedTransaction]:
-    """Tell `transactions` of every batch from offset `start` on; what markers in the segment abort."""
+def replay_segment(segment: Segment, transactions: OpenTransactions, start: int) -> Iterator[AbortedTransaction]:
+    """Replay the transactional batches from offset `start` on, and yield the transactions that they abort."""
     for position, header in segment.headers():
         if header.base_offset >= start and header.is_transactional:
             aborted = replay_transactional(segment, position, header, transactions)
@@ -46,7 +46,7 @@ def aborted_in(segment: Segment, transactions: OpenTransactions, start: int) -> 
 def replay_transactional(
     segment: Segment, position: int, header: BatchHeader, transactions: OpenTransactions
 ) -> AbortedTransaction | None:
-    """Take one transactional batch of the segment, or a marker, into account."""
+    """Replay one transactional batch or marker, and return the transaction that it aborts."""
     if not header.is_control:
         transactions.add(header)
         return None
@@ -55,16 +55,16 @@ def replay_transactional(
 
 
 def control_record(segment: Segment, position: int, header: BatchHeader) -> Record | None:
-    """The record of a control batch; None where compaction has taken it out, as its transaction is gone."""
+    """Return the record of a control batch, or None if compaction has removed it with its transaction."""
     return next(iter_records(segment.file.pread(header.size, position)), None)
 
 
 def _state_before(directory: Path, offset: int) -> tuple[OpenTransactions, int]:
-    """The open transactions as of the newest snapshot not behind `offset`, and its offset; 0 without one."""
+    """Return the open transactions of the newest snapshot not after `offset`, and its offset; 0 without a snapshot."""
     for at, path in sorted(snapshots(directory).items(), reverse=True):
         if at <= offset:
             try:
                 return OpenTransactions(read_snapshot(path)), at
             except (CorruptSnapshotError, OSError) as error:
-                log.warning("%s; reading transactions from an older snapshot or the log", error)
+                log.warning("%s; reading transactions from an older snapshot or from the log", error)
     return OpenTransactions(), 0

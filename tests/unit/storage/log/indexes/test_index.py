@@ -1,4 +1,4 @@
-"""An index finds the last entry at or before a target, whether in its file or in its tail."""
+"""An index finds the last entry at or before a target, in its file or in its tail."""
 
 from pathlib import Path
 
@@ -67,13 +67,13 @@ def test_the_time_index_takes_only_larger_timestamps(tmp_path: Path) -> None:
     assert [index.lookup(timestamp) for timestamp in (0, 99, 100, 150, 200, 999)] == [50, 50, 51, 51, 54, 54]
 
 
-def test_an_empty_time_index_says_so(tmp_path: Path) -> None:
+def test_an_empty_time_index_has_no_timestamp(tmp_path: Path) -> None:
     index = TimeIndex(tmp_path / "x.timeindex", 50, size=0)
     assert index.last == (NO_TIMESTAMP, 50)
     assert index.lookup(10) == 50
 
 
-def test_the_bytes_are_kafka_s(tmp_path: Path) -> None:
+def test_indexes_have_kafka_s_format(tmp_path: Path) -> None:
     index = offset_index(tmp_path, [5, 6], written=2)
     assert index.path.read_bytes() == bytes.fromhex("00000005 0000000a 00000006 00000011")
     times = TimeIndex(tmp_path / "x.timeindex", 1000, size=0)
@@ -85,7 +85,7 @@ def test_the_bytes_are_kafka_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["00", "0000000500000005 0000000500000009", "0000000500000005 0000000000000000", "ffffffffffffffff"]
 )
-def test_a_file_that_cannot_be_an_index_is_refused(tmp_path: Path, content: str) -> None:
+def test_an_invalid_index_file_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "x.index"
     path.write_bytes(bytes.fromhex(content))
     with pytest.raises(CorruptIndexError):

@@ -1,4 +1,4 @@
-"""Open and aborted transactions of a log: where they are known from, and how they are found again."""
+"""Open and aborted transactions of a log, and their recovery."""
 
 import struct
 from dataclasses import replace
@@ -52,7 +52,7 @@ def put(log: Log, producer_id: int, *, marker: int | None = None, count: int = 1
 
 
 def history(directory: Path) -> list[AbortedTransaction]:
-    """A log of three segments whose transactions overlap, and what its transaction indexes must have."""
+    """Write three segments with overlapping transactions, and return the expected index entries."""
     log = open_log(directory)
     put(log, 1, count=3)  # 0 to 2
     put(log, 2)  # 3
@@ -68,17 +68,17 @@ def history(directory: Path) -> list[AbortedTransaction]:
 
 
 def aborted(log: Log) -> list[AbortedTransaction]:
-    return [each for segment in log.segments.ordered for each in segment.txn_index.read()]
+    return [transaction for segment in log.segments.ordered for transaction in segment.txn_index.read()]
 
 
-def test_indexes_that_a_crash_took_are_written_anew(tmp_path: Path) -> None:
+def test_indexes_lost_in_a_crash_are_rebuilt(tmp_path: Path) -> None:
     expected = history(tmp_path)
     log = open_log(tmp_path)
     assert aborted(log) == expected
     assert [len(segment.txn_index.read()) for segment in log.segments.ordered] == [0, 1, 1]
 
 
-def test_a_snapshot_spares_recovery_what_is_before_it(tmp_path: Path) -> None:
+def test_recovery_begins_at_a_snapshot(tmp_path: Path) -> None:
     history(tmp_path)
     write_snapshot(tmp_path, 7, [ProducerEntry(3, 0, 0, 5, 0, NOW, 1, 5).packed()])
     log = open_log(tmp_path, recovery_point=7)
@@ -88,45 +88,45 @@ def test_a_snapshot_spares_recovery_what_is_before_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [b"torn", struct.pack(">hqqqq", 9, 1, 0, 4, 3), struct.pack(">hqqqq", 0, 1, 5, 4, 3)]
 )
-def test_an_index_that_cannot_be_right_is_written_anew_after_a_clean_stop_too(tmp_path: Path, damage: bytes) -> None:
+def test_an_invalid_index_is_rebuilt_even_after_a_clean_shutdown(tmp_path: Path, damage: bytes) -> None:
     expected = history(tmp_path)
     open_log(tmp_path).close()
     (tmp_path / f"{4:020}.txnindex").write_bytes(damage)
     assert aborted(open_log(tmp_path, clean=True)) == expected
 
 
-def test_entries_of_transactions_that_never_were_go(tmp_path: Path) -> None:
+def test_entries_of_unknown_transactions_are_removed(tmp_path: Path) -> None:
     expected = history(tmp_path)
     (tmp_path / f"{7:020}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 99, 5, 7, 8) * 2)
     assert aborted(open_log(tmp_path)) == expected
 
 
-def test_a_reader_is_told_of_the_aborted_transactions_in_what_it_gets(tmp_path: Path) -> None:
+def test_a_read_comes_with_its_aborted_transactions(tmp_path: Path) -> None:
     first, second = history(tmp_path)
     log = open_log(tmp_path)
 
-    def told(offset: int, upto: int, max_bytes: int = 10_000) -> list[AbortedTransaction]:
+    def aborted_in(offset: int, upto: int, max_bytes: int = 10_000) -> list[AbortedTransaction]:
         part = log.reader.read(offset, max_bytes, upto_offset=upto)
         assert part is not None
         return log.reader.aborted_transactions(offset, part)
 
-    assert told(0, 8) == [first]
-    assert told(4, 8) == [first, second]
-    assert told(5, 8) == [second]
-    assert told(8, 9) == []
-    assert told(4, 8, max_bytes=1) == [first]
+    assert aborted_in(0, 8) == [first]
+    assert aborted_in(4, 8) == [first, second]
+    assert aborted_in(5, 8) == [second]
+    assert aborted_in(8, 9) == []
+    assert aborted_in(4, 8, max_bytes=1) == [first]
 
 
-def test_open_transactions_outlast_snapshots_and_the_producers_in_them() -> None:
+def test_snapshots_contain_open_transactions_of_expired_producers_too() -> None:
     known = ProducerEntry(1, 0, 4, 20, 0, NOW, 1, 17)
     transactions = OpenTransactions([known, ProducerEntry(2, 0, 4, 30, 0, NOW, 1, -1)])
     assert transactions.first_offset == 17
-    assert transactions.marked({}) == [ProducerEntry(1, 0, -1, -1, 0, NOW, -1, 17).packed()]
+    assert transactions.snapshot_entries({}) == [ProducerEntry(1, 0, -1, -1, 0, NOW, -1, 17).packed()]
     closed = replace(known, current_txn_first_offset=-1)
-    assert transactions.marked({1: closed.packed()}) == [known.packed()]
+    assert transactions.snapshot_entries({1: closed.packed()}) == [known.packed()]
 
 
-def test_segments_that_others_wrote_are_surveyed_without_a_change(tmp_path: Path) -> None:
+def test_a_survey_changes_no_file(tmp_path: Path) -> None:
     dirs = LogDirs.open([tmp_path], broker_id=3)
     put(dirs.create(TopicPartition("t", 0), UUID(int=5), SMALL, now_ms=NOW), 1)
     dirs.close({})

@@ -1,0 +1,116 @@
+"""Find hanging transactions: open in a partition, while their coordinator will never end them there.
+
+The rule is that of Kafka's TransactionsCommand.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace import clock
+from headrace.cli import transaction_calls
+from headrace.cli.cluster import Cluster
+from headrace.cli.failures import CommandError
+from headrace.cli.offset_plan import Selection
+from headrace.cli.transaction_calls import Listing, Place, Producer, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """A hanging transaction in one partition."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int | None
+    last_timestamp_ms: int
+    idle_seconds: float
+    """Since the last record, by its timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The outcome: hanging transactions, the number of partitions searched, and those without a leader."""
+
+    hanging: list[Hanging]
+    searched: int
+    leaderless: list[Place]
+
+
+def search(cluster: Cluster, selection: Selection, broker: int | None, older_than_ms: int) -> Search:
+    """Search the selected partitions, all without a selection, on their leaders or on one broker."""
+    places, leaderless = partitions(cluster, selection, broker)
+    now_ms = clock.now_ms()
+    candidates = {
+        place: old
+        for place, producers in transaction_calls.describe_producers(cluster, places, broker).items()
+        if (old := [each for each in producers if _is_old(each, now_ms - older_than_ms)])
+    }
+    if not candidates:
+        return Search([], len(places), leaderless)
+    producer_ids = {each.producer_id for producers in candidates.values() for each in producers}
+    listings = transaction_calls.list_transactions(cluster, producer_ids=producer_ids)
+    transactions = transaction_calls.describe_transactions(cluster, [each.transactional_id for each in listings])
+    left = unknown_to_coordinators(candidates, listings, transactions)
+    return Search([_hanging(place, producer, now_ms) for place, producer in left], len(places), leaderless)
+
+
+def unknown_to_coordinators(
+    candidates: Mapping[Place, Sequence[Producer]],
+    listings: Iterable[Listing],
+    transactions: Mapping[str, Transaction],
+) -> list[tuple[Place, Producer]]:
+    """The open transactions among `candidates` to which no coordinator will write a marker."""
+    ids = {each.producer_id: each.transactional_id for each in listings}
+    left = []
+    for place, producers in sorted(candidates.items()):
+        for producer in producers:
+            transaction = transactions.get(ids.get(producer.producer_id, ""))
+            if transaction is None or place not in transaction.places:
+                left.append((place, producer))
+    return left
+
+
+def _is_old(producer: Producer, before_ms: int) -> bool:
+    return producer.start_offset is not None and producer.last_timestamp_ms < before_ms
+
+
+def _hanging(place: Place, producer: Producer, now_ms: int) -> Hanging:
+    assert producer.start_offset is not None
+    return Hanging(
+        *place,
+        producer.start_offset,
+        producer.producer_id,
+        producer.epoch,
+        producer.coordinator_epoch,
+        producer.last_timestamp_ms,
+        (now_ms - producer.last_timestamp_ms) / 1000,
+    )
+
+
+def partitions(cluster: Cluster, selection: Selection, broker: int | None) -> tuple[list[Place], list[Place]]:
+    """The selected partitions, all without a selection, and those of them that have no leader to ask.
+
+    With `broker`, only partitions with a replica there. Raises CommandError for missing topics and partitions.
+    """
+    places, leaderless = [], []
+    for topic in cluster.describe(list(selection.topics) or cluster.topic_names()):
+        numbers = {partition.id for partition in topic.partitions}
+        missing = sorted((selection.topics.get(topic.name) or frozenset()) - numbers)
+        if missing:
+            raise CommandError(
+                f"topic '{topic.name}' has no partition {missing[0]}", f"Its partitions are 0 to {len(numbers) - 1}."
+            )
+        for partition in topic.partitions:
+            place = topic.name, partition.id
+            if not selection.takes(place):
+                continue
+            if broker is not None:
+                if any(replica.id == broker for replica in partition.replicas):
+                    places.append(place)
+            elif partition.leader.id < 0:
+                leaderless.append(place)
+            else:
+                places.append(place)
+    return places, leaderless

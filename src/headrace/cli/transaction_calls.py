@@ -1,0 +1,244 @@
+"""The requests of `headrace transactions`, over the wire: Apache Kafka answers them too. Failures are CommandErrors."""
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from headrace.cli.cluster import Cluster
+from headrace.cli.failures import CommandError
+from headrace.cli.python_admin import python_admin, until_coordinated
+
+T = TypeVar("T")
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "PrepareEpochFence",
+    "Dead",
+)
+_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+_A_REQUEST = 500
+"""Partitions or transactional ids in one request, as Kafka's own tool has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A transactional id as its coordinator lists it."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transactional id in full; times in ms."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_ms: int | None
+    """Of the latest transaction; None before the first."""
+    places: tuple[Place, ...]
+    """Partitions that have no marker yet."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return True until all markers are written."""
+        return self.state in _OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """A producer that has written to a partition."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int | None
+    """Of the coordinator that wrote its last marker; None before the first."""
+    last_sequence: int
+    last_timestamp_ms: int
+    start_offset: int | None
+    """First offset of its open transaction; None without one."""
+
+
+def list_transactions(
+    cluster: Cluster,
+    *,
+    states: Collection[str] = (),
+    producer_ids: Collection[int] = (),
+    longer_than_ms: int | None = None,
+    pattern: str | None = None,
+) -> list[Listing]:
+    """The transactional ids of all coordinators that pass every filter, by name."""
+    from kafka.errors import KafkaConnectionError, UnknownError, UnsupportedVersionError
+
+    with python_admin(cluster, "listing transactions") as admin:
+        try:
+            found = until_coordinated(
+                lambda: admin.list_transactions(
+                    state_filters=list(states),
+                    producer_id_filters=list(producer_ids),
+                    duration_filter_ms=longer_than_ms,
+                    transactional_id_pattern=pattern,
+                )
+            )
+        except UnsupportedVersionError:
+            option, since = ("--pattern", "4.1") if pattern is not None else ("--longer-than", "3.8")
+            raise CommandError(
+                f"the brokers at {cluster.bootstrap} cannot filter transactions by {option}",
+                f"Apache Kafka can from version {since} on; list them all and filter the output.",
+            ) from None
+        except (UnknownError, KafkaConnectionError):
+            # kafka-python has no name for INVALID_REGULAR_EXPRESSION, and Apache Kafka closes the connection instead.
+            if pattern is None:
+                raise
+            raise CommandError(
+                f"the brokers do not accept the pattern '{pattern}'", "It has to be a regular expression of RE2.", 2
+            ) from None
+    return sorted(
+        (
+            Listing(each.transactional_id, coordinator, each.producer_id, each.state.value)
+            for coordinator, listings in found.items()
+            for each in listings
+        ),
+        key=lambda each: each.transactional_id,
+    )
+
+
+def describe_transactions(cluster: Cluster, ids: Sequence[str]) -> dict[str, Transaction]:
+    """The transactional ids among `ids` that exist."""
+    from kafka.errors import TransactionalIdNotFoundError
+
+    found: dict[str, Transaction] = {}
+    with python_admin(cluster, "describing transactions") as admin:
+        for asked in _chunks(ids):
+            try:
+                answers = until_coordinated(partial(admin.describe_transactions, asked))
+            except TransactionalIdNotFoundError:
+                # The answer to all of them is lost with one that has expired.
+                answers = {}
+                for transactional_id in asked:
+                    try:
+                        answers |= admin.describe_transactions([transactional_id])
+                    except TransactionalIdNotFoundError:
+                        continue
+            for transactional_id, each in answers.items():
+                found[transactional_id] = Transaction(
+                    transactional_id,
+                    each.coordinator_id,
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.state.value,
+                    each.transaction_timeout_ms,
+                    each.transaction_start_time_ms if each.transaction_start_time_ms >= 0 else None,
+                    tuple(sorted((place.topic, place.partition) for place in each.topic_partitions)),
+                )
+    return found
+
+
+def describe_producers(
+    cluster: Cluster, places: Collection[Place], broker: int | None = None
+) -> dict[Place, list[Producer]]:
+    """The producers of each partition, as its leader or the replica on `broker` knows them."""
+    from kafka import TopicPartition
+    from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
+
+    found: dict[Place, list[Producer]] = {}
+    with python_admin(cluster, "describing producers") as admin:
+        for asked in _chunks(sorted(places)):
+            partitions = [TopicPartition(*place) for place in asked]
+            try:
+                answers = admin.describe_producers(partitions, broker_id=broker)
+            except (NotLeaderForPartitionError, UnknownTopicOrPartitionError) as error:
+                where = "the leader" if broker is None else f"broker {broker}"
+                raise CommandError(
+                    f"describing producers: {where} does not have all of these partitions ({error.message})",
+                    "`headrace topics describe TOPIC` shows leaders and replicas.",
+                ) from None
+            for place, answer in answers.items():
+                found[place.topic, place.partition] = [
+                    Producer(
+                        each.producer_id,
+                        each.producer_epoch,
+                        each.coordinator_epoch if each.coordinator_epoch >= 0 else None,
+                        each.last_sequence,
+                        each.last_timestamp,
+                        each.current_transaction_start_offset if each.current_transaction_start_offset >= 0 else None,
+                    )
+                    for each in sorted(answer.active_producers)
+                ]
+    return found
+
+
+def start_offsets(cluster: Cluster, transactions: Collection[Transaction]) -> Mapping[tuple[int, Place], int]:
+    """First offset of each transaction in its partitions, by producer id; empty if a partition cannot be asked."""
+    places = {place for each in transactions for place in each.places}
+    try:
+        producers = describe_producers(cluster, places) if places else {}
+    except CommandError:
+        return {}
+    return {
+        (each.producer_id, place): each.start_offset
+        for place, found in producers.items()
+        for each in found
+        if each.start_offset is not None
+    }
+
+
+def holder(cluster: Cluster, place: Place, producer_id: int) -> Transaction | None:
+    """The open transaction of that producer whose coordinator will write a marker to the partition, if any."""
+    listings = list_transactions(cluster, producer_ids=[producer_id])
+    described = describe_transactions(cluster, [each.transactional_id for each in listings])
+    return next((each for each in described.values() if place in each.places), None)
+
+
+def abort(cluster: Cluster, place: Place, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+    """Write an abort marker for the producer's transaction to the leader of the partition."""
+    from kafka import TopicPartition
+    from kafka.admin import AbortTransactionSpec
+    from kafka.errors import InvalidProducerEpochError, TransactionCoordinatorFencedError
+
+    topic, partition = place
+    with python_admin(cluster, f"aborting in {topic} {partition}") as admin:
+        try:
+            admin.abort_transaction(AbortTransactionSpec(TopicPartition(*place), producer_id, epoch, coordinator_epoch))
+        except InvalidProducerEpochError:
+            raise CommandError(
+                f"producer {producer_id} no longer has epoch {epoch} in {topic} {partition}",
+                f"`headrace transactions describe-producers {topic}:{partition}` shows its present epoch.",
+            ) from None
+        except TransactionCoordinatorFencedError:
+            raise CommandError(
+                f"coordinator epoch {coordinator_epoch} is out of date in {topic} {partition}",
+                f"`headrace transactions describe-producers {topic}:{partition}` shows the latest one.",
+            ) from None
+
+
+def missing_id(cluster: Cluster, transactional_id: str) -> CommandError:
+    """A transactional id that does not exist, with the name that may have been meant."""
+    known = [each.transactional_id for each in list_transactions(cluster)]
+    near = difflib.get_close_matches(transactional_id, known, n=1, cutoff=0.6)
+    hint = f"Did you mean '{near[0]}'? " if near else ""
+    return CommandError(
+        f"there is no transactional id '{transactional_id}' at {cluster.bootstrap}",
+        f"{hint}`headrace transactions list` shows all; ids that are not used expire.",
+    )
+
+
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), _A_REQUEST):
+        yield items[start : start + _A_REQUEST]

@@ -1,0 +1,65 @@
+"""Metrics of transactions: those that this broker coordinates, and partitions that wait for their end."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from headrace.clock import now_ms
+from headrace.coordinator.transactions.states import TransactionMetadata, TransactionState
+from headrace.metrics import Family, gauge
+from headrace.replication.partition import Partition
+from headrace.replication.replica_manager import ReplicaManager
+
+_LATE_MS: Final = 5 * 60 * 1000
+"""By which a transaction has to outlive the largest timeout before it counts as late, as in Kafka."""
+
+
+def coordinator(ids: Sequence[TransactionMetadata]) -> Iterable[Family]:
+    """Transactional ids by state, and the age of the oldest open transaction."""
+    yield Family("headrace_transactions", "Transactional ids of this coordinator, by state.", partial(_by_state, ids))
+    yield Family(
+        "headrace_transactions_oldest_open_seconds",
+        "Age of the oldest transaction without all of its markers; 0 if none is open.",
+        partial(_oldest, ids, now_ms()),
+    )
+
+
+def partitions(replicas: ReplicaManager, max_timeout_ms: int) -> Iterable[Family]:
+    """The distance of the last stable offset, and transactions that should have ended long ago."""
+    waiting = [each for each in replicas.partitions() if each.transactions.first_offset is not None]
+    yield Family(
+        "kafka_cluster_partition_laststableoffsetlag",
+        "Offsets from the last stable offset to the high watermark, of partitions with open transactions.",
+        partial(_distances, waiting),
+    )
+    late_before = now_ms() - max_timeout_ms - _LATE_MS
+    late = sum((each.transactions.oldest_timestamp or late_before) < late_before for each in waiting)
+    yield gauge(
+        "kafka_server_replicamanager_partitionswithlatetransactionscount",
+        "Partitions with a transaction that is open 5 minutes beyond transaction.max.timeout.ms.",
+        late,
+    )
+
+
+def _by_state(ids: Iterable[TransactionMetadata]) -> Iterator[tuple[Mapping[str, str], float]]:
+    found = Counter(each.state for each in ids)
+    for state in TransactionState:
+        if state is not TransactionState.DEAD:
+            yield {"state": state.kafka_name}, found[state]
+
+
+def _oldest(ids: Iterable[TransactionMetadata], now: int) -> Iterator[tuple[Mapping[str, str], float]]:
+    started = (
+        each.start_ms
+        for each in ids
+        if (each.state is TransactionState.ONGOING or each.state.is_prepared) and each.start_ms >= 0
+    )
+    yield {}, max(now - min(started, default=now), 0) / 1000
+
+
+def _distances(waiting: Iterable[Partition]) -> Iterator[tuple[Mapping[str, str], float]]:
+    for each in waiting:
+        topic, number = each.topic_partition
+        distance = each.high_watermark - each.last_stable_offset
+        yield {"topic": topic, "partition": str(number)}, distance

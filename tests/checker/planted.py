@@ -1,0 +1,128 @@
+"""A broker with a fault: `python -m tests.checker.planted FAULT start ...` is a `headrace start` that breaks a promise.
+
+The checker has to find every one of them: a checker that finds nothing proves nothing.
+"""
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from headrace.__main__ import main
+from headrace.coordinator.group_coordinator import GroupCoordinator
+from headrace.coordinator.transaction_coordinator import TransactionCoordinator
+from headrace.coordinator.transactions.states import ProducerIdentity, TransactionState
+from headrace.errors import KafkaError
+from headrace.types import TopicPartition
+
+_chance: Final = random.Random(1)
+
+
+def missing_marker() -> None:
+    """Now and then a partition gets no marker."""
+    send_one = TransactionCoordinator._send_one
+
+    def send_most(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
+        if partition.topic.startswith("__") or _chance.random() > 0.05:
+            send_one(self, ending, partition)
+        else:
+            self._answered(ending, partition, None)
+
+    TransactionCoordinator._send_one = send_most  # type: ignore[method-assign]
+
+
+def marker_twice() -> None:
+    """Now and then a marker is written again a moment later."""
+    send_one = TransactionCoordinator._send_one
+
+    def send_again(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
+        try:
+            self._markers.write(partition, ending.markers, 0)
+        except KafkaError:
+            return
+
+    def send_twice(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
+        send_one(self, ending, partition)
+        if _chance.random() < 0.3:
+            self._loop.call_later(_chance.uniform(0, 0.1), send_again, self, ending, partition)
+
+    TransactionCoordinator._send_one = send_twice  # type: ignore[method-assign]
+
+
+def early_reply() -> None:
+    """The end of a transaction is confirmed before it is decided."""
+    end = TransactionCoordinator.end
+
+    def end_later(
+        self: TransactionCoordinator, name: str, producer: ProducerIdentity, *, commit: bool, client_version: int
+    ) -> ProducerIdentity:
+        def later() -> None:
+            try:
+                end(self, name, producer, commit=commit, client_version=client_version)
+            except KafkaError:
+                return
+
+        _, metadata = self._find(name)
+        if metadata is None or metadata.identity != producer or metadata.state is not TransactionState.ONGOING:
+            return end(self, name, producer, commit=commit, client_version=client_version)
+        asyncio.get_running_loop().call_later(0.05, later)
+        return producer
+
+    TransactionCoordinator.end = end_later  # type: ignore[method-assign]
+
+
+def missing_fence() -> None:
+    """The coordinator takes every epoch for the current one."""
+    end, add = TransactionCoordinator.end, TransactionCoordinator.add_partitions
+
+    def current(self: TransactionCoordinator, name: str, producer: ProducerIdentity) -> ProducerIdentity:
+        _, metadata = self._find(name)
+        return producer if metadata is None else metadata.identity
+
+    def end_for_all(
+        self: TransactionCoordinator, name: str, producer: ProducerIdentity, **given: Any
+    ) -> ProducerIdentity:
+        return end(self, name, current(self, name, producer), **given)
+
+    def add_for_all(
+        self: TransactionCoordinator,
+        name: str,
+        producer: ProducerIdentity,
+        partitions: frozenset[TopicPartition],
+        **given: Any,
+    ) -> None:
+        add(self, name, current(self, name, producer), partitions, **given)
+
+    TransactionCoordinator.end = end_for_all  # type: ignore[method-assign]
+    TransactionCoordinator.add_partitions = add_for_all  # type: ignore[method-assign]
+
+
+def offsets_outside() -> None:
+    """Offsets are committed at once, whatever becomes of their transaction."""
+
+    def commit_at_once(
+        self: GroupCoordinator,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Sequence[Any],
+        **_: Any,
+    ) -> Any:
+        return self.commit_offsets(group_id, member_id, instance_id, generation, offsets)
+
+    GroupCoordinator.commit_transactional = commit_at_once  # type: ignore[method-assign]
+
+
+FAULTS: Final[dict[str, Callable[[], None]]] = {
+    "missing-marker": missing_marker,
+    "marker-twice": marker_twice,
+    "early-reply": early_reply,
+    "missing-fence": missing_fence,
+    "offsets-outside": offsets_outside,
+}
+
+if __name__ == "__main__":
+    FAULTS[sys.argv.pop(1)]()
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Faults planted in the broker: the checker finds each of them in what clients have seen."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.checker.analysis import Kind
+from tests.checker.run import play
+from tests.support.broker_process import BrokerProcess
+
+FOUND = {
+    "missing-marker": {Kind.HANGING, Kind.LOST_WRITE, Kind.SPLIT_TRANSACTION},
+    "marker-twice": {Kind.DIRTY_READ, Kind.ABORTED_READ, Kind.LOST_WRITE},
+    "early-reply": {Kind.DIRTY_READ, Kind.ABORTED_READ, Kind.LOST_WRITE},
+    "missing-fence": {Kind.NOT_FENCED, Kind.REORDERED, Kind.LOST_WRITE, Kind.DIRTY_READ},
+    "offsets-outside": {Kind.LOST_COPY},
+}
+"""Any of these; the first ones are what a fault does by itself."""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("fault", FOUND)
+def test_a_planted_fault_is_found(fault: str, tmp_path: Path) -> None:
+    def faulty(directory: Path, settings: Mapping[str, object]) -> BrokerProcess:
+        directory.mkdir()
+        return BrokerProcess(directory / "data", settings=settings, program=("tests.checker.planted", fault))
+
+    found: set[Kind] = set()
+    for seed in range(1, 4):  # none needs more than a moment of bad luck, and three runs have enough of it
+        found |= {anomaly.kind for anomaly in play(seed, 8, tmp_path / str(seed), faulty).anomalies}
+        if found & FOUND[fault]:
+            return
+    pytest.fail(f"found only {found or 'nothing'}")
