@@ -59,7 +59,7 @@ class Completions(Protocol[P_contra]):
         """Flush the log after the current iteration of the event loop, then call `flushed_to`."""
 
     def advanced(self, partition: P_contra) -> None:
-        """Handle that the high watermark or the recovery point has risen."""
+        """Handle an advance of the high watermark or the recovery point."""
 
     def refuse(self, partition: P_contra, error: KafkaError) -> None:
-        """Handle that the partition goes away."""
+        """Handle the removal of the partition."""

@@ -27,7 +27,7 @@ from headrace.wire.validation import ValidBatch, each_record, unpacked, validate
 _MOST_NAMED: Final = 1000
 """Maximum number of records that an error names."""
 _MOST_SEARCHED: Final = 10_000
-"""Maximum number of records to search for them, in interpreted code."""
+"""Maximum number of records to search for invalid ones, in interpreted code."""
 _SIGN: Final = 1 << 63
 
 

@@ -36,7 +36,7 @@ class Flushable(Protocol):
         """Hash by identity."""
 
     def flushed_to(self, offset: int) -> None:
-        """Handle that the log is flushed up to `offset`."""
+        """Handle a flush of the log up to `offset`."""
 
 
 P = TypeVar("P", bound=Flushable)

@@ -143,7 +143,7 @@ def _time_out(partition: Partition, goal: _Goal, future: Completion) -> None:
         future.set_result(
             KafkaError(
                 ErrorCode.request_timed_out,
-                f"{partition.topic_partition} has not committed the records before {goal.end_offset} in time",
+                f"{partition.topic_partition} did not commit the records before offset {goal.end_offset} in time",
             )
         )
 

@@ -39,7 +39,7 @@ class OfflineError(KafkaError):
 
 
 class ReplicaManager:
-    """The partitions of this broker, and work on all of them."""
+    """The partitions of this broker."""
 
     def __init__(
         self,

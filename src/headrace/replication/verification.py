@@ -25,7 +25,7 @@ class VerificationGuard:
         self.begins_at_zero = begins_at_zero
         self.since_ms = since_ms
 
-    def tried(self, epoch: int, sequence: int) -> None:
+    def add_attempt(self, epoch: int, sequence: int) -> None:
         """Note another batch that needs this verification."""
         if epoch > self.epoch:
             self.epoch = epoch

@@ -1,4 +1,4 @@
-"""Fetch: the hot path out. An answer is headers encoded by hand and, unless they are small, regions of log files.
+"""Fetch, the hot path for reads. A response consists of handwritten headers and regions of log files.
 
 A fetch that finds less than `min_bytes` waits for its partitions to grow, at most `max_wait`. Layout of the answer:
 https://kafka.apache.org/protocol#The_Messages_Fetch
