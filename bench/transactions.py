@@ -1,7 +1,7 @@
 """`python -m bench --transactions`: what transactions cost, beside Apache Kafka.
 
-librdkafka is the client of both brokers, which take turns. Commit latency is the time of the commit alone, after the
-records are acknowledged. CPU is that of the broker, per transaction.
+librdkafka is the client of both brokers, which take turns; the first round does not count. Commit latency is the time
+of the commit alone, after the records are acknowledged. CPU is that of the broker, per transaction.
 """
 
 import socket
@@ -56,10 +56,12 @@ QUICK: Final = Scale(1, 3.0)
 
 @dataclass(slots=True)
 class _Load:
-    """What some producers did: times of commits in ms."""
+    """What some producers did; times in ms."""
 
     seconds: float = 0.0
     commits: list[float] = field(default_factory=list)
+    wholes: list[float] = field(default_factory=list)
+    """From the begin of a transaction to the end of its commit."""
 
 
 class TransactionFigures(Figures):
@@ -68,6 +70,7 @@ class TransactionFigures(Figures):
     def __init__(self, scale: Scale, jars: Path, directory: Path, *, with_kafka: bool) -> None:
         super().__init__(jars, directory, with_kafka=with_kafka)
         self._scale = scale
+        self._is_warm = False
 
     def measure(self) -> None:
         brokers = [make() for make in self._makers]
@@ -76,9 +79,8 @@ class TransactionFigures(Figures):
                 broker.start()
                 for topic in ("many", "in", "out", "plain", "held"):
                     _create(broker, topic)
-                _commit_for(broker, 1, 1.0, records=100)
-                _commit_for(broker, PRODUCERS, 1.0, records=10)
-            for number in range(self._scale.rounds):
+            for number in range(self._scale.rounds + 1):
+                self._is_warm = number > 0
                 for broker in brokers:
                     self._committing(broker, 1, 1000)
                     self._committing(broker, PRODUCERS, 10)
@@ -90,6 +92,10 @@ class TransactionFigures(Figures):
             for broker in brokers:
                 broker.remove()
 
+    def note(self, row: str, broker: Broker, figure: float) -> None:
+        if self._is_warm:
+            super().note(row, broker, figure)
+
     def _committing(self, broker: Broker, producers: int, records: int) -> None:
         cpu = broker.cpu_seconds()
         load = _commit_for(broker, producers, self._scale.seconds, records=records)
@@ -100,6 +106,8 @@ class TransactionFigures(Figures):
         self.note(f"{what}: transactions a second", broker, count / load.seconds)
         self.note(f"{what}: commit p50 ms", broker, _share(load.commits, 0.5))
         self.note(f"{what}: commit p99 ms", broker, _share(load.commits, 0.99))
+        self.note(f"{what}: begin to committed p50 ms", broker, _share(load.wholes, 0.5))
+        self.note(f"{what}: begin to committed p99 ms", broker, _share(load.wholes, 0.99))
         self.note(f"{what}: CPU ms of the broker each", broker, cpu * 1000 / count)
 
     def _at_a_rate(self, broker: Broker) -> None:
@@ -108,6 +116,8 @@ class TransactionFigures(Figures):
         what = f"{PRODUCERS} producers, {RATE} transactions a second in all"
         self.note(f"{what}: commit p50 ms", broker, _share(load.commits, 0.5))
         self.note(f"{what}: commit p99 ms", broker, _share(load.commits, 0.99))
+        self.note(f"{what}: begin to committed p50 ms", broker, _share(load.wholes, 0.5))
+        self.note(f"{what}: begin to committed p99 ms", broker, _share(load.wholes, 0.99))
 
     def _loop(self, broker: Broker, number: int) -> None:
         """Consume a hundred records, produce a hundred, commit them with the offsets; again and again."""
@@ -192,13 +202,16 @@ def _commit_for(broker: Broker, producers: int, seconds: float, *, records: int,
         while (now := time.perf_counter()) < begin + seconds:
             time.sleep(max(turn - now, 0) if pause_s else 0)
             turn += pause_s
+            begun = time.perf_counter()
             producer.begin_transaction()
-            for number in range(records):
-                producer.produce("many", _VALUE, partition=number % _PARTITIONS)
+            for place in range(records):
+                producer.produce("many", _VALUE, partition=place % _PARTITIONS)
             producer.flush(_TIMEOUT_S)
             sent = time.perf_counter()
             producer.commit_transaction(_TIMEOUT_S)
-            load.commits.append((time.perf_counter() - sent) * 1000)
+            done = time.perf_counter()
+            load.commits.append((done - sent) * 1000)
+            load.wholes.append((done - begun) * 1000)
 
     with ThreadPoolExecutor(producers) as pool:
         for _ in pool.map(commit, range(producers)):
