@@ -204,7 +204,7 @@ class Dispatcher:
             entries += count
             if entries > MANY_ENTRIES:
                 # Copies, as others read into the memory that the frames came in.
-                return self._one_by_one(client, [memoryview(bytes(each)) for each in frames])
+                return self._one_by_one(client, [memoryview(bytes(frame)) for frame in frames])
             requests.append((context, request))
             schemas.append(api_schema)
         handler = self._produce_many if entries > MANY_BATCHES else self._produce_run

@@ -87,19 +87,19 @@ def _grown_topics(request: Any, error: Fields) -> Fields:
 
 
 def _altered_resources(request: Any, error: Fields) -> Fields:
-    def altered(each: Any) -> Fields:
-        return {"resource_type": each.resource_type, "resource_name": each.resource_name, **error}
+    def altered(resource: Any) -> Fields:
+        return {"resource_type": resource.resource_type, "resource_name": resource.resource_name, **error}
 
     return {"responses": made_of(request.resources, altered)}
 
 
 def _deleted_records(request: Any, error: Fields) -> Fields:
-    def partition(each: Any) -> Fields:
-        return {"partition_index": each.partition_index, "low_watermark": -1, **error}
+    def deleted(partition: Any) -> Fields:
+        return {"partition_index": partition.partition_index, "low_watermark": -1, **error}
 
     return {
         "topics": made_of(
-            request.topics, lambda topic: {"name": topic.name, "partitions": made_of(topic.partitions, partition)}
+            request.topics, lambda topic: {"name": topic.name, "partitions": made_of(topic.partitions, deleted)}
         )
     }
 
