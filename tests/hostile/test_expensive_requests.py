@@ -159,6 +159,32 @@ def test_a_commit_of_as_much_as_one_may_keeps_nobody_waiting(
     assert answer.count(struct.pack(">ihx", 0, error)) >= offsets
 
 
+def test_offsets_of_thousands_of_open_transactions_keep_nobody_waiting(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, WireClient(broker.bootstrap) as client:
+        with RawConnection(broker.host, broker.port) as connection:
+            assert connection.create_topic(TOPIC) == 0
+        client.ask(ApiKey.FIND_COORDINATOR, 6, {"key_type": 1, "coordinator_keys": ["t"]})
+        client.ask(ApiKey.FIND_COORDINATOR, 6, {"key_type": 0, "coordinator_keys": ["commits"]})
+        names = [f"t{number}" for number in range(4000)]
+        offset = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+        group = {"group_id": "commits", "member_id": "", "group_instance_id": None}
+        for name, producer_id in begin_transactions(client, names, timeout_ms=600_000).items():
+            message = {
+                **group,
+                "transactional_id": name,
+                "producer_id": producer_id,
+                "producer_epoch": 0,
+                "generation_id": -1,
+                "topics": [{"name": TOPIC, "partitions": [offset]}],
+            }
+            answer = client.ask(ApiKey.TXN_OFFSET_COMMIT, 5, message)
+            assert answer["topics"][0]["partitions"][0]["error_code"] == "none"
+        topics = [{"name": TOPIC, "partitions": [offset] * 15_000}]
+        commit = {**group, "generation_id_or_member_epoch": -1, "topics": topics}
+        assert attack(broker, frame(ApiKey.OFFSET_COMMIT, commit, 9))
+        assert broker.sigterm() == 0
+
+
 MANY_PARTITIONS: Final = 3000
 
 
@@ -257,8 +283,8 @@ def test_thousands_of_transactions_whose_time_is_up_keep_nobody_waiting(tmp_path
         assert broker.sigterm() == 0
 
 
-def begin_transactions(client: WireClient, names: list[str], *, timeout_ms: int) -> None:
-    """Begin a transaction of version 2 in partition 0 for each of the ids."""
+def begin_transactions(client: WireClient, names: list[str], *, timeout_ms: int) -> dict[str, int]:
+    """Begin a transaction of version 2 in partition 0 for each of the ids; their producer ids."""
     begun = []
     wait_for(lambda: transactions(client) >= 0, "the ids are loaded")
     for name in names:
@@ -272,6 +298,7 @@ def begin_transactions(client: WireClient, names: list[str], *, timeout_ms: int)
         begun.append({**expensive.of_transaction(name, TOPIC, [0]), "producer_id": answer["producer_id"]})
     answer = client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": begun})
     assert len(answer["results_by_transaction"]) == len(names)
+    return {each["transactional_id"]: each["producer_id"] for each in begun}
 
 
 def transactions(client: WireClient, *states: str) -> int:
@@ -373,7 +400,15 @@ def _topics(client: WireClient) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "api", [ApiKey.DESCRIBE_CONFIGS, ApiKey.CREATE_TOPICS, ApiKey.DESCRIBE_GROUPS], ids=lambda a: a.name
+    "api",
+    [
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
+    ],
+    ids=lambda a: a.name,
 )
 def test_a_broker_that_is_at_work_for_somebody_can_be_stopped(tmp_path: Path, api: ApiKey) -> None:
     request = frame(api, expensive.REQUESTS[api](TOPIC))

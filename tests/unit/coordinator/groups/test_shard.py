@@ -221,6 +221,14 @@ def test_an_open_transaction_keeps_offset_and_group(world: World) -> None:
     assert world.expire() == set()
 
 
+def test_a_topic_that_is_deleted_takes_the_offsets_of_open_transactions_along(world: World) -> None:
+    world.commit(offset=2, producer_id=7)
+    assert world.shard.offsets.group_ids() == ["g"]
+    world.apply(world.shard.decide_topics_deleted(frozenset({"t", "other"}), "g"))
+    world.shard.offsets.end_transaction(7, committed=True)
+    assert world.offset() is None
+
+
 def test_deleting_a_group_undoes_what_transactions_would_commit(world: World) -> None:
     world.commit(offset=2, producer_id=7)
     world.apply(world.shard.delete("g").records)

@@ -21,6 +21,10 @@ class Offsets:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: dict[int, dict[OffsetKey, CommittedOffset | None]] = {}
         """Producer id of an open transaction to its offsets (KIP-98); None if a later commit has superseded one."""
+        self._producers: dict[str, dict[OffsetKey, set[int]]] = {}
+        """Group to offset key to the producers whose open transactions hold an offset for it."""
+        self._valid: dict[OffsetKey, set[int]] = {}
+        """Of these producers, those whose offset no later commit has superseded."""
 
     def of_group(self, group_id: str) -> GroupOffsets:
         return self._groups.get(group_id, _NOTHING)
@@ -30,10 +34,10 @@ class Offsets:
 
     def has_pending(self, key: OffsetKey) -> bool:
         """Return True if an open transaction would change this offset (`require_stable`, KIP-447)."""
-        return any(key in pending for pending in self._pending.values())
+        return key in self._producers.get(key.group_id, ())
 
     def has_open_transaction(self, group_id: str) -> bool:
-        return any(key.group_id == group_id for pending in self._pending.values() for key in pending)
+        return group_id in self._producers
 
     def keys(self, group_id: str) -> Iterator[OffsetKey]:
         """Yield the keys of the group's committed and pending offsets, without duplicates."""
@@ -41,56 +45,73 @@ class Offsets:
         for topic, partitions in committed.items():
             for partition in partitions:
                 yield OffsetKey(group_id, topic, partition)
-        seen = set()
-        for pending in self._pending.values():
-            for key in pending:
-                if key.group_id == group_id and key not in seen and key.partition not in committed.get(key.topic, {}):
-                    seen.add(key)
-                    yield key
+        for key in self._producers.get(group_id, ()):
+            if key.partition not in committed.get(key.topic, {}):
+                yield key
 
     def group_ids(self) -> list[str]:
-        """Return the groups with committed offsets."""
-        return list(self._groups)
+        """Return the groups with committed or pending offsets."""
+        return list(dict.fromkeys((*self._groups, *self._producers)))
 
     def keys_of_topics(self, topics: frozenset[str], group_id: str) -> Iterator[OffsetKey]:
-        """Yield the keys of the group's committed offsets in `topics`."""
-        for topic, partitions in self.of_group(group_id).items():
-            if topic in topics:
-                for partition in partitions:
-                    yield OffsetKey(group_id, topic, partition)
+        """Yield the keys of the group's committed and pending offsets in `topics`, without duplicates."""
+        committed = self.of_group(group_id)
+        for topic in topics & committed.keys():
+            for partition in committed[topic]:
+                yield OffsetKey(group_id, topic, partition)
+        for key in self._producers.get(group_id, ()):
+            if key.topic in topics and key.partition not in committed.get(key.topic, {}):
+                yield key
 
     def replay(self, key: OffsetKey, value: CommittedOffset | None, producer_id: int = -1) -> None:
         """Apply a record; `producer_id` is -1 unless its batch is transactional."""
         if value is None:
             self._remove(key)
-            for pending in self._pending.values():
-                pending.pop(key, None)
+            for producer in self._forget_producers(key):
+                self._pending[producer].pop(key)
         elif producer_id >= 0:
             self._pending.setdefault(producer_id, {})[key] = value
+            self._producers.setdefault(key.group_id, {}).setdefault(key, set()).add(producer_id)
+            self._valid.setdefault(key, set()).add(producer_id)
         else:
             group_id, topic, partition = key
             try:
                 self._groups[group_id][topic][partition] = value
             except KeyError:
                 self._put(key, value)
-            if self._pending:
-                for pending in self._pending.values():
-                    if key in pending:
-                        pending[key] = None
+            if self._valid:
+                for producer in self._valid.pop(key, ()):
+                    self._pending[producer][key] = None
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Apply a transaction marker. The commit that is last in the log wins, whenever its transaction ends."""
-        pending = self._pending.pop(producer_id, {})
-        if not committed:
-            return
-        for key, value in pending.items():
-            if value is None:
-                continue
-            self._put(key, value)
-            for other in self._pending.values():
-                rival = other.get(key)
-                if rival is not None and rival.record_offset < value.record_offset:
-                    other[key] = None
+        for key, value in self._pending.pop(producer_id, {}).items():
+            if value is not None:
+                self._valid[key].discard(producer_id)
+                if committed:
+                    self._put(key, value)
+                    self._supersede(key, value.record_offset)
+            producers = self._producers[key.group_id][key]
+            producers.discard(producer_id)
+            if not producers:
+                self._forget_producers(key)
+
+    def _supersede(self, key: OffsetKey, record_offset: int) -> None:
+        """Mark offsets of open transactions that precede `record_offset` in the log as superseded."""
+        for producer in list(self._valid[key]):
+            rival = self._pending[producer][key]
+            if rival is None or rival.record_offset < record_offset:
+                self._pending[producer][key] = None
+                self._valid[key].discard(producer)
+
+    def _forget_producers(self, key: OffsetKey) -> set[int]:
+        """Drop the key from the indexes of open transactions; return the producers it had."""
+        self._valid.pop(key, None)
+        by_key = self._producers.get(key.group_id, {})
+        producers = by_key.pop(key, set())
+        if not by_key:
+            self._producers.pop(key.group_id, None)
+        return producers
 
     def _put(self, key: OffsetKey, value: CommittedOffset) -> None:
         self._groups.setdefault(key.group_id, {}).setdefault(key.topic, {})[key.partition] = value
