@@ -1,4 +1,4 @@
-"""`python -m bench --transactions`: what transactions cost, beside Apache Kafka.
+"""`python -m bench --transactions`: the cost of transactions, compared with Apache Kafka.
 
 librdkafka is the client of both brokers, which take turns; the first round does not count. Commit latency is the time
 of the commit alone, after the records are acknowledged. CPU is that of the broker, per transaction.
@@ -44,7 +44,7 @@ _RETRIED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Rounds, and seconds of each load in a round."""
+    """Number of rounds, and seconds per load."""
 
     rounds: int
     seconds: float
@@ -56,7 +56,7 @@ QUICK: Final = Scale(1, 3.0)
 
 @dataclass(slots=True)
 class _Load:
-    """What some producers did; times in ms."""
+    """Commit latencies of several producers, in ms."""
 
     seconds: float = 0.0
     commits: list[float] = field(default_factory=list)
@@ -65,8 +65,6 @@ class _Load:
 
 
 class TransactionFigures(Figures):
-    """Measures the brokers in turns."""
-
     def __init__(self, scale: Scale, jars: Path, directory: Path, *, with_kafka: bool) -> None:
         super().__init__(jars, directory, with_kafka=with_kafka)
         self._scale = scale
@@ -111,7 +109,7 @@ class TransactionFigures(Figures):
         self.note(f"{what}: CPU ms of the broker each", broker, cpu * 1000 / count)
 
     def _at_a_rate(self, broker: Broker) -> None:
-        """Latency where neither broker nor client is busy: at full speed it is mostly waiting for a turn."""
+        """Measure latency without load: at full speed it is mostly queueing."""
         load = _commit_for(broker, PRODUCERS, self._scale.seconds, records=10, pause_s=PRODUCERS / RATE)
         what = f"{PRODUCERS} producers, {RATE} transactions a second in all"
         self.note(f"{what}: commit p50 ms", broker, _share(load.commits, 0.5))
@@ -120,7 +118,7 @@ class TransactionFigures(Figures):
         self.note(f"{what}: begin to committed p99 ms", broker, _share(load.wholes, 0.99))
 
     def _loop(self, broker: Broker, number: int) -> None:
-        """Consume a hundred records, produce a hundred, commit them with the offsets; again and again."""
+        """Repeatedly consume and produce a hundred records, and commit them with the offsets."""
         _fill(broker, "in", _LOOP_RECORDS, partitions=1)
         consumer = Consumer(
             {
@@ -155,7 +153,7 @@ class TransactionFigures(Figures):
         self.note(f"{what}: CPU ms of the broker per 1,000 records", broker, cpu * 1e6 / done)
 
     def _beside_open(self, broker: Broker) -> None:
-        """Readers of a topic without transactions, alone and while others are open."""
+        """Measure readers of a topic without transactions, with and without open transactions elsewhere."""
         _fill(broker, "plain", _READ_RECORDS, partitions=_PARTITIONS)
         _read_all(broker)
         alone: list[float] = [_read_all(broker) for _ in range(3)]
@@ -191,7 +189,7 @@ def _producer(broker: Broker, name: str) -> Producer:
 
 
 def _commit_for(broker: Broker, producers: int, seconds: float, *, records: int, pause_s: float = 0.0) -> _Load:
-    """Commit one transaction after the other; with `pause_s`, each producer begins one at most so often."""
+    """Commit transactions in sequence; with `pause_s`, a producer begins at most one per pause."""
     made = [_producer(broker, f"{producers}-{number}") for number in range(producers)]
     load = _Load()
     begin = time.perf_counter()
@@ -234,7 +232,7 @@ def _fill(broker: Broker, topic: str, records: int, *, partitions: int) -> None:
 
 
 def _read_all(broker: Broker) -> float:
-    """Records a second of a consumer that reads all of `plain`, from the first record on."""
+    """Return the records per second of a consumer that reads all of `plain`."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -265,7 +263,7 @@ def _share(values: list[float], share: float) -> float:
 
 
 def _leave_open(connection: socket.socket, number: int) -> None:
-    """Begin a transaction of a producer of its own, and write a record in it."""
+    """Begin a transaction of a new producer, and write a record in it."""
     name = f"open-{number}"
     partition = number % _PARTITIONS
     begun = _ask_until_taken(
@@ -311,7 +309,7 @@ def _ask_until_taken(
     message: dict[str, Any],
     error_of: Callable[[Any], ErrorCode],
 ) -> Any:
-    """The answer to a request that is sent again while a coordinator is not ready."""
+    """Send a request, again if the coordinator is not ready, and return the answer."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         answer = _ask(connection, key, version, message)
