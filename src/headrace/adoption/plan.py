@@ -35,6 +35,7 @@ _NO_CONTROLLER_YET: Final = 0
 """The controller epoch of states not written by a controller."""
 _KEEP_EVERYTHING: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
 """For a topic with unknown settings: deletions by default retention could not be undone."""
+_TRANSACTION_VERSION: Final = "transaction.version"
 _COMPACT: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
 
 
@@ -59,6 +60,8 @@ class Adoption:
     topics: tuple[TopicImage, ...] = ()
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int | None = None
+    features: Mapping[str, int] = field(default_factory=dict)
+    """Finalized levels; empty for a cluster that has none."""
     left_out: tuple[str, ...] = ()
 
     def summary(self) -> str:
@@ -103,7 +106,16 @@ def adopted(adoption: Adoption, broker_id: int) -> list[Operation]:
     if adoption.next_producer_id:
         block = znodes.encode_producer_ids(broker_id, 0, adoption.next_producer_id - 1)
         operations.append(Set(znodes.PRODUCER_ID_BLOCK, block))
+    if adoption.features:
+        operations.append(Create(znodes.FEATURES, znodes.encode_features(adoption.features)))
     return operations
+
+
+def _features(cluster: KafkaCluster) -> Mapping[str, int]:
+    """Levels that mean something here. Kafka notes none for a feature that is not in use."""
+    if not cluster.features:
+        return {}
+    return {_TRANSACTION_VERSION: cluster.features.get(_TRANSACTION_VERSION, 0)}
 
 
 # -- without metadata --------------------------------------------------------------------------------------------------
@@ -180,6 +192,7 @@ def _adopt_cluster(
         topics=tuple(topics),
         configs=configs,
         next_producer_id=cluster.next_producer_id,
+        features=_features(cluster),
         left_out=tuple(left_out),
     )
 

@@ -1,9 +1,9 @@
 """The cluster's features and their finalized levels (KIP-584), kept in the metadata store."""
 
-import json
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from headrace.cluster import znodes
 from headrace.cluster.failures import StoreFailures
 from headrace.cluster.store import Create, MetadataStore, NoNodeError, Set
 from headrace.errors import ErrorCode, KafkaError
@@ -13,7 +13,6 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {TRANSACTION_VERSION: (0, 2)}
 """Feature to its lowest and highest level."""
 _DEFAULTS: Final = {TRANSACTION_VERSION: 2}
 """Levels of a cluster that has never changed them."""
-_PATH: Final = "/feature"
 
 
 class FeatureUpdate(NamedTuple):
@@ -41,11 +40,11 @@ class Features:
     async def load(self) -> None:
         """Read the levels. Raises StoreError."""
         try:
-            node = await self._store.get(_PATH)
+            node = await self._store.get(znodes.FEATURES)
         except NoNodeError:
             return
         self.levels = _DEFAULTS | {
-            name: level for name, level in json.loads(node.data)["features"].items() if name in SUPPORTED
+            name: level for name, level in znodes.decode_features(node.data).items() if name in SUPPORTED
         }
         self.epoch = node.stat.version + 1
 
@@ -80,10 +79,11 @@ class Features:
     async def update(self, updates: list[FeatureUpdate]) -> None:
         """Finalize checked levels. Raises KafkaError if they cannot be written."""
         levels = self.levels | {update.feature: update.level for update in updates}
-        data = json.dumps({"version": 2, "status": 1, "features": levels}).encode()
+        data = znodes.encode_features(levels)
         with self._failures.answering():
-            exists = await self._store.exists(_PATH) is not None
-            await self._store.multi([Set(_PATH, data) if exists else Create(_PATH, data)])
+            exists = await self._store.exists(znodes.FEATURES) is not None
+            path = znodes.FEATURES
+            await self._store.multi([Set(path, data) if exists else Create(path, data)])
             self._failures.note_written()
         self.levels = levels
         self.epoch += 1

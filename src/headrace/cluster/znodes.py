@@ -14,6 +14,7 @@ TOPICS: Final = "/brokers/topics"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+FEATURES: Final = "/feature"
 CONFIG: Final = "/config"
 CONFIG_KINDS: Final = ("topics", "brokers", "clients", "users", "ips", "groups", "client-metrics", "changes")
 PERSISTENT: Final = (
@@ -170,6 +171,15 @@ def encode_config(values: Mapping[str, str]) -> bytes:
 
 def decode_config(data: bytes) -> dict[str, str]:
     return {str(key): str(value) for key, value in _decode(data).get("config", {}).items()}
+
+
+def encode_features(levels: Mapping[str, int]) -> bytes:
+    """Finalized levels (KIP-584)."""
+    return _encode({"version": 2, "status": 1, "features": levels})
+
+
+def decode_features(data: bytes) -> dict[str, int]:
+    return dict(_decode(data)["features"])
 
 
 def encode_producer_ids(broker_id: int, first: int, last: int) -> bytes:
