@@ -41,28 +41,28 @@ def produce_keyed(topic: str, partitions: range, *, records: int, codec: str) ->
 
     Each of `partitions` gets a batch of `records` different records with `codec`: none, lz4 or zstd.
     """
-    dice = Random(2)
+    rng = Random(2)
     batches = []
     for _ in partitions:
         content = bytearray()
         for delta in range(records):
-            key = b"customer-%d" % dice.randrange(10 ** dice.randrange(1, 9))
-            words = b" ".join(dice.choices(_WORDS, k=60))
-            headers = [(b"trace-id", b"%032x" % dice.getrandbits(128)), (b"type", dice.choice(_WORDS))]
-            content += _record(delta, key, words[: dice.randrange(80, 420) - len(key)], headers)
+            key = b"customer-%d" % rng.randrange(10 ** rng.randrange(1, 9))
+            words = b" ".join(rng.choices(_WORDS, k=60))
+            headers = [(b"trace-id", b"%032x" % rng.getrandbits(128)), (b"type", rng.choice(_WORDS))]
+            content += _record(delta, key, words[: rng.randrange(80, 420) - len(key)], headers)
         batches.append(_batch(bytes(content), records, codec))
     return _produce_each(topic, partitions, batches)
 
 
 def produce_json(topic: str, partitions: range, *, records: int) -> bytes:
     """Encode Produce v8, acks=1: a batch of `records` JSON values of 1 KB, with keys, for each of `partitions`."""
-    dice = Random(3)
+    rng = Random(3)
     batches = []
     for _ in partitions:
         content = bytearray()
         for delta in range(records):
-            number = dice.getrandbits(60)
-            text = b" ".join(dice.choices(_WORDS, k=200)).decode()
+            number = rng.getrandbits(60)
+            text = b" ".join(rng.choices(_WORDS, k=200)).decode()
             value = json.dumps({"id": number, "at": time.time(), "text": text}).encode()
             content += _record(delta, b"%d" % number, value[:1022] + b'"}', [])
         batches.append(_batch(bytes(content), records))

@@ -66,11 +66,11 @@ class GroupFigures(Figures):
         storm.run(3.0)
         before, begin = broker.cpu_seconds(), time.perf_counter()
         answered = storm.run(STORM_S)
-        took = time.perf_counter() - begin
-        share = (broker.cpu_seconds() - before) / took * 100
+        seconds = time.perf_counter() - begin
+        share = (broker.cpu_seconds() - before) / seconds * 100
         storm.close()
         self.note(f"{CONSUMERS} members commit {partitions} partitions once a second, % of a core", broker, share)
-        self.note(f"  commits answered a second ({partitions} partitions)", broker, answered / took)
+        self.note(f"  commits answered a second ({partitions} partitions)", broker, answered / seconds)
 
     def _joining(self, broker: Broker, protocol: str) -> None:
         from confluent_kafka import Consumer

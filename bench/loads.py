@@ -142,8 +142,8 @@ class Loads:
 
     def _produce_lines(self, broker: Broker) -> Iterator[Sample]:
         if not self._lines.exists():
-            dice = Random(1)
-            lengths = [dice.randrange(80, 420) for _ in range(10_000)]
+            rng = Random(1)
+            lengths = [rng.randrange(80, 420) for _ in range(10_000)]
             self._lines.write_text("".join("x" * length + "\n" for length in lengths))
         for _ in range(self._scale.turns):
             with fresh_topic(broker, "lines") as topic:

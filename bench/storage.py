@@ -81,8 +81,8 @@ class StorageFigures(Figures):
             records += _write(broker, "grown", 1, size - written)
             written = size
             label = f"{size // _MB:,} MB"
-            took, cpu = _fetch_at_random(broker, "grown", records)
-            self.note(f"fetch at a random offset of {label}, p50 us", broker, took)
+            median_us, cpu = _fetch_at_random(broker, "grown", records)
+            self.note(f"fetch at a random offset of {label}, p50 us", broker, median_us)
             self.note(f"fetch at a random offset of {label}, broker CPU us", broker, cpu)
         _create(broker, "hot", 1)
         self.note("one record at a time, p99 ms", broker, self._synchronous(broker).p99)

@@ -1,7 +1,7 @@
-"""`python -m bench --transactions`: what transactions cost, beside Apache Kafka.
+"""`python -m bench --transactions`: the cost of transactions, compared with Apache Kafka.
 
-librdkafka is the client of both brokers, which take turns. Commit latency is the time of the commit alone, after the
-records are acknowledged. CPU is that of the broker, per transaction.
+librdkafka is the client of both brokers, which take turns; the first round does not count. Commit latency is the time
+of the commit alone, after the records are acknowledged. CPU is that of the broker, per transaction.
 """
 
 import socket
@@ -44,7 +44,7 @@ _RETRIED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Rounds, and seconds of each load in a round."""
+    """Number of rounds, and seconds per load."""
 
     rounds: int
     seconds: float
@@ -56,18 +56,19 @@ QUICK: Final = Scale(1, 3.0)
 
 @dataclass(slots=True)
 class _Load:
-    """What some producers did: times of commits in ms."""
+    """Commit latencies of several producers, in ms."""
 
     seconds: float = 0.0
     commits: list[float] = field(default_factory=list)
+    wholes: list[float] = field(default_factory=list)
+    """From the begin of a transaction to the end of its commit."""
 
 
 class TransactionFigures(Figures):
-    """Measures the brokers in turns."""
-
     def __init__(self, scale: Scale, jars: Path, directory: Path, *, with_kafka: bool) -> None:
         super().__init__(jars, directory, with_kafka=with_kafka)
         self._scale = scale
+        self._is_warm = False
 
     def measure(self) -> None:
         brokers = [make() for make in self._makers]
@@ -76,9 +77,8 @@ class TransactionFigures(Figures):
                 broker.start()
                 for topic in ("many", "in", "out", "plain", "held"):
                     _create(broker, topic)
-                _commit_for(broker, 1, 1.0, records=100)
-                _commit_for(broker, PRODUCERS, 1.0, records=10)
-            for number in range(self._scale.rounds):
+            for number in range(self._scale.rounds + 1):
+                self._is_warm = number > 0
                 for broker in brokers:
                     self._committing(broker, 1, 1000)
                     self._committing(broker, PRODUCERS, 10)
@@ -90,6 +90,10 @@ class TransactionFigures(Figures):
             for broker in brokers:
                 broker.remove()
 
+    def note(self, row: str, broker: Broker, figure: float) -> None:
+        if self._is_warm:
+            super().note(row, broker, figure)
+
     def _committing(self, broker: Broker, producers: int, records: int) -> None:
         cpu = broker.cpu_seconds()
         load = _commit_for(broker, producers, self._scale.seconds, records=records)
@@ -100,17 +104,21 @@ class TransactionFigures(Figures):
         self.note(f"{what}: transactions a second", broker, count / load.seconds)
         self.note(f"{what}: commit p50 ms", broker, _share(load.commits, 0.5))
         self.note(f"{what}: commit p99 ms", broker, _share(load.commits, 0.99))
+        self.note(f"{what}: begin to committed p50 ms", broker, _share(load.wholes, 0.5))
+        self.note(f"{what}: begin to committed p99 ms", broker, _share(load.wholes, 0.99))
         self.note(f"{what}: CPU ms of the broker each", broker, cpu * 1000 / count)
 
     def _at_a_rate(self, broker: Broker) -> None:
-        """Latency where neither broker nor client is busy: at full speed it is mostly waiting for a turn."""
+        """Measure latency without load: at full speed it is mostly queueing."""
         load = _commit_for(broker, PRODUCERS, self._scale.seconds, records=10, pause_s=PRODUCERS / RATE)
         what = f"{PRODUCERS} producers, {RATE} transactions a second in all"
         self.note(f"{what}: commit p50 ms", broker, _share(load.commits, 0.5))
         self.note(f"{what}: commit p99 ms", broker, _share(load.commits, 0.99))
+        self.note(f"{what}: begin to committed p50 ms", broker, _share(load.wholes, 0.5))
+        self.note(f"{what}: begin to committed p99 ms", broker, _share(load.wholes, 0.99))
 
     def _loop(self, broker: Broker, number: int) -> None:
-        """Consume a hundred records, produce a hundred, commit them with the offsets; again and again."""
+        """Repeatedly consume and produce a hundred records, and commit them with the offsets."""
         _fill(broker, "in", _LOOP_RECORDS, partitions=1)
         consumer = Consumer(
             {
@@ -145,7 +153,7 @@ class TransactionFigures(Figures):
         self.note(f"{what}: CPU ms of the broker per 1,000 records", broker, cpu * 1e6 / done)
 
     def _beside_open(self, broker: Broker) -> None:
-        """Readers of a topic without transactions, alone and while others are open."""
+        """Measure readers of a topic without transactions, with and without open transactions elsewhere."""
         _fill(broker, "plain", _READ_RECORDS, partitions=_PARTITIONS)
         _read_all(broker)
         alone: list[float] = [_read_all(broker) for _ in range(3)]
@@ -181,7 +189,7 @@ def _producer(broker: Broker, name: str) -> Producer:
 
 
 def _commit_for(broker: Broker, producers: int, seconds: float, *, records: int, pause_s: float = 0.0) -> _Load:
-    """Commit one transaction after the other; with `pause_s`, each producer begins one at most so often."""
+    """Commit transactions in sequence; with `pause_s`, a producer begins at most one per pause."""
     made = [_producer(broker, f"{producers}-{number}") for number in range(producers)]
     load = _Load()
     begin = time.perf_counter()
@@ -192,13 +200,16 @@ def _commit_for(broker: Broker, producers: int, seconds: float, *, records: int,
         while (now := time.perf_counter()) < begin + seconds:
             time.sleep(max(turn - now, 0) if pause_s else 0)
             turn += pause_s
+            begun = time.perf_counter()
             producer.begin_transaction()
-            for number in range(records):
-                producer.produce("many", _VALUE, partition=number % _PARTITIONS)
+            for place in range(records):
+                producer.produce("many", _VALUE, partition=place % _PARTITIONS)
             producer.flush(_TIMEOUT_S)
             sent = time.perf_counter()
             producer.commit_transaction(_TIMEOUT_S)
-            load.commits.append((time.perf_counter() - sent) * 1000)
+            done = time.perf_counter()
+            load.commits.append((done - sent) * 1000)
+            load.wholes.append((done - begun) * 1000)
 
     with ThreadPoolExecutor(producers) as pool:
         for _ in pool.map(commit, range(producers)):
@@ -221,7 +232,7 @@ def _fill(broker: Broker, topic: str, records: int, *, partitions: int) -> None:
 
 
 def _read_all(broker: Broker) -> float:
-    """Records a second of a consumer that reads all of `plain`, from the first record on."""
+    """Return the records per second of a consumer that reads all of `plain`."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -252,7 +263,7 @@ def _share(values: list[float], share: float) -> float:
 
 
 def _leave_open(connection: socket.socket, number: int) -> None:
-    """Begin a transaction of a producer of its own, and write a record in it."""
+    """Begin a transaction of a new producer, and write a record in it."""
     name = f"open-{number}"
     partition = number % _PARTITIONS
     begun = _ask_until_taken(
@@ -298,7 +309,7 @@ def _ask_until_taken(
     message: dict[str, Any],
     error_of: Callable[[Any], ErrorCode],
 ) -> Any:
-    """The answer to a request that is sent again while a coordinator is not ready."""
+    """Send a request, again if the coordinator is not ready, and return the answer."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         answer = _ask(connection, key, version, message)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 def now_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 

@@ -136,8 +136,12 @@ class Kafka:
 class Kraft(Kafka):
     """Kafka 4.3 as its quorum's one member, with the metadata log in the data directory."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str] | None = None, *, features: Mapping[str, int] | None = None
+    ) -> None:
+        """`features` are those whose levels are not Kafka's newest."""
         super().__init__(directory, settings or {}, jars=kafka_jars())
+        self._features = [f"{name}={level}" for name, level in (features or {}).items()]
         controller = f"127.0.0.1:{free_port()}"
         self.settings |= {
             "process.roles": "broker,controller",
@@ -149,7 +153,8 @@ class Kraft(Kafka):
 
     def _prepare(self, settings: Path) -> None:
         if not self.data.exists():
-            arguments = ("format", "-t", CLUSTER_ID, "-c", str(settings))
+            levels = [argument for feature in self._features for argument in ("--feature", feature)]
+            arguments = ("format", "-t", CLUSTER_ID, "-c", str(settings), *levels)
             with self._java.log_path.open("ab") as log:
                 subprocess.run(self._java.command("kafka.tools.StorageTool", *arguments), stdout=log, check=True)
 

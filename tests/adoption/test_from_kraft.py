@@ -329,7 +329,7 @@ FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
     "metadata log damaged": (damage_metadata_log, "has no valid batch at byte"),
     "record of a newer Kafka": (
         lambda directory: append_metadata(directory, b"\x01\x63\x00"),
-        "record of type 99 version 0, from a Kafka that is newer",
+        "record of type 99 version 0, from a newer Kafka",
     ),
     "meta.properties of a newer Kafka": (of_a_newer_format, "meta.properties is malformed"),
     "replicas elsewhere": (

@@ -121,7 +121,7 @@ def test_a_damaged_log_is_reported_once_and_others_go_on(broker: Broker, caplog:
         assert metric(broker, "headrace_log_cleaner_failing") == 1
         assert metric(broker, "kafka_log_logcleaner_deadthreadcount") == 0
     assert caplog.text.count("Compaction of damaged-0 failed") == 1
-    assert "has no sound batch at byte" in caplog.text
+    assert "has no valid batch at byte" in caplog.text
 
 
 def test_what_was_compacted_is_there_after_a_restart(tmp_path: Path) -> None:

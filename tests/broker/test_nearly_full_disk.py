@@ -29,8 +29,8 @@ DISK = 64 * MIB
 SOFT = 24 * MIB
 HARD = 16 * MIB
 VALUE = bytes(10_000)
-TAKES_NONE = "take no records from clients"
-TAKES_AGAIN = "take records again"
+TAKES_NONE = "refuse records of clients"
+TAKES_AGAIN = "accept records again"
 
 
 class Flood:

@@ -20,10 +20,11 @@ def main() -> int:
     bad = 0
     with ProcessPoolExecutor(given.jobs) as pool:
         seeds = range(given.first, given.first + given.seeds)
-        for done in as_completed([pool.submit(_play, seed, given.seconds) for seed in seeds]):
-            verdict = done.result()
-            bad += bool(verdict.anomalies)
-            print(verdict, flush=True)
+        runs = {pool.submit(_play, seed, given.seconds): seed for seed in seeds}
+        for done in as_completed(runs):
+            failure = done.exception()
+            bad += failure is not None or bool(done.result().anomalies)
+            print(f"seed {runs[done]}: {failure!r}" if failure is not None else done.result(), flush=True)
     print(f"{given.seeds - bad} of {given.seeds} runs are good")
     return 1 if bad else 0
 

@@ -13,7 +13,10 @@ from headrace.__main__ import main
 from headrace.coordinator.group_coordinator import GroupCoordinator
 from headrace.coordinator.transaction_coordinator import TransactionCoordinator
 from headrace.coordinator.transactions.states import ProducerIdentity, TransactionState
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.partition import Partition
+from headrace.replication.producer_checks import ProducerChecks
+from headrace.replication.verification import UNVERIFIED
 from headrace.types import TopicPartition
 
 _chance: Final = random.Random(1)
@@ -33,19 +36,19 @@ def missing_marker() -> None:
 
 
 def marker_twice() -> None:
-    """Now and then a marker is written again a moment later."""
+    """Every marker is written again a moment later."""
     send_one = TransactionCoordinator._send_one
 
     def send_again(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
         try:
-            self._markers.write(partition, ending.markers, 0)
+            self._markers.write(partition, ending.markers, ending.shard.log.coordinator_epoch)
         except KafkaError:
             return
 
     def send_twice(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
         send_one(self, ending, partition)
-        if _chance.random() < 0.3:
-            self._loop.call_later(_chance.uniform(0, 0.1), send_again, self, ending, partition)
+        for delay_s in (0.02, 0.05, 0.1):  # one of them meets the producer's next transaction
+            self._loop.call_later(delay_s, send_again, self, ending, partition)
 
     TransactionCoordinator._send_one = send_twice  # type: ignore[method-assign]
 
@@ -73,29 +76,36 @@ def early_reply() -> None:
 
 
 def missing_fence() -> None:
-    """The coordinator takes every epoch for the current one."""
-    end, add = TransactionCoordinator.end, TransactionCoordinator.add_partitions
+    """Neither the coordinator nor the partitions mind the epoch of a producer."""
+    end, add, verify = TransactionCoordinator.end, TransactionCoordinator.add_partitions, TransactionCoordinator.verify
+    check, start_verification = ProducerChecks.check, Partition.start_verification
 
     def current(self: TransactionCoordinator, name: str, producer: ProducerIdentity) -> ProducerIdentity:
         _, metadata = self._find(name)
         return producer if metadata is None else metadata.identity
 
-    def end_for_all(
-        self: TransactionCoordinator, name: str, producer: ProducerIdentity, **given: Any
-    ) -> ProducerIdentity:
-        return end(self, name, current(self, name, producer), **given)
+    def for_all(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: TransactionCoordinator, name: str, producer: ProducerIdentity, *given: Any, **named: Any) -> Any:
+            return method(self, name, current(self, name, producer), *given, **named)
 
-    def add_for_all(
-        self: TransactionCoordinator,
-        name: str,
-        producer: ProducerIdentity,
-        partitions: frozenset[TopicPartition],
-        **given: Any,
-    ) -> None:
-        add(self, name, current(self, name, producer), partitions, **given)
+        return call
 
-    TransactionCoordinator.end = end_for_all  # type: ignore[method-assign]
-    TransactionCoordinator.add_partitions = add_for_all  # type: ignore[method-assign]
+    def unless_fenced(method: Callable[..., Any], instead: object) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            try:
+                return method(*given, **named)
+            except KafkaError as error:
+                if error.code is not ErrorCode.invalid_producer_epoch:
+                    raise
+                return instead
+
+        return call
+
+    TransactionCoordinator.end = for_all(end)  # type: ignore[method-assign]
+    TransactionCoordinator.add_partitions = for_all(add)  # type: ignore[method-assign]
+    TransactionCoordinator.verify = for_all(verify)  # type: ignore[method-assign]
+    ProducerChecks.check = unless_fenced(check, None)  # type: ignore[method-assign]
+    Partition.start_verification = unless_fenced(start_verification, UNVERIFIED)  # type: ignore[method-assign]
 
 
 def offsets_outside() -> None:

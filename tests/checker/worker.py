@@ -83,6 +83,12 @@ class Transactions:
         except (KafkaException, BufferError) as failure:
             give_up(failure)
 
+    def flush(self, timeout_s: float) -> None:
+        try:
+            self.producer.flush(timeout_s)
+        except KafkaException as failure:
+            give_up(failure)
+
     def commit(self) -> bool:
         """False where the transaction had to be aborted instead."""
         self._record("commit")
@@ -112,7 +118,7 @@ def writer(transactions: Transactions, chance: random.Random) -> None:
     while not _stop_asked:
         transactions.begin([(SOURCE, chance.randrange(PARTITIONS), "") for _ in range(chance.randint(1, 6))])
         if chance.random() < 0.3:
-            transactions.producer.flush(chance.random())
+            transactions.flush(chance.random())
         if chance.random() < 5 / 6:
             transactions.commit()
         else:
@@ -138,6 +144,7 @@ def copier(transactions: Transactions, chance: random.Random, bootstrap: str, re
             # All partitions are given up in every rebalance, and begin at what is committed.
             "partition.assignment.strategy": "range",
             "session.timeout.ms": 4000,
+            "max.poll.interval.ms": 15_000,
             "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 50,
         }

@@ -210,7 +210,7 @@ def test_a_group_is_reset_once_it_is_said_twice(
 def test_an_offset_that_is_not_there_is_told(headrace: Headrace, group: str, topic: str) -> None:
     told = headrace("groups", "reset", group, "--to", "7").stderr
     assert f"{topic} 1: offset 7 does not exist; the nearest is 5" in told
-    assert "Nothing was changed. Add --execute to reset the offsets." in told
+    assert "Nothing was changed. Use --execute." in told
 
 
 def test_only_what_is_named_is_reset(headrace: Headrace, group: str, topic: str) -> None:
@@ -284,7 +284,7 @@ def test_offsets_and_groups_are_deleted(headrace: Headrace, group: str, topic: s
     assert done.stderr == f"Deleted the offset of group {group} for {topic} 1\n"
     assert offsets(headrace, group) == [4]
     assert (
-        "has committed nothing in partition 1"
+        "has no offset for partition 1"
         in headrace("groups", "delete-offsets", group, f"{topic}:1", "--yes", status=1).stderr
     )
     assert headrace("groups", "delete", group, "--yes").stderr == f"Deleted group {group}\n"

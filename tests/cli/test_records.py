@@ -151,7 +151,7 @@ def test_reading_stops_at_a_number_of_records(headrace: Headrace, hours: str) ->
 def test_too_few_records_before_the_timeout_is_a_failure(headrace: Headrace, hours: str) -> None:
     result = headrace("consume", hours, "-n", "6", "--timeout", "0.5", status=1)
     assert len(result.stdout.splitlines()) == 5
-    assert "had 5 of the 6 records asked for" in result.stderr
+    assert "read only 5 of 6 records" in result.stderr
     headrace("consume", hours, "--timeout", "0.5")
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing import Broker
@@ -192,3 +192,11 @@ def test_what_went_wrong_is_broken_between_words(topic: str, environment: Mappin
     assert lines[0] == "Error: nothing listens at 127.0.0.1:1"
     assert " ".join(line.strip() for line in lines[1:]).endswith("with --bootstrap or HEADRACE_BOOTSTRAP.")
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_long_list_of_transactions_fits_the_terminal(environment: Mapping[str, str], bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{'long-' * 20}name"})
+    producer.init_transactions(30)
+    header, *rows = _seen(environment, "transactions", "list", "--long", "--pattern", "long-.*")
+    assert header.split() == ["Transactional", "id", "Producer", "State", "Age", "Timeout", "Partitions"]
+    assert [len(row) <= 80 and "…" in row for row in rows] == [True]

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace import clock
+from headrace.cli.cluster import Cluster
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import TRANSACTIONAL_FLAG
 from headrace.wire.records import RecordData, build_batch
@@ -154,6 +155,19 @@ def test_a_hanging_transaction_is_found_and_aborted(headrace: Headrace, topic: s
 
     assert json.loads(headrace("transactions", "find-hanging", topic, "--json").stdout) == []
     assert producers(headrace, topic)[0]["start_offset"] is None
+
+
+def test_a_broker_without_replicas_is_refused(headrace: Headrace, topic: str) -> None:
+    result = headrace("transactions", "describe-producers", topic, "--broker", "77", status=1)
+    assert "broker 77 has no replica" in result.stderr
+
+
+def test_a_hanging_transaction_is_found_on_a_named_broker(
+    headrace: Headrace, bootstrap: str, topic: str, hanging: int
+) -> None:
+    [broker, *_] = Cluster(bootstrap).describe([topic])[0].partitions[0].replicas
+    found = json.loads(headrace("transactions", "find-hanging", topic, "--broker", str(broker.id), "--json").stdout)
+    assert [each["producer_id"] for each in found] == [hanging]
 
 
 def test_a_hanging_transaction_is_aborted_by_its_producer(headrace: Headrace, topic: str, hanging: int) -> None:

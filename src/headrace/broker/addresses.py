@@ -1,4 +1,4 @@
-"""Where clients find this broker: what is advertised, or the very address that a client reached."""
+"""The addresses of this broker for clients: advertised ones, or the address that a client has connected to."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from headrace.server.context import RequestContext
 
 
 class Endpoint(NamedTuple):
-    """A broker as a client is told of it."""
+    """A broker's id and its address for a client."""
 
     node_id: int
     host: str
@@ -18,7 +18,7 @@ class Endpoint(NamedTuple):
 
 
 def broker_image(config: BrokerConfig, listeners: Sequence[Listener]) -> BrokerImage:
-    """This broker as the cluster knows it; `listeners` have the real ports."""
+    """Return this broker's registration; `listeners` have the bound ports."""
     return BrokerImage(
         config.node_id,
         tuple(
@@ -30,7 +30,7 @@ def broker_image(config: BrokerConfig, listeners: Sequence[Listener]) -> BrokerI
 
 
 def endpoint_for(config: BrokerConfig, context: RequestContext) -> Endpoint:
-    """Where the client that sends a request finds this broker."""
+    """Return this broker's address for the client that sent a request."""
     for each in config.parsed_advertised_listeners or ():
         if each.name == context.listener:
             return Endpoint(config.node_id, each.host, each.port)

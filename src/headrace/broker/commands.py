@@ -1,4 +1,4 @@
-"""Carries out a controller's commands on this broker, in order: logs are open before clients learn of partitions."""
+"""Execute a controller's commands on this broker, in order: logs are opened before clients learn of partitions."""
 
 import asyncio
 import logging
@@ -24,16 +24,16 @@ class Commands:
         self._executor = executor
 
     async def deliver(self, broker_id: int, command: Command) -> None:
-        """Carry out a command to this broker; there is no other that one could be for."""
+        """Execute a command to this broker."""
         assert broker_id == self._node_id, f"a command for broker {broker_id}"
         if isinstance(command, LeaderAndIsr):
-            # It waits for the disk: in a thread, so that other clients are served meanwhile.
+            # It waits for the disk: use a thread.
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, self._lead, command.partitions)
         elif isinstance(command, StopReplica):
-            # Out of everybody's reach first, then away from the disk, which takes a thread some time.
-            doomed = self._replicas.withdraw(command.partitions)
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._delete, doomed)
+            # Withdraw the partitions at once; deleting the files takes longer and uses a thread.
+            withdrawn = self._replicas.withdraw(command.partitions)
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._delete, withdrawn)
         else:
             await self._cache.apply(command)
 
@@ -56,4 +56,7 @@ class Commands:
         try:
             self._replicas.log_dirs.sync_names()
         except KafkaError as error:
-            log.error("Partitions created or deleted now may not be after a power failure: %s", error)
+            log.error(
+                "A power failure may undo the latest changes, as log directories could not be flushed: %s",
+                error,
+            )

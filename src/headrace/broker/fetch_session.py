@@ -1,6 +1,6 @@
-"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only what changed.
+"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only changes.
 
-Pure: the clock is passed in. A session remembers for each partition what was asked and what was last answered.
+Pure: the clock is passed in. A session keeps the last request and response for every partition.
 """
 
 from collections.abc import Iterable
@@ -16,26 +16,26 @@ FULL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 """Session epoch of a full fetch that asks for a session."""
 EVICTABLE_AFTER_MS: Final = 120_000
-"""How long a session is safe from being replaced by a new one."""
+"""Idle time after which a session may be evicted for a new one."""
 MAX_PARTITIONS: Final = 200_000
-"""Partitions of all sessions together: about 100 MB. More fetches are answered without a session, as in Kafka when all
-slots are taken: such clients name their partitions in each request."""
+"""Maximum for all sessions, about 100 MB. Beyond it fetches get no session, as in Kafka when all slots are taken: these
+clients name all partitions in every request."""
 
 PartitionKey: TypeAlias = tuple[str | UUID, int]
 """Topic name, or topic id from version 13 on, and partition."""
 
 
 class FetchPartition:
-    """What a client wants of one partition, and what it was last told."""
+    """A client's latest request for a partition, and the offsets of the latest response."""
 
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
         "index",
         "last_fetched_epoch",
+        "last_high_watermark",
+        "last_log_start_offset",
         "max_bytes",
-        "told_high_watermark",
-        "told_log_start_offset",
         "topic",
     )
 
@@ -46,8 +46,8 @@ class FetchPartition:
         self.max_bytes = 0
         self.current_leader_epoch = -1
         self.last_fetched_epoch = -1
-        self.told_high_watermark = -1
-        self.told_log_start_offset = -1
+        self.last_high_watermark = -1
+        self.last_log_start_offset = -1
 
 
 class FetchSession:
@@ -62,15 +62,15 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[PartitionKey, FetchPartition] = {}
         self.counted = 0
-        """Partitions that count towards the limit."""
+        """Partitions counted towards the limit."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the client can refer to this session again."""
+        """True if the client can use this session again."""
         return self.session_id != NO_SESSION
 
     def put(self, wanted: Iterable[FetchPartition]) -> None:
-        """Add partitions, or change what is wanted of them."""
+        """Add or update partitions."""
         for new in wanted:
             key = (new.topic, new.index)
             known = self.partitions.get(key)
@@ -83,12 +83,11 @@ class FetchSession:
                 known.last_fetched_epoch = new.last_fetched_epoch
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
-        """Drop partitions."""
         for key in keys:
             self.partitions.pop(key, None)
 
     def served(self, partition: FetchPartition) -> None:
-        """Let `partition` be the last next time, so that a busy one does not starve the others."""
+        """Move `partition` to the end, so that a busy one does not starve the others."""
         key = (partition.topic, partition.index)
         if self.partitions.pop(key, None) is not None:
             self.partitions[key] = partition
@@ -107,7 +106,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def begin(self, session_id: int, epoch: int, *, uses_topic_ids: bool, now_ms: int) -> tuple[FetchSession, bool]:
-        """The session of a request, and whether the answer is incremental.
+        """Return the session of a request, and True if the response is incremental.
 
         Raises KafkaError: fetch_session_id_not_found, invalid_fetch_session_epoch, fetch_session_topic_id_error.
         """
@@ -125,13 +124,13 @@ class FetchSessions:
             raise KafkaError(ErrorCode.fetch_session_topic_id_error)
         session.epoch = session.epoch + 1 if session.epoch < 0x7FFFFFFF else 1
         session.last_used_ms = now_ms
-        # The least recently used session is the first: a used one moves to the end.
+        # Move it to the end: the first session is the least recently used one.
         del self._sessions[session_id]
         self._sessions[session_id] = session
         return session, True
 
     def changed(self, session: FetchSession) -> None:
-        """Drop a session whose partitions are all forgotten, or for which there is no room: it is no longer kept."""
+        """Drop a session without partitions, or one that exceeds the limit."""
         count = len(session.partitions)
         if session.is_kept and (count != session.counted or not count):
             if session.session_id in self._sessions:
@@ -142,7 +141,6 @@ class FetchSessions:
                 session.session_id = NO_SESSION
 
     def end(self, session_id: int) -> None:
-        """Forget a session."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= session.counted

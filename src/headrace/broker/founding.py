@@ -1,4 +1,4 @@
-"""The beginning of a cluster: whether directories belong to one, and what its metadata begins with."""
+"""Find the cluster of data directories, or create the metadata of a new cluster."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def cluster_of(directories: Sequence[Path]) -> str | None:
-    """The cluster id that the metadata knows, for directories that lost theirs (`meta.properties`)."""
+    """Return the cluster id in the metadata, for directories that have lost their `meta.properties`."""
     try:
         return founded_cluster(metadata_file(directories)) if directories else None
     except StoreError as error:
@@ -23,19 +23,19 @@ def cluster_of(directories: Sequence[Path]) -> str | None:
 
 
 def refuse_without_metadata(owned: OwnedDirs) -> None:
-    """Raise KafkaError where the metadata is not there, and may be in a log directory that is not there either."""
-    why = owned.why_metadata_may_be_elsewhere()
-    if why is not None:
+    """Raise KafkaError if the metadata is missing but may be in a log directory that is missing, too."""
+    reason = owned.why_metadata_may_be_elsewhere()
+    if reason is not None:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{METADATA_FILE}, which knows the cluster's topics, is in none of the log directories that work, and"
-            f" {why}. Bring that back and start again. If it is lost for good, take it out of log.dirs: the topics"
-            " in the other directories are then served with default settings",
+            f"{METADATA_FILE}, which contains the cluster's topics, is in none of the working log directories, and"
+            f" {reason}. Restore it and start again. If it is lost for good, remove it from log.dirs: the topics in the"
+            " other directories are then served with default settings",
         )
 
 
 def first_operations(adoption: "Adoption | None", node_id: int) -> Sequence[Operation]:
-    """What a new metadata tree begins with: the topics of the directories that were adopted."""
+    """Return the first operations of a new metadata tree, which create the topics of adopted directories."""
     if adoption is None:
         return ()
     from headrace.adoption.plan import adopted

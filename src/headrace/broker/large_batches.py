@@ -1,7 +1,7 @@
-"""Batches that would hold up the event loop: they are unpacked, checked and compressed again in a thread.
+"""Decompress, check and recompress large batches in a thread, because they would block the event loop.
 
-The thread takes one batch at a time, piece by piece, so that neither its time nor its memory adds up over clients. Only
-the sender of such a batch waits, with all that it sends after it (docs/decisions/071, 072).
+The thread handles one batch at a time, in pieces, which bounds its memory. Only the sender of such a batch waits, with
+its later requests (docs/decisions/071, 072).
 """
 
 import asyncio
@@ -19,27 +19,27 @@ from headrace.wire.record_checks import COMPILED
 from headrace.wire.validation import is_compressed, unpacked_at_once
 
 MAX_AT_ONCE: Final = 2 * 1024 * 1024 if COMPILED else 128 * 1024
-"""Bytes of records that the event loop checks in one turn: a few milliseconds compiled, up to twenty uncompiled."""
+"""Bytes of records to check on the event loop in one turn: a few ms compiled, up to 20 ms uncompiled."""
 LEAST_UNPACKED: Final = 1024
-"""A batch that unpacks to less counts as so many bytes: it takes as long."""
+"""Minimum size (bytes) that a batch counts as: smaller ones take as long."""
 MAX_COMPRESSED_AT_ONCE: Final = 64 * 1024
-"""Bytes of records that the event loop compresses anew in one turn."""
+"""Bytes of records to recompress on the event loop in one turn."""
 MAX_WAITING: Final = 64 * 1024 * 1024
-"""Bytes of batches that may wait for the thread, and that batches of one client may take on when they are compressed
-anew; more are refused with an error that clients retry. A single batch may be larger."""
+"""Bytes of batches that may wait for the thread, and of recompressed batches of one request. Further batches are
+refused with a retriable error. A single batch may be larger."""
 _FLAGS: Final = 22
-"""The lower half of a batch's attributes: how it is compressed, above all."""
+"""Position of the lower byte of a batch's attributes, with the codec."""
 _FLAGS_SLICE: Final = slice(_FLAGS, _FLAGS + 1)
 _NO_FLAGS: Final = b"\0"
 
 Requests: TypeAlias = Sequence[tuple[RequestContext, Any]]
 Place: TypeAlias = tuple[int, int, int]
-"""Where a batch is in a run of requests: the place of its request, of its topic there, of its partition there."""
+"""Position of a batch in several requests: the indexes of its request, topic and partition."""
 Prepared: TypeAlias = Mapping[Place, PreparedBatch]
 
 
 class Large(NamedTuple):
-    """A batch for the thread, and the settings of its topic."""
+    """A batch for the thread, and the config of its topic."""
 
     place: Place
     batch: PreparedBatch
@@ -47,16 +47,16 @@ class Large(NamedTuple):
 
 
 class LargeBatches:
-    """Finds and prepares the large batches of Produce requests. Used by the thread of the event loop alone."""
+    """Selects and prepares the large batches of Produce requests. Call it on the event loop only."""
 
     def __init__(self, config_of: Callable[[RequestContext, Any], LogConfig | None]) -> None:
-        """`config_of` gives the settings of a topic in a request, or None where it is unknown."""
+        """`config_of` returns the config of a topic in a request, None if it is unknown."""
         self._config_of = config_of
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    def found_in(self, requests: Requests) -> tuple[list[Large], Prepared]:
-        """The batches that are to be prepared in the thread, and others that were unpacked here."""
+    def select(self, requests: Requests) -> tuple[list[Large], Prepared]:
+        """Return the batches to prepare in the thread, and others that were decompressed here."""
         size = 0
         is_plain = True
         for _, request in requests:
@@ -68,14 +68,14 @@ class LargeBatches:
                         if records[_FLAGS_SLICE] != _NO_FLAGS:
                             is_plain = False
         if is_plain and (size <= MAX_COMPRESSED_AT_ONCE or (size <= MAX_AT_ONCE and not self._any_codec(requests))):
-            return NOTHING_FOUND
-        return self._sorted(requests)
+            return NONE_LARGE
+        return self._classify(requests)
 
     def _any_codec(self, requests: Requests) -> bool:
         configs = (self._config_of(context, topic) for context, request in requests for topic in request.topic_data)
         return any(config is not None and config.compression_type != "producer" for config in configs)
 
-    def _sorted(self, requests: Requests) -> tuple[list[Large], Prepared]:
+    def _classify(self, requests: Requests) -> tuple[list[Large], Prepared]:
         large: list[Large] = []
         prepared: dict[Place, PreparedBatch] = {}
         room = MAX_AT_ONCE
@@ -83,8 +83,8 @@ class LargeBatches:
         room_to_wait = MAX_WAITING - self._waiting
         is_first = not self._waiting
         for place, records, config in self._batches(requests):
-            is_compressed_anew = _takes_another_codec(config, records)
-            allowed = min(room, room_to_compress) if is_compressed_anew else room
+            needs_recompression = _takes_another_codec(config, records)
+            allowed = min(room, room_to_compress) if needs_recompression else room
             body = None
             if is_compressed(records):
                 fits = allowed > 0
@@ -94,14 +94,14 @@ class LargeBatches:
                     except UnpackedTooLargeError:
                         fits = False
                     except KafkaError:
-                        pass  # found again, and worded, when the batch is to be appended
-                # what cannot be unpacked, or not so far, was unpacked up to somewhere
+                        pass  # the append reports it
+                # a batch that failed counts as decompressed up to the limit
                 used = max(0, allowed) if body is None else max(len(body), LEAST_UNPACKED)
             else:
                 fits = len(records) <= allowed
                 used = len(records) if fits else 0
             room -= used
-            if is_compressed_anew:
+            if needs_recompression:
                 room_to_compress -= used
             if fits:
                 if body is not None:
@@ -120,15 +120,15 @@ class LargeBatches:
     def _batches(self, requests: Requests) -> Iterable[tuple[Place, bytes, LogConfig]]:
         for number, (context, request) in enumerate(requests):
             for topic_place, topic in enumerate(request.topic_data):
-                # a topic that is unknown now, and there when the batch is appended, has its batches refused then
+                # batches of an unknown topic are refused by the append
                 config = self._config_of(context, topic) or LogConfig()
                 for partition_place, data in enumerate(topic.partition_data):
                     if data.records:
                         yield (number, topic_place, partition_place), data.records, config
 
     async def prepare(self, large: Sequence[Large]) -> Prepared:
-        """Prepare each of them in the thread."""
-        size = sum(len(each.batch) for each in large)
+        """Prepare the batches in the thread."""
+        size = sum(len(item.batch) for item in large)
         self._waiting += size
         made = 0
         try:
@@ -142,11 +142,11 @@ class LargeBatches:
                         made += len(batch.accepted.batch)
         finally:
             self._waiting -= size
-        return {each.place: each.batch for each in large}
+        return {item.place: item.batch for item in large}
 
 
-NOTHING_FOUND: Final[tuple[list[Large], Prepared]] = ([], {})
-"""Of requests whose batches are small, neither compressed nor transactional."""
+NONE_LARGE: Final[tuple[list[Large], Prepared]] = ([], {})
+"""The result for requests with small batches, neither compressed nor transactional."""
 
 
 def _takes_another_codec(config: LogConfig, records: bytes) -> bool:
@@ -159,7 +159,8 @@ def _takes_another_codec(config: LogConfig, records: bytes) -> bool:
 
 def _busy() -> KafkaError:
     return KafkaError(
-        ErrorCode.request_timed_out, f"more than {MAX_WAITING >> 20} MiB of large batches wait to be checked; try again"
+        ErrorCode.request_timed_out,
+        f"more than {MAX_WAITING >> 20} MiB of large batches are waiting to be checked; retry",
     )
 
 
@@ -168,7 +169,7 @@ async def _in_thread(batch: PreparedBatch, config: LogConfig) -> None:
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:
-        # The thread ends with the piece that it is at, and then the next one's turn comes.
+        # The thread stops after the current piece, and handles the next batch.
         batch.is_abandoned = True
         await asyncio.wait([work])
         raise

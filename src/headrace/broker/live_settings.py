@@ -1,4 +1,4 @@
-"""Puts run-time settings in force: the broker's own, those of topics, and those of groups."""
+"""Apply dynamic settings of the broker, topics and groups."""
 
 import logging
 from collections.abc import Sequence
@@ -18,34 +18,34 @@ log = logging.getLogger(__name__)
 
 
 class LiveSettings:
-    """Follows the settings in the metadata cache."""
+    """Applies the settings in the metadata cache."""
 
     def __init__(self, config: BrokerConfig, cache: MetadataCache) -> None:
         self._config = config
         self._cache = cache
 
     def log_config(self, topic: str) -> LogConfig:
-        """The settings of a topic's logs: its own, and the broker's defaults."""
+        """Return the config of a topic's logs, with the broker's defaults."""
         values: dict[str, Any] = topic_values(self._config, self._cache.topic_config(topic))
         values["cleanup_policy"] = frozenset(values["cleanup_policy"])
         return LogConfig(**{name: values[name] for name in LogConfig.__slots__ if name in values})
 
     def apply_to_broker(self) -> None:
-        """Put the broker's own settings in force."""
+        """Apply the broker's dynamic settings."""
         image = self._cache.image
         changed = self._config.reconfigure(
             image.config(BROKER_CONFIG, ""), image.config(BROKER_CONFIG, str(self._config.node_id))
         )
         if changed:
-            log.info("Settings of this broker changed at run time: %s", ", ".join(sorted(changed)))
+            log.info("Dynamic settings of this broker changed: %s", ", ".join(sorted(changed)))
 
     async def apply(self, resources: Sequence[ConfigResource], replicas: "ReplicaManager", groups: "Groups") -> None:
-        """Put the settings of `resources`, which have changed, in force."""
+        """Apply the changed settings of `resources`."""
         topics = {resource.name for resource in resources if resource.kind == TOPIC_CONFIG}
         pace = Pace()
         if any(resource.kind == BROKER_CONFIG for resource in resources):
             self.apply_to_broker()
-            topics |= self._cache.image.topics.keys()  # the broker's settings are defaults of every topic
+            topics |= self._cache.image.topics.keys()  # the broker's settings are defaults of all topics
             groups.configure_all()
         for resource in resources:
             if resource.kind == GROUP_CONFIG:

@@ -1,4 +1,4 @@
-"""The composition root: builds one broker out of its parts, starts it, and takes it down in order."""
+"""The composition root: build, start and stop a broker."""
 
 import asyncio
 import gc
@@ -33,7 +33,7 @@ from headrace.broker.disks.failed_disks import FailedDisks
 from headrace.broker.disks.log_mover import LogMover
 from headrace.broker.live_settings import LiveSettings
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.upkeep import FAILURE_CHECK_MS, Upkeep, look_after_logs
+from headrace.broker.upkeep import FAILURE_CHECK_MS, Upkeep, maintain_logs
 from headrace.clock import now_ms
 from headrace.cluster.controller.office import ClusterIdMismatchError, Office
 from headrace.cluster.failures import StoreFailures
@@ -63,12 +63,12 @@ log = logging.getLogger(__name__)
 
 _SLOW_DISK_THREADS: Final = 2
 _GC_THRESHOLDS: Final = (25_000, 4, 500)
-"""The middle generation is collected often: what a large request has made is walked in one piece, 50 ms for 125,000
-objects."""
+"""Collect the middle generation often: otherwise a collection traverses all objects of a large request at once, 50 ms
+for 125,000 objects."""
 
 
 class Node:
-    """One broker. `start`, then `stop`; `listeners` has the real ports in between."""
+    """One broker. After `start`, `listeners` have the bound ports."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class Node:
         durable_metadata: bool = True,
         owns_process: bool = True,
     ) -> None:
-        """`durable_metadata=False` leaves fsync out of metadata changes and `owns_process=False` leaves the process's
-        garbage collector alone: both for brokers inside somebody's tests.
+        """`durable_metadata=False` omits the fsync of metadata changes, and `owns_process=False` keeps the settings of
+        the garbage collector: both for brokers inside tests.
         """
         self.config = config
         self._data_directories = list(data_directories)
@@ -92,7 +92,7 @@ class Node:
         self.listeners: list[Listener] = []
         self.http: HttpServer | None = None
         self.adoption: Adoption | None = None
-        """What was made of directories that this broker found without metadata of its own."""
+        """The adopted contents of directories without metadata."""
 
     @property
     def cluster_id(self) -> str:
@@ -101,15 +101,15 @@ class Node:
 
     @property
     def failed(self) -> asyncio.Event:
-        """Set when no log directory is left: the broker has to end, as Kafka's does."""
+        """Set when the last log directory has failed, which stops the broker, as in Kafka."""
         return self._failed_disks.all_failed
 
     # Starting and stopping
 
     async def start(self) -> None:
-        """Open everything and begin to serve.
+        """Open everything and start serving.
 
-        Raises ConfigError and KafkaError that say what keeps the broker from starting; nothing is left open then.
+        Raises ConfigError and KafkaError, after closing everything.
         """
         for warning in self.config.warnings:
             log.warning("%s", warning)
@@ -126,10 +126,10 @@ class Node:
                 raise KafkaError(ErrorCode.inconsistent_cluster_id, str(error)) from error
             raise
         if self._owns_process:
-            _quiet_garbage_collection()
+            _tune_garbage_collection()
 
     async def stop(self) -> None:
-        """Stop serving, then close the logs so that the next start need not recover them."""
+        """Stop serving, then close the logs so that the next start does not recover them."""
         await self._opened.aclose()
 
     async def _serve(self) -> None:
@@ -141,7 +141,7 @@ class Node:
         self._opened.callback(self._server.close)  # the first thing to stop
 
     def _open_directories(self) -> None:
-        """Everything that can go wrong, before the first change to a directory that is perhaps somebody else's."""
+        """Check everything before the first change to directories that may belong to another broker."""
         config, opened = self.config, self._opened
         noted_id = stored_broker_id(self._data_directories)
         if noted_id is not None:
@@ -170,7 +170,7 @@ class Node:
             founding.refuse_without_metadata(self.log_dirs.owned)
 
     async def _join_cluster(self) -> None:
-        """Take the controller's office, and lead every partition that it gives this broker."""
+        """Become controller, and lead the partitions of this broker."""
         config = self.config
         store = EmbeddedStore(self._metadata, executor=self._executor, durable=self._durable_metadata)
         self._opened.push_async_callback(store.close)
@@ -195,13 +195,13 @@ class Node:
             await self._finish_adoption()
 
     async def _finish_adoption(self) -> None:
-        """Learn from the logs which producer ids are taken. From here on Kafka's metadata is of the past."""
+        """Skip the producer ids in the logs, and mark the adoption as done: Kafka's metadata is now obsolete."""
         last = max((partition.last_producer_id for partition in self.replicas.partitions()), default=-1)
         await self._producer_id_blocks.skip(last)
         self.log_dirs.owned.note_adopted()
 
     def _bind_http(self) -> None:
-        """Raises ConfigError when the address of `headrace.http.listener` cannot be taken."""
+        """Raises ConfigError if `headrace.http.listener` cannot be bound."""
         address = self.config.parsed_http_listener
         if address is not None:
             from headrace.monitoring.http import HttpServer
@@ -242,7 +242,7 @@ class Node:
             loop=self._loop,
             endpoint=partial(addresses.endpoint_for, config),
             history_path=metadata_file(self.log_dirs.directories).with_name(HISTORY_FILE),
-            opened=_quiet_garbage_collection if self._owns_process else lambda: None,
+            opened=_tune_garbage_collection if self._owns_process else lambda: None,
             create_state_topic=self._create_state_topic,
         )
         producer_ids = ProducerIds(self._producer_id_blocks.allocate)
@@ -296,7 +296,7 @@ class Node:
         opened.push_async_callback(self.transactions.stop)
         self.cache.attach(self)
 
-    # What changes in the cluster
+    # Changes of topics and settings
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
         topics = tuple(topics)
@@ -314,7 +314,7 @@ class Node:
         await self.transactions.create_topic()
 
     def _resigned(self, topic_partition: TopicPartition) -> None:
-        """A partition has gone with its disk, and with it what a coordinator keeps there."""
+        """Drop the coordinators' state in a partition that has failed with its disk."""
         self.groups.resigned(topic_partition)
         self.transactions.resigned(topic_partition)
 
@@ -331,26 +331,25 @@ class Node:
         opened.push_async_callback(self._compaction.stop)
         self._compaction.start()
         upkeep.every(
-            "Abort of transactions that take too long",
+            "The abort of timed-out transactions",
             lambda: config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             self.transactions.abort_timed_out,
         )
         upkeep.every(
-            "Expiry of transactional ids",
+            "The expiry of transactional ids",
             lambda: config.transaction_remove_expired_transaction_cleanup_interval_ms,
             self.transactions.forget_expired,
         )
-        look_after_logs(upkeep, config, replicas)
-        upkeep.every("Looking for failed disks", lambda: FAILURE_CHECK_MS, self._failed_disks.look)
+        maintain_logs(upkeep, config, replicas)
+        upkeep.every("The check for failed disks", lambda: FAILURE_CHECK_MS, self._failed_disks.check)
 
 
-def _quiet_garbage_collection() -> None:
-    """What is there now stays: keep the collector from walking it, and from running at every few requests."""
+def _tune_garbage_collection() -> None:
+    """Exclude permanent objects from garbage collection, and collect less often."""
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     gc.enable()
 
 
 def default_directories(config: BrokerConfig) -> list[Path]:
-    """The directories of `log.dirs`, or of `log.dir`."""
-    return [Path(each).expanduser() for each in config.log_dirs or config.log_dir or ()]
+    return [Path(directory).expanduser() for directory in config.log_dirs or config.log_dir or ()]

@@ -1,4 +1,4 @@
-"""The log of refused batches, with a limit on lines per second: one request can contain thousands of such batches."""
+"""Log refused batches, with a rate limit: one request can contain thousands of them."""
 
 import logging
 import time
@@ -14,13 +14,13 @@ MAX_LINES: Final = 100
 
 
 class RefusalLog:
-    """Counts the refusals that it leaves out, and adds their number to the next line."""
+    """Adds the number of unlogged refusals to the next line."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since = clock()
         self._lines = 0
-        self._left_out = 0
+        self._unlogged = 0
 
     def refused(self, partition: str, context: RequestContext, error: Exception) -> None:
         """Log that a batch for `partition` was refused."""
@@ -29,13 +29,13 @@ class RefusalLog:
             self._since = now
             self._lines = 0
         if self._lines >= MAX_LINES:
-            self._left_out += 1
+            self._unlogged += 1
             return
         self._lines += 1
         more = ""
-        if self._left_out:
-            more = f" ({self._left_out} more refused since the last line)"
-            self._left_out = 0
+        if self._unlogged:
+            more = f" ({self._unlogged} more refused since the last line)"
+            self._unlogged = 0
         log.warning(
             "Produce to %s from client id %s (%s) refused: %s%s",
             partition,

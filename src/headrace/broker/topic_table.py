@@ -1,4 +1,4 @@
-"""The topics of the cluster as groups of the consumer protocol see them."""
+"""The topics of the cluster, for subscriptions of the consumer protocol."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from headrace.coordinator.groups.expressions import TopicExpressions
 
 _SLICE_S: Final = 0.002
-"""How long the event loop matches expressions in one turn, and how long it does other things between two."""
+"""Time for matching expressions in one turn, and the pause between two."""
 
 log = logging.getLogger(__name__)
 
 
 class TopicTable:
-    """The metadata cache, and the regular expressions that members subscribe by."""
+    """The metadata cache, and the topics that match regular expressions."""
 
     def __init__(self, cache: MetadataCache) -> None:
         self._cache = cache
@@ -31,11 +31,11 @@ class TopicTable:
 
     @property
     def version(self) -> int:
-        """Grows whenever a topic or a partition is added or removed."""
+        """Increases when a topic or a partition is added or removed."""
         return self._cache.version
 
     def matching(self, regex: str) -> tuple[str, ...] | None:
-        """The topics whose whole name the expression matches, sorted; None where that takes longer: ask again."""
+        """Return the topics whose whole name matches, sorted; None if matching takes longer: retry later."""
         if self._expressions is None:
             from headrace.coordinator.groups.expressions import TopicExpressions
 
@@ -47,21 +47,20 @@ class TopicTable:
 
     async def _match(self, expressions: "TopicExpressions") -> None:
         try:
-            while expressions.work(_SLICE_S):  # noqa: ASYNC110  # others have their turn; nothing is waited for
+            while expressions.work(_SLICE_S):  # noqa: ASYNC110  # a pause for other work, not a poll
                 await asyncio.sleep(_SLICE_S)
         finally:
             self._work = None
 
     async def stop(self) -> None:
-        """End what is being matched."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait([self._work])
 
     def _topic_names(self) -> Collection[str]:
-        """What an expression may stand for: as with Kafka, all but internal topics."""
+        """Return the topics that an expression may match: as in Kafka, all but internal ones."""
         return [name for name in self._cache.image.topics if name not in INTERNAL_TOPICS]
 
 
 def _report(error: KafkaError) -> None:
-    log.error("%s Its members get no topics by it", error)
+    log.error("%s Members that use it get no topics from it", error)

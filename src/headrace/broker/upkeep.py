@@ -1,4 +1,4 @@
-"""Work that a broker repeats at intervals, each in a task of its own, and what it repeats for its logs."""
+"""Periodic work of a broker, in separate tasks."""
 
 import asyncio
 import logging
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 DELETED_FILES_CHECK_MS: Final = 1000
 FAILURE_CHECK_MS: Final = 1000
 FIRST_RETENTION_MS: Final = 30_000
-"""As Kafka: a broker that is often restarted drops old data too."""
+"""As in Kafka: a broker that is often restarted deletes old data, too."""
 _LONGEST_PAUSE_S: Final = 86_400.0
 
 
 class Upkeep:
-    """Repeats what `every` was given, until `stop`."""
+    """Runs work periodically until `stop`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
         self._loop = loop
@@ -39,14 +39,13 @@ class Upkeep:
         slow: bool = False,
         first_ms: int = 86_400_000,
     ) -> None:
-        """Do `work` again and again, in a thread if it is `slow`; what it returns is done in a thread.
+        """Run `work` periodically, in a thread if it is `slow`. A function that it returns runs in a thread.
 
-        A failure is logged, and the next turn comes. The first comes after `first_ms` at the latest.
+        A failure is logged and does not stop later runs. The first run starts after `first_ms` at the latest.
         """
         self._tasks.append(self._loop.create_task(self._repeat(name, pause_ms, work, slow, first_ms / 1000)))
 
     async def stop(self) -> None:
-        """End all of it."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -67,13 +66,13 @@ class Upkeep:
                 if rest is not None:
                     await self._loop.run_in_executor(self._executor, rest)
             except (KafkaError, OSError) as error:
-                log.error("%s failed and is tried again later: %s", name, error)
+                log.error("%s failed and will be retried: %s", name, error)
             except Exception:
-                log.exception("%s failed and is tried again later", name)
+                log.exception("%s failed and will be retried", name)
 
 
-def look_after_logs(upkeep: Upkeep, config: BrokerConfig, replicas: ReplicaManager) -> None:
-    """Drop old data and idle producers, flush, and note how far everything is, as often as the settings say."""
+def maintain_logs(upkeep: Upkeep, config: BrokerConfig, replicas: ReplicaManager) -> None:
+    """Delete old data, expire producers, flush, and write checkpoints and producer snapshots, as configured."""
     log_dirs = replicas.log_dirs
 
     def write_back() -> None:
@@ -87,7 +86,7 @@ def look_after_logs(upkeep: Upkeep, config: BrokerConfig, replicas: ReplicaManag
         first_ms=FIRST_RETENTION_MS,
     )
     upkeep.every(
-        "Expiry of producers",
+        "The expiry of producers",
         lambda: config.producer_id_expiration_check_interval_ms,
         lambda: replicas.expire_producers(config.producer_id_expiration_ms),
     )
@@ -98,10 +97,10 @@ def look_after_logs(upkeep: Upkeep, config: BrokerConfig, replicas: ReplicaManag
         slow=True,
     )
     snapshots = ProducerSnapshots(replicas.partitions)
-    upkeep.every("Noting the state of producers", lambda: SNAPSHOT_INTERVAL_MS, snapshots.take)
-    upkeep.every("Write-back", lambda: config.log_flush_offset_checkpoint_interval_ms, write_back, slow=True)
+    upkeep.every("Writing producer snapshots", lambda: SNAPSHOT_INTERVAL_MS, snapshots.take)
+    upkeep.every("Writing checkpoints", lambda: config.log_flush_offset_checkpoint_interval_ms, write_back, slow=True)
     upkeep.every(
-        "Removal of deleted files",
+        "Removing deleted files",
         lambda: DELETED_FILES_CHECK_MS,
         lambda: log_dirs.remove_deleted_files(now_ms()),
         slow=True,

@@ -173,4 +173,4 @@ def _position(text: str) -> Position:
 
 def _check_complete(outcome: "Outcome", limit: int | None) -> None:
     if limit is not None and outcome.records < limit and not outcome.interrupted:
-        raise CommandError(f"topic '{outcome.topic}' had {outcome.records:,} of the {limit:,} records asked for")
+        raise CommandError(f"read only {outcome.records:,} of {limit:,} records from topic '{outcome.topic}'")

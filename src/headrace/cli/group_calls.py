@@ -144,12 +144,12 @@ _NO_SUCH_PARTITION = {
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What reading on from some positions finds in time."""
+    """Result of reading from several positions, within a time limit."""
 
     times: Mapping[Place, int]
     """Timestamp of the first record, in ms."""
     empty: Collection[Place]
-    """Partitions without a record there: only markers of transactions, or records that were aborted."""
+    """Partitions with only transaction markers or aborted records after the position."""
 
 
 def read_on(cluster: Cluster, positions: Mapping[Place, int]) -> Unread:

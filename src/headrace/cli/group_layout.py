@@ -104,7 +104,7 @@ def seconds(duration: float | None, on_terminal: bool) -> Cell:
 
 
 def moment(time_ms: int, on_terminal: bool) -> str:
-    """Local time for people, UTC for programs."""
+    """Format a time: local for people, UTC for programs."""
     if on_terminal:
         # A non-breaking space.
         return datetime.fromtimestamp(time_ms // 1000).astimezone().strftime("%m-%d\u00a0%H:%M:%S")

@@ -244,7 +244,7 @@ def _rebalances(side: HttpSide, group: str, count: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """How a group of a list summaries."""
+    """Summary of a group in a list."""
 
     members: int | None
     lag: int | None
@@ -253,7 +253,7 @@ class GroupSummary:
 
 
 def summaries(cluster: Cluster, entries: Sequence[GroupEntry], reset: str) -> dict[str, GroupSummary]:
-    """Members and lag in records of each group, over the wire."""
+    """Measure members and lag of groups, over the wire."""
     described = group_calls.describe_groups(cluster, [entry.name for entry in entries])
     committed = {entry.name: group_calls.committed(cluster, entry.name) for entry in entries}
     assigned = {name: _owners(_members(description, None)).keys() for name, description in described.items()}

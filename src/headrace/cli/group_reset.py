@@ -38,11 +38,11 @@ def steps(
             raise CommandError(f"{from_file} has no offsets of group '{group}'")
         places = {place for place in given if selection.takes(place)}
     elif selection.topics:
-        there = {(name, number) for name in selection.topics for number in cluster.partitions(name)}
-        missing = missing_places(selection, there)
+        known = {(name, number) for name in selection.topics for number in cluster.partitions(name)}
+        missing = missing_places(selection, known)
         if missing:
             raise CommandError(f"{missing[0]} does not exist", "`headrace topics describe TOPIC` shows its partitions.")
-        places = {place for place in there if selection.takes(place)}
+        places = {place for place in known if selection.takes(place)}
     else:
         places = set(current)
     if to_current or shift_by is not None:

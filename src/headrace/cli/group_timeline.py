@@ -100,20 +100,20 @@ def _namer(members: Iterable[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]]
 
 
 def _rebalance_row(each: Mapping[str, Any], name: Callable[[Mapping[str, Any]], str], on_terminal: bool) -> list[Cell]:
-    who = "; ".join(f"{verb} {_listed([*map(name, each[field])])}" for field, verb in _VERBS.items() if each[field])
+    changes = "; ".join(f"{verb} {_listed([*map(name, each[field])])}" for field, verb in _VERBS.items() if each[field])
     waited = "; ".join(
         f"{name(member)} {seconds(member['ms'] / 1000, on_terminal)} ({phase['phase']})"
         for phase in each["phases"]
         for member in phase["waited_for"][:3]
         if member["ms"]
     )
-    took = each["ms"]
+    duration_ms = each["ms"]
     return [
         moment(each["started_ms"], on_terminal),
-        seconds(None if took is None else took / 1000, on_terminal),
+        seconds(None if duration_ms is None else duration_ms / 1000, on_terminal),
         each["generation"],
         each["outcome"],
-        who or each["reason"],
+        changes or each["reason"],
         waited or None,
     ]
 

@@ -296,7 +296,7 @@ def reset(
     else:
         verb = "has" if len(members) == 1 else "have"
         busy = f" once its {output.count(len(members), 'member')} {verb} stopped" if members else ""
-        output.tell(f"Nothing was changed. Add --execute to reset the offsets{busy}.")
+        output.tell(f"Nothing was changed. Use --execute{busy}.")
 
 
 @app.command(
@@ -321,11 +321,11 @@ def delete(
     cluster = _connect(bootstrap)
     from headrace.cli import group_calls
 
-    there = group_calls.describe_groups(cluster, groups)
-    absent = [name for name in groups if name not in there]
+    existing = group_calls.describe_groups(cluster, groups)
+    absent = [name for name in groups if name not in existing]
     if absent and not if_exists:
         raise group_calls.missing_group(cluster, absent[0])
-    groups = [name for name in groups if name in there]
+    groups = [name for name in groups if name in existing]
     if not groups:
         return
     if not yes:

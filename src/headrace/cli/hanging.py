@@ -113,4 +113,9 @@ def partitions(cluster: Cluster, selection: Selection, broker: int | None) -> tu
                 leaderless.append(place)
             else:
                 places.append(place)
+    if broker is not None and not places:
+        raise CommandError(
+            f"broker {broker} has no replica of any of these partitions",
+            "`headrace topics describe TOPIC` shows the brokers with replicas.",
+        )
     return places, leaderless

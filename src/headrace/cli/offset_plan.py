@@ -16,7 +16,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A partition's reset from the committed offset (None if there is none) to `new`."""
+    """A partition's reset from the committed offset (None without one) to `new`."""
 
     topic: str
     partition: int
@@ -129,9 +129,9 @@ def missing_places(selection: Selection, known: Collection[Place]) -> list[str]:
     """Return the selected topics and partitions that are not among `known`, as text."""
     missing = []
     for topic, partitions in selection.topics.items():
-        there = {partition for name, partition in known if name == topic}
-        if not there:
+        existing = {partition for name, partition in known if name == topic}
+        if not existing:
             missing.append(f"topic '{topic}'")
         elif partitions is not None:
-            missing += (f"partition {partition} of topic '{topic}'" for partition in sorted(partitions - there))
+            missing += (f"partition {partition} of topic '{topic}'" for partition in sorted(partitions - existing))
     return missing

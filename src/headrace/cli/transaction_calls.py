@@ -234,8 +234,8 @@ def missing_id(cluster: Cluster, transactional_id: str) -> CommandError:
     near = difflib.get_close_matches(transactional_id, known, n=1, cutoff=0.6)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return CommandError(
-        f"there is no transactional id '{transactional_id}' at {cluster.bootstrap}",
-        f"{hint}`headrace transactions list` shows all; ids that are not used expire.",
+        f"transactional id '{transactional_id}' does not exist at {cluster.bootstrap}",
+        f"{hint}`headrace transactions list` shows all; unused ids expire.",
     )
 
 

@@ -75,9 +75,7 @@ def list_transactions(
             "--pattern", metavar="REGEX", show_default=False, help="Only ids that the regular expression matches whole."
         ),
     ] = None,
-    long: Annotated[
-        bool, typer.Option("--long", "-l", help="Epoch, age, timeout and number of partitions too.")
-    ] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Age, timeout and number of partitions too.")] = False,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

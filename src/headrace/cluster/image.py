@@ -43,7 +43,7 @@ class PartitionImage(NamedTuple):
     isr: tuple[int, ...]
     version: int = 0
     zxid: int = -1
-    """The controller that wrote the state knew all registrations up to this transaction. Only it uses this."""
+    """The controller that wrote the state knew all registrations up to this transaction."""
 
 
 class TopicImage(NamedTuple):

@@ -70,7 +70,7 @@ class TopicAdmin:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicImage | KafkaError]:
-        """Create topics, all valid ones in one durable write. Return the topic or the error of every one."""
+        """Create all valid topics in one durable write. Return a topic or an error per request."""
         async with self._lock:
             draft = Draft(self._cache.image)
             size = len(topics) + sum(max(new.partitions, len(new.assignments)) for new in topics)
@@ -86,7 +86,7 @@ class TopicAdmin:
     async def create_partitions(
         self, requests: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """Add partitions to topics, all valid ones in one durable write. Return None or the error of every one."""
+        """Add partitions to all valid topics in one durable write. Return None or an error per request."""
         async with self._lock:
             draft = Draft(self._cache.image)
             size = len(requests) + sum(min(max(new.total, 0), MAX_PARTITIONS_PER_REQUEST) for new in requests)
@@ -100,7 +100,7 @@ class TopicAdmin:
     async def delete_topics(
         self, names: Sequence[str], ids: Mapping[str, uuid.UUID] = MappingProxyType({})
     ) -> list[KafkaError | None]:
-        """Delete topics, all existing ones in one durable write. Return None or the error of every one.
+        """Delete all existing topics in one durable write. Return None or an error per name.
 
         A topic in `ids` is deleted only if it has that id: its name may belong to another topic by now.
         """
@@ -119,7 +119,7 @@ class TopicAdmin:
     async def alter_configs(
         self, alterations: Sequence[tuple[ConfigResource, Alteration]], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """Change dynamic settings, all valid ones in one durable write. Return None or the error of every resource."""
+        """Change dynamic settings in one durable write. Return None or an error per resource."""
         async with self._lock:
             results: list[KafkaError | None] = []
             configs: dict[ConfigResource, Mapping[str, str]] = {}

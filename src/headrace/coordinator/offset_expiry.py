@@ -81,8 +81,8 @@ class OffsetExpiry:
         expiring = shard.state.expiring(now_ms + min(_WARNING_MS, retention_minutes * _MINUTE_MS // 2))
         for group_id in sorted(expiring.keys() - self._expiring.get(shard.partition, {}).keys()):
             log.warning(
-                "Group %s will lose committed offsets in %s, because they have been unused for almost"
-                " offsets.retention.minutes=%d. To keep them, start a member or commit again.",
+                "Group %s will lose committed offsets in %s: unused offsets expire after offsets.retention.minutes=%d."
+                " To keep them, start a member or commit again.",
                 group_id,
                 count(max(expiring[group_id] - now_ms, 0) // _MINUTE_MS, "minute"),
                 retention_minutes,

@@ -1,4 +1,4 @@
-"""The coordinator of transactions: carries out what the machine decides, and writes markers until none is missing."""
+"""The transaction coordinator: execute the machine's decisions, and write markers until all are written."""
 
 import asyncio
 import logging
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 TOPIC: Final = "__transaction_state"
 _SLICE_S: Final = 0.005
-"""How long the markers of one transaction may keep the event loop from its connections."""
+"""Time for which the markers of one transaction may hold the event loop."""
 _RETRY_S: Final = 0.5
-"""When a marker or a record is tried again that could not be written."""
+"""Delay before a marker or a record is retried."""
 _DONE: Final = frozenset(
     {
         ErrorCode.unknown_topic_or_partition,
@@ -37,7 +37,7 @@ _DONE: Final = frozenset(
         ErrorCode.transaction_coordinator_fenced,
     }
 )
-"""Errors that mean that a partition needs no marker any more: it is gone, or knows a newer epoch."""
+"""Errors after which a partition needs no marker: it was deleted, or has a newer epoch."""
 
 A = TypeVar("A")
 
@@ -53,31 +53,31 @@ class TransactionSettings:
 
 
 class TransactionLog(CoordinatorLog, Protocol):
-    """The partition of `__transaction_state` that a shard lives in."""
+    """The partition of `__transaction_state` that stores a shard."""
 
     @property
     def coordinator_epoch(self) -> int:
-        """The leader epoch of the partition, which markers carry."""
+        """The leader epoch of the partition, which markers contain."""
 
     def committed(self) -> "asyncio.Future[KafkaError | None] | None":
-        """Done when all that was appended is committed; None where it is so already."""
+        """Return a future that is done when all appended records are committed; None if they are."""
 
 
 class MarkerWriter(Protocol):
-    """Writes markers to partitions, wherever they are led."""
+    """Writes markers to partitions."""
 
     def write(
         self, partition: TopicPartition, markers: WriteMarkers, coordinator_epoch: int
     ) -> "asyncio.Future[KafkaError | None] | None":
-        """Append the marker; a future where it takes time to be committed, with the error that kept it from being so.
+        """Append the marker; return a future of its commit or the error, or None if it is committed.
 
-        Raises KafkaError: unknown_topic_or_partition for one that is deleted, and what else an append raises.
+        Raises KafkaError: unknown_topic_or_partition (deleted), and the errors of an append.
         """
 
 
 @dataclass(eq=False, slots=True)
 class _Ending:
-    """A prepared transaction whose markers are on their way."""
+    """A prepared transaction whose markers are being written."""
 
     shard: "LedShard[TransactionShard]"
     name: str
@@ -102,7 +102,7 @@ class TransactionCoordinator:
         take_producer_id: Callable[[], int | None],
         clock: Clock,
     ) -> None:
-        """`version` is the cluster's `transaction.version`; `take_producer_id` gives None where it has none at hand."""
+        """`version` is the cluster's `transaction.version`; `take_producer_id` returns None if none is available."""
         self.settings = settings
         self._version = version
         self._take_producer_id = take_producer_id
@@ -126,18 +126,18 @@ class TransactionCoordinator:
     # Leadership
 
     def elected(self, partition: int, transaction_log: TransactionLog) -> None:
-        """This broker leads `partition` of `__transaction_state`: read it, then answer for its ids."""
+        """Load a partition of `__transaction_state`, then serve its ids."""
         self._runtime.elected(partition, transaction_log)
 
     def resigned(self, partition: int) -> None:
-        """Another broker leads `partition`, or it is gone; its markers are no longer this broker's."""
+        """Drop a partition that moved or was deleted, and stop writing its markers."""
         shard = self._runtime.resigned(partition)
-        for ending in [each for each in self._endings.values() if each.shard is shard]:
+        for ending in [ending for ending in self._endings.values() if ending.shard is shard]:
             self._forget(ending)
         self._clients.clear()
 
     def close(self) -> None:
-        """Stop writing markers; the next start goes on with them."""
+        """Stop writing markers; the next start resumes."""
         for ending in list(self._endings.values()):
             self._forget(ending)
         self._runtime.close()
@@ -153,7 +153,7 @@ class TransactionCoordinator:
         has_two_phases: bool = False,
         keeps_prepared: bool = False,
     ) -> ProducerIdentity:
-        """The producer's id and epoch.
+        """Return the producer's id and epoch.
 
         Raises KafkaError: invalid_request, transactional_id_authorization_failed, unsupported_version,
         invalid_transaction_timeout, concurrent_transactions, producer_fenced, and as `_shard`; NeedsProducerIdError.
@@ -166,7 +166,9 @@ class TransactionCoordinator:
                 "two-phase commit is off (transaction.two.phase.commit.enable of the broker)",
             )
         if keeps_prepared:
-            raise KafkaError(ErrorCode.unsupported_version, "prepared transactions cannot be kept yet, as in Kafka")
+            raise KafkaError(
+                ErrorCode.unsupported_version, "keeping prepared transactions is not supported yet, as in Kafka"
+            )
         if not has_two_phases and not 0 < timeout_ms <= self.settings.max_timeout_ms:
             raise KafkaError(
                 ErrorCode.invalid_transaction_timeout,
@@ -191,7 +193,7 @@ class TransactionCoordinator:
     def add_partitions(
         self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], *, client_version: int
     ) -> None:
-        """Make partitions part of a transaction. Raises KafkaError as `machine.add_partitions` and `_shard`."""
+        """Add partitions to a transaction. Raises KafkaError as `machine.add_partitions` and `_find`."""
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         shard, metadata = self._find(name)
@@ -204,7 +206,7 @@ class TransactionCoordinator:
     def verify(
         self, name: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether partitions are in the producer's transaction, as an error code for each."""
+        """Check that partitions are in the producer's transaction. Return an error code per partition."""
         if not name:
             return dict.fromkeys(partitions, ErrorCode.invalid_request)
         try:
@@ -214,7 +216,7 @@ class TransactionCoordinator:
         return machine.verify_partitions(metadata, producer, partitions)
 
     def end(self, name: str, producer: ProducerIdentity, *, commit: bool, client_version: int) -> ProducerIdentity:
-        """Decide the end of a transaction; who the producer is from now on.
+        """Decide the end of a transaction, and return the producer's next identity.
 
         Raises KafkaError as `machine.end` and `_shard`; NeedsProducerIdError.
         """
@@ -236,7 +238,7 @@ class TransactionCoordinator:
         return self._runtime.carry_out(shard, name, self._with_id(decide))
 
     def describe(self, name: str) -> TransactionMetadata:
-        """What is known of an id. Raises KafkaError: invalid_request, transactional_id_not_found, and as `_shard`."""
+        """Return an id's metadata. Raises KafkaError: invalid_request, transactional_id_not_found, and as `_find`."""
         if not name:
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         _, metadata = self._find(name)
@@ -256,12 +258,12 @@ class TransactionCoordinator:
         return found
 
     def all(self) -> Iterator[tuple[str, TransactionMetadata]]:
-        """Every id. Raises KafkaError(coordinator_load_in_progress) while some are still being read."""
+        """Yield all ids. Raises KafkaError(coordinator_load_in_progress)."""
         for shard in self._shards.all():
             yield from list(shard.state.ids.items())
 
     def committed(self, name: str) -> "asyncio.Future[KafkaError | None] | None":
-        """Done when what was decided about the id is committed; None where it is so already."""
+        """Return a future of the commit of the id's last decision; None if it is committed."""
         try:
             shard = self._shards.of(name)
         except KafkaError:
@@ -271,7 +273,7 @@ class TransactionCoordinator:
     # Time
 
     def abort_timed_out(self) -> Steps[None]:
-        """Abort the transactions whose time is up; in steps."""
+        """Abort transactions that have timed out, in steps."""
         for shard in self._shards.loaded():
             for name in shard.state.timed_out(self._clock.wall_ms()):
                 if name is not None and self._shards.leads(shard):
@@ -288,7 +290,12 @@ class TransactionCoordinator:
         try:
             self._runtime.carry_out(shard, name, self._with_id(decide))
         except (KafkaError, NeedsProducerIdError) as error:
-            log.warning("%s: the transaction of %s, whose time is up, stays open for now: %s", shard.name, name, error)
+            log.warning(
+                "%s: the timed-out transaction of %s could not be aborted and will be retried: %s",
+                shard.name,
+                name,
+                error,
+            )
         else:
             log.warning(
                 "%s: aborted the transaction of transactional id %s (client %s, producer %d, epoch %d), open for more"
@@ -302,7 +309,7 @@ class TransactionCoordinator:
             )
 
     def forget_expired(self) -> Steps[None]:
-        """Forget ids that nobody uses; in steps."""
+        """Remove idle ids, in steps."""
         for shard in self._shards.loaded():
             for name in shard.state.expired(self.settings.id_expiration_ms, self._clock.wall_ms()):
                 if name is not None and self._shards.leads(shard):
@@ -310,7 +317,9 @@ class TransactionCoordinator:
                         self._shards.append_and_replay(shard, [(name, None)])
                         self._clients.pop(name, None)
                     except KafkaError as error:
-                        log.warning("%s: idle transactional ids are kept for now: %s", shard.name, error)
+                        log.warning(
+                            "%s: idle transactional ids could not be removed and will be retried: %s", shard.name, error
+                        )
                         break
                 yield
 
@@ -322,7 +331,7 @@ class TransactionCoordinator:
         return shard, shard.state.ids.get(name)
 
     def _with_id(self, decide: Callable[[int | None], Result[A]]) -> Result[A]:
-        """Decide, with a producer id only where it takes one. Raises NeedsProducerIdError where none is at hand."""
+        """Decide, with a fresh producer id if required. Raises NeedsProducerIdError if none is available."""
         try:
             return decide(None)
         except NeedsProducerIdError:
@@ -336,7 +345,7 @@ class TransactionCoordinator:
         waiting = _log_of(shard).committed()
         if waiting is None:
             self._send(ending)
-        else:  # markers follow a decision that nothing can undo
+        else:  # markers must not precede a decision that may be lost
             waiting.add_done_callback(lambda done: self._decided(ending, done))
 
     def _decided(self, ending: _Ending, done: "asyncio.Future[KafkaError | None]") -> None:
@@ -344,7 +353,7 @@ class TransactionCoordinator:
             self._send(ending)
 
     def _send(self, ending: _Ending) -> None:
-        """Write markers for a slice of time, and go on later."""
+        """Write markers for a time slice, and continue later."""
         ending.handle = None
         deadline = self._clock.monotonic() + _SLICE_S
         while ending.to_send:
@@ -352,7 +361,7 @@ class TransactionCoordinator:
             if ending.to_send and self._clock.monotonic() > deadline:
                 ending.handle = self._loop.call_soon(self._send, ending)
                 return
-        self._look(ending)
+        self._finish_or_retry(ending)
 
     def _send_one(self, ending: _Ending, partition: TopicPartition) -> None:
         try:
@@ -371,7 +380,7 @@ class TransactionCoordinator:
         if done.cancelled() or not self._is_current(ending):
             return
         self._answered(ending, partition, done.result())
-        self._look(ending)
+        self._finish_or_retry(ending)
 
     def _answered(self, ending: _Ending, partition: TopicPartition, error: KafkaError | None) -> None:
         if error is None or error.code in _DONE:
@@ -380,10 +389,10 @@ class TransactionCoordinator:
                 log.warning("%s refuses the marker of transactional id %s for good: %s", partition, ending.name, error)
         elif not ending.has_failed:
             ending.has_failed = True
-            log.warning("The marker of transactional id %s for %s is tried again: %s", ending.name, partition, error)
+            log.warning("The marker of transactional id %s for %s will be retried: %s", ending.name, partition, error)
 
-    def _look(self, ending: _Ending) -> None:
-        """Complete the transaction where nothing is missing; try again what is."""
+    def _finish_or_retry(self, ending: _Ending) -> None:
+        """Complete the transaction if all markers are written; otherwise retry."""
         if ending.in_flight or ending.to_send or ending.handle is not None:
             return
         if ending.missing:
@@ -396,7 +405,7 @@ class TransactionCoordinator:
                 ending.shard, ending.name, machine.complete(ending.name, metadata, self._clock.wall_ms())
             )
         except KafkaError as error:
-            log.warning("The end of the transaction of %s is written again: %s", ending.name, error)
+            log.warning("Completing the transaction of %s failed and will be retried: %s", ending.name, error)
             ending.handle = self._loop.call_later(_RETRY_S, self._send, ending)
         else:
             del self._endings[ending.name]

@@ -1,1 +1,1 @@
-"""Partitions on this broker: leadership, high watermark, producer state. Pure machines beside thin shells."""
+"""Partitions on this broker: leadership, high watermark, producer state."""

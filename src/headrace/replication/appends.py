@@ -12,12 +12,12 @@ ALL_REPLICAS: Final = -1
 
 
 class NoRoomError(KafkaError):
-    """The disk is nearly full, and the broker has said so: not worth a line in the log for every batch."""
+    """The disk is nearly full, which has been logged."""
 
 
 @final
 class AppendResult(NamedTuple):
-    """Where a batch stands; `log_append_time` in ms, -1 where the producer's own timestamps count."""
+    """The position of a batch; `log_append_time` in ms, -1 with the producer's timestamps."""
 
     base_offset: int
     last_offset: int
@@ -26,7 +26,7 @@ class AppendResult(NamedTuple):
 
 
 class Batch(Protocol):
-    """A batch to append, with whatever else its sender keeps with it."""
+    """A batch to append."""
 
     @property
     def records(self) -> bytes | PreparedBatch: ...
@@ -37,11 +37,11 @@ class Batch(Protocol):
 
 
 Appended: TypeAlias = AppendResult | KafkaError
-"""What became of a batch."""
+"""The result of an append, or its error."""
 
 
 class Placed(NamedTuple):
-    """A batch with the offsets that it is going to have."""
+    """A batch with its assigned offsets."""
 
     header: BatchHeader
     batch: Buffer
@@ -53,13 +53,13 @@ P_contra = TypeVar("P_contra", contravariant=True)
 
 
 class Completions(Protocol[P_contra]):
-    """Those who wait for appends, and what brings records to the disk for them: see `purgatory`."""
+    """Waits for appends, and starts flushes: see `purgatory`."""
 
     def flush(self, partition: P_contra) -> None:
-        """Bring the log to the disk, with all that is appended to it before the loop turns; then call `flushed_to`."""
+        """Flush the log after the current iteration of the event loop, then call `flushed_to`."""
 
     def advanced(self, partition: P_contra) -> None:
-        """The high watermark or the recovery point has risen."""
+        """Handle an advance of the high watermark or the recovery point."""
 
     def refuse(self, partition: P_contra, error: KafkaError) -> None:
-        """The partition goes away, and nothing more is committed to it."""
+        """Handle the removal of the partition."""

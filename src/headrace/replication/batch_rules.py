@@ -1,7 +1,7 @@
-"""What the settings of a topic ask of a batch: keys where it is compacted, timestamps within bounds, a codec, a size.
+"""Apply a topic's config to a batch: keys in compacted topics, bounds of timestamps, codec, size.
 
-All of it is done in one go, by the event loop for most batches and in a thread for those that would hold it up. Follows
-Kafka's LogValidator: the largest timestamp is that of the records, whatever the header says.
+Runs on the event loop, or in a thread for large batches. Follows Kafka's LogValidator: the maximum timestamp is that of
+the records, whatever the header contains.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,16 +25,16 @@ from headrace.wire.records import recompress
 from headrace.wire.validation import ValidBatch, each_record, unpacked, validate_produced
 
 _MOST_NAMED: Final = 1000
-"""Records of a batch that a refusal names, at most."""
+"""Maximum number of records that an error names."""
 _MOST_SEARCHED: Final = 10_000
-"""Records among which those are looked for, by interpreted code."""
+"""Maximum number of records to search for invalid ones, in interpreted code."""
 _SIGN: Final = 1 << 63
 
 
 class RecordsRefusedError(KafkaError):
-    """Some records of a batch break a rule of the topic, so the whole batch is refused (KIP-467).
+    """A batch was refused because some of its records are invalid (KIP-467).
 
-    `records` has the place in the batch and the reason of up to a thousand, from among the first ten thousand.
+    `records` are the indexes and reasons of up to 1,000 among the first 10,000 records.
     """
 
     def __init__(self, code: ErrorCode, message: str, records: list[tuple[int, str]]) -> None:
@@ -43,7 +43,7 @@ class RecordsRefusedError(KafkaError):
 
 
 class Accepted(NamedTuple):
-    """A batch as it goes to the log, but for its offset; `append_time` in ms, -1 where producers' timestamps count."""
+    """A batch to write, without its offset; `append_time` in ms, -1 with the producer's timestamps."""
 
     header: BatchHeader
     batch: Buffer
@@ -51,7 +51,7 @@ class Accepted(NamedTuple):
 
 
 class PreparedBatch:
-    """A batch with what was done ahead of its append: what it unpacks to, or all that there is to do."""
+    """A batch that was decompressed, or completely checked, before its append."""
 
     __slots__ = ("accepted", "body", "config", "data", "error", "is_abandoned")
 
@@ -59,44 +59,44 @@ class PreparedBatch:
         self.data = data
         self.body = body
         self.config: LogConfig | None = None
-        """The settings under which it was accepted or refused."""
+        """The config under which it was accepted or refused."""
         self.accepted: Accepted | None = None
         self.error: KafkaError | None = None
         self.is_abandoned = False
-        """Whether nobody waits for it any more, so that a thread need not go on."""
+        """True if the client has disconnected: the thread may stop."""
 
     def __len__(self) -> int:
         return len(self.data)
 
     def prepare(self, config: LogConfig, now_ms: int) -> None:
-        """Accept or refuse it, in whichever thread."""
+        """Accept or refuse it. Thread-safe."""
         self.config = config
         try:
             self.accepted = _accept(
                 validate_produced(self.data, config.max_message_bytes, None, self.unpack), config, now_ms
             )
         except KafkaError as error:
-            # without what led to it, which would keep what the batch unpacks to
+            # Without traceback and cause, which would keep the decompressed batch in memory.
             self.error = error.with_traceback(None)
             self.error.__cause__ = self.error.__context__ = None
 
     def unpack(self, codec: int, data: Buffer) -> Iterator[bytes]:
-        """What it unpacks to, piece by piece."""
+        """Decompress it in pieces."""
         for piece in unpacked(codec, data):
             if self.is_abandoned:
-                raise KafkaError(ErrorCode.request_timed_out, "the client has gone away")
+                raise KafkaError(ErrorCode.request_timed_out, "the client has disconnected")
             yield piece
 
     def refuse(self, error: KafkaError) -> None:
-        """Have `accept` raise `error`."""
+        """Make `accept` raise `error`."""
         self.error = error
 
 
 def accept(records: bytes | PreparedBatch, config: LogConfig, now_ms: int, *, internal: bool = False) -> Accepted:
-    """The batch as the topic wants it.
+    """Return the batch as the topic requires it.
 
-    Raises KafkaError: what `validate_produced` says of the bytes; invalid_record for records without keys in a
-    compacted topic, unless `internal`; invalid_timestamp; message_too_large where the topic's codec makes it so.
+    Raises KafkaError: the errors of `validate_produced`; invalid_record for records without keys in a compacted topic,
+    unless `internal`; invalid_timestamp; message_too_large after recompression.
     """
     if type(records) is PreparedBatch:
         if records.error is not None:
@@ -105,7 +105,7 @@ def accept(records: bytes | PreparedBatch, config: LogConfig, now_ms: int, *, in
             if records.config != config:
                 raise KafkaError(
                     ErrorCode.request_timed_out,
-                    "the settings of the topic changed while the batch was checked; try again",
+                    "the topic's config changed while the batch was being checked; retry",
                 )
             return records.accepted
         valid = validate_produced(records.data, config.max_message_bytes, records.body)
@@ -134,7 +134,7 @@ def _under_rules(valid: ValidBatch, config: LogConfig, now_ms: int, *, internal:
         raise _keyless(valid)
     is_append_time = config.message_timestamp_type == "LogAppendTime"
     _check_timestamps(valid, config, now_ms, is_append_time=is_append_time)
-    # Kafka takes the header's time for that of all records, if it says so, though it makes them CreateTime
+    # As in Kafka, a batch marked LogAppendTime gets the header's time for all records, but as CreateTime.
     is_stamped = header.attributes & LOG_APPEND_TIME_FLAG
     largest = max(header.max_timestamp, NO_TIMESTAMP) if is_stamped else walk.largest
     codec = header.codec if config.compression_type == "producer" else codec_named(config.compression_type)
@@ -174,16 +174,16 @@ def _keyless(valid: ValidBatch) -> RecordsRefusedError:
     places = (place for place, has_key, _ in _first_records(valid) if not has_key)
     return RecordsRefusedError(
         ErrorCode.invalid_record,
-        "the topic is compacted and keeps records by key: every record needs one",
-        [(place, "the record has no key") for place in islice(places, _MOST_NAMED)],
+        "Compacted topic cannot accept message without key",
+        [(place, "Compacted topic cannot accept message without key") for place in islice(places, _MOST_NAMED)],
     )
 
 
 def _check_timestamps(valid: ValidBatch, config: LogConfig, now_ms: int, *, is_append_time: bool) -> None:
-    """Raises RecordsRefusedError(invalid_timestamp) outside of `message.timestamp.before.max.ms` and `after.max.ms`."""
+    """Raises RecordsRefusedError(invalid_timestamp) beyond `message.timestamp.before.max.ms` and `after.max.ms`."""
     header, _, walk, _, _ = valid
     if header.attributes & LOG_APPEND_TIME_FLAG:
-        # the header's time is that of all records
+        # The header's time applies to all records.
         if is_append_time or header.max_timestamp == NO_TIMESTAMP:
             raise _wrong_times("a producer may not set the timestamp type to LogAppendTime", header.record_count)
         smallest = largest = header.max_timestamp
@@ -210,15 +210,15 @@ def _first_records(valid: ValidBatch) -> Iterator[tuple[int, bool, int]]:
     return islice(each_record(valid.header, _pieces(valid)), _MOST_SEARCHED)
 
 
-def _wrong_times(why: str, count: int) -> RecordsRefusedError:
+def _wrong_times(reason: str, count: int) -> RecordsRefusedError:
     return RecordsRefusedError(
-        ErrorCode.invalid_timestamp, why, [(place, why) for place in range(min(count, _MOST_NAMED))]
+        ErrorCode.invalid_timestamp, reason, [(place, reason) for place in range(min(count, _MOST_NAMED))]
     )
 
 
 def _out_of_range(valid: ValidBatch, config: LogConfig, now_ms: int, rule: str) -> Iterator[tuple[int, str]]:
     for place, _, timestamp in _first_records(valid):
-        # as in Kafka, the difference has 64 bits
+        # The difference overflows at 64 bits, as in Kafka.
         age = (now_ms - timestamp + _SIGN) % (2 * _SIGN) - _SIGN
         if timestamp != NO_TIMESTAMP and (
             age > config.message_timestamp_before_max_ms or -_SIGN < age < -config.message_timestamp_after_max_ms

@@ -1,8 +1,8 @@
-"""Group commit: one fsync of a log covers every batch that was appended before it began, and whoever waits for them.
+"""Group commit: one fsync of a log covers all batches appended before it.
 
-Where `flush.messages` asks for a flush, an append only asks for it here. The fsync waits in a thread; meanwhile the
-event loop serves others, and this log too: what is appended until the fsync ends is covered by the next one. A batch
-becomes visible to consumers, and is acknowledged, when it is on the disk (docs/decisions/062).
+If `flush.messages` requires a flush, the append requests it here. The fsync runs in a thread, while the event loop
+continues to append to this log; the next fsync covers these batches. A batch becomes visible to consumers and is
+acknowledged after its fsync (docs/decisions/062).
 """
 
 import asyncio
@@ -19,43 +19,43 @@ from headrace.types import TopicPartition
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 8
-"""Logs that are flushed at once: a journal takes several fsyncs into one transaction."""
+"""Concurrent flushes: a file system journal combines several fsyncs into one transaction."""
 _RETRY_S: Final = 0.5
 _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Of a flush that has not come to the disk: no file could be opened, as when too many clients are connected."""
+"""Temporary errors before the fsync: no file could be opened, as with too many connections."""
 
 
 class Flushable(Protocol):
-    """A partition, as far as its flushes go."""
+    """The part of a partition that flushes need."""
 
     log: Log
     topic_partition: TopicPartition
     awaits_flush: bool
 
     def __hash__(self) -> int:
-        """By identity."""
+        """Hash by identity."""
 
     def flushed_to(self, offset: int) -> None:
-        """The log is on the disk before `offset`."""
+        """Handle a flush of the log up to `offset`."""
 
 
 P = TypeVar("P", bound=Flushable)
 
 
 class GroupCommit(Generic[P]):
-    """Flushes partitions in threads, which it starts with the first. Used by the thread of the event loop alone."""
+    """Flushes partitions in threads. Use it on the event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_failure: Callable[[P, KafkaError], None]) -> None:
-        """`on_failure` is called with a partition whose log the disk did not take; it is never tried again."""
+        """`on_failure` is called with a partition whose flush has failed, which is not retried."""
         self._loop = loop
         self._on_failure = on_failure
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
         self.partitions: set[P] = set()
-        """Those that have a flush coming; to be read only."""
+        """Partitions with a pending flush."""
 
     def request(self, partition: P) -> None:
-        """Flush the partition's log, with all that is appended to it before the loop turns."""
+        """Flush the partition's log after the current iteration of the event loop."""
         if partition not in self.partitions:
             self.partitions.add(partition)
             self._loop.call_soon(self._flush, partition)
@@ -72,7 +72,7 @@ class GroupCommit(Generic[P]):
     def _flushed(self, partition: P, end_offset: int, done: "asyncio.Future[None]") -> None:
         error = None if done.cancelled() else done.exception()
         if error is not None and getattr(error.__cause__, "errno", None) in _PASSING:
-            log.error("Whoever waits for the disk waits on, as the flush is tried again: %s", error)
+            log.error("The flush of %s will be retried: %s", partition.topic_partition, error)
             self._loop.call_later(_RETRY_S, self._flush, partition)
             return
         self.partitions.discard(partition)
@@ -91,7 +91,6 @@ class GroupCommit(Generic[P]):
         self._on_failure(partition, error)
 
     def close(self) -> None:
-        """Wait for the flushes that are in flight."""
         self._is_closed = True
         if self._threads is not None:
             self._threads.shutdown()

@@ -1,7 +1,7 @@
-"""One partition on this broker, as its leader: a log, the state of its producers, and the high watermark.
+"""A partition that this broker leads: a log, the state of its producers, and the high watermark.
 
-A thin shell round the log and the pure producer state. Fetches that wait for the partition to grow watch its `growth`,
-and answer later, so that an append never runs a consumer's answer.
+A thin shell around the log and the pure producer state. Waiting fetches watch its `growth` and answer later, so that an
+append never encodes a response to a consumer.
 """
 
 import logging
@@ -27,7 +27,7 @@ from headrace.wire.control import Marker, marker_batch
 
 _PLACED = struct.Struct(">qii")
 _PLACED_SIZE: Final = 16
-"""The leading bytes of a batch that its leader writes: base offset, length, leader epoch; the checksum covers none."""
+"""The first bytes of a batch, which the leader sets: base offset, length, leader epoch. Not in the checksum."""
 
 log = logging.getLogger(__name__)
 
@@ -74,13 +74,13 @@ class Partition:
         self.replica_count = 1
         self.high_watermark = log.log_end_offset
         self.refusal: str | None = None
-        """Why records of clients are not taken at present."""
+        """The reason why records of clients are refused now."""
         self.completions: Completions[Partition] | None = None
-        """Flushes the log where `flush.messages` asks for it; without it an append waits for the disk itself."""
+        """Flushes the log if `flush.messages` requires it; without it appends wait for the disk."""
         self.awaits_flush = False
-        """Whether the high watermark waits for the disk."""
+        """True if the high watermark waits for a flush."""
         self.growth = Growth(self)
-        """Those who wait for consumers to see more of it."""
+        """Watchers of records that become visible to consumers."""
 
     @property
     def log_start_offset(self) -> int:
@@ -92,14 +92,14 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """What read_committed consumers see up to: where the oldest open transaction begins, or the high watermark."""
+        """The end for read_committed consumers: the start of the oldest open transaction, or the high watermark."""
         first_open = self.transactions.first_offset
         if first_open is None:
             return self.high_watermark
         return min(max(first_open, self.log.state.log_start_offset), self.high_watermark)
 
     def visible_end(self, *, read_committed: bool) -> int:
-        """The offset up to which a consumer may read (KIP-98)."""
+        """Return the offset up to which a consumer may read (KIP-98)."""
         return self.last_stable_offset if read_committed else self.high_watermark
 
     def append_as_leader(
@@ -111,11 +111,11 @@ class Partition:
         internal: bool = False,
         guard: VerificationGuard | None = None,
     ) -> AppendResult:
-        """Append the one batch that `records` is; `internal` for the broker's own topics.
+        """Append one batch; `internal` for the broker's own records.
 
-        `guard` verifies a batch that begins a transaction. Raises KafkaError: what `accept` says of the batch;
+        `guard` verifies a batch that begins a transaction. Raises KafkaError: the errors of `accept`;
         not_enough_replicas (acks=all), out_of_order_sequence_number, invalid_producer_epoch, invalid_txn_state;
-        kafka_storage_error when the disk does not take it, with the log as it was, or is kept for the broker itself.
+        kafka_storage_error if the write fails, which leaves the log unchanged, or if the disk is nearly full.
         """
         checked = self._checked(records, now_ms, acks, internal, guard)
         if type(checked) is AppendResult:
@@ -124,7 +124,7 @@ class Partition:
         base_offset = self.log.state.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         self._append(header, batch, base_offset, last_offset, now_ms)
-        self._show(now_ms)
+        self._advance(now_ms)
         return new_tuple(AppendResult, (base_offset, last_offset, append_time, self.log.state.log_start_offset))
 
     def append_own(self, batch: bytes, now_ms: int, guard: VerificationGuard | None = None) -> int:
@@ -145,28 +145,28 @@ class Partition:
             self._checks.check_own(header, guard)
         base_offset = self.log.state.log_end_offset
         self._append(header, batch, base_offset, base_offset + header.last_offset_delta, now_ms)
-        self._show(now_ms)
+        self._advance(now_ms)
         return base_offset
 
     def append_all(self, batches: Sequence[Batch], *, now_ms: int) -> list[Appended]:
-        """Append several batches, each on its own: where it stands, or the error that `append_as_leader` would raise.
+        """Append several batches. Return a result per batch, or the error that `append_as_leader` would raise.
 
-        One write takes them all where they go to one segment: it costs little more than for a single one.
+        One write appends all of them if they fit into one segment, at little more than the cost of one batch.
         """
         before: Before = {}
         base_offset = self.log.state.log_end_offset
         try:
             results = self._append_all(batches, now_ms, before)
         except BaseException:
-            # What was about to be appended must not be remembered: sent again it would be taken for a repetition.
+            # Forget unwritten batches: otherwise a retry would be taken for a duplicate.
             self._checks.put_back(before)
             raise
         if self.log.state.log_end_offset > base_offset:
-            self._show(now_ms)
+            self._advance(now_ms)
         return results
 
     def _append_all(self, batches: Sequence[Batch], now_ms: int, before: Before) -> list[Appended]:
-        """`append_all`; `before` has the state of every producer that has been told of a batch which is not written."""
+        """As `append_all`; saves the state of producers in `before`, until their batches are written."""
         log = self.log
         state = log.state
         base_offset = end_offset = state.log_end_offset
@@ -185,7 +185,7 @@ class Partition:
                 results.append(checked)
                 continue
             header, batch, append_time = checked
-            # taken apart once: a field of a named tuple costs several times a local
+            # Unpacked once: locals are several times faster than fields.
             _, length, _, _, _, _, last_delta, _, timestamp, producer_id, _, _, _ = header
             first_offset = end_offset
             last_offset = first_offset + last_delta
@@ -198,7 +198,7 @@ class Partition:
             if timestamp > max_timestamp:
                 max_timestamp, offset_of_max_timestamp = timestamp, last_offset
             if producer_id >= 0:
-                # The next batch may be of the same producer, and is checked against this one.
+                # The next batch may be of the same producer, so its check needs this one.
                 self._checks.note(producer_id, before)
                 self._checks.appended(header, first_offset, last_offset)
         if not placed:
@@ -219,8 +219,8 @@ class Partition:
             else:
                 self._checks.put_back(before)
                 before.clear()
-                for each in placed:
-                    self._append(*each, now_ms)
+                for batch_placed in placed:
+                    self._append(*batch_placed, now_ms)
         except KafkaError as failure:
             self._checks.put_back(before)
             end_offset = state.log_end_offset
@@ -233,10 +233,7 @@ class Partition:
     def _checked(
         self, records: bytes | PreparedBatch, now_ms: int, acks: int, internal: bool, guard: VerificationGuard | None
     ) -> AppendResult | Accepted:
-        """The batch as it goes to the log, or where it stands already.
-
-        Raises KafkaError.
-        """
+        """Return the batch to write, or the position of the batch that it repeats. Raises KafkaError."""
         config = self.log.state.config
         if acks == ALL_REPLICAS and self.isr_size < config.min_insync_replicas:
             self._check_in_sync()
@@ -255,7 +252,7 @@ class Partition:
         return accepted
 
     def _append(self, header: BatchHeader, batch: Buffer, base_offset: int, last_offset: int, now_ms: int) -> None:
-        """Write one batch of data. Raises KafkaError(kafka_storage_error), with everything as it was."""
+        """Write a data batch. Raises KafkaError(kafka_storage_error), which leaves everything unchanged."""
         self._write(header, batch, base_offset, last_offset, now_ms)
         if header.producer_id >= 0:
             self._checks.appended(header, base_offset, last_offset)
@@ -273,11 +270,11 @@ class Partition:
             now_ms=now_ms,
         )
         if rolled:
-            # The state as of the new segment's beginning, so that recovery need not read what is before it.
+            # With the state at the beginning of the new segment, recovery does not read earlier ones.
             self.write_producer_snapshot(base_offset)
 
-    def _show(self, now_ms: int) -> None:
-        """Let consumers see what was appended, once it is on the disk where that is asked for."""
+    def _advance(self, now_ms: int) -> None:
+        """Make appended records visible to consumers, after a flush if required."""
         log = self.log
         state = log.state
         end_offset = state.log_end_offset
@@ -288,15 +285,14 @@ class Partition:
             if self.transactions.first_offset is not None:
                 self.transactions.committed_to(end_offset)
             if self.growth.watchers:
-                self.growth.tell()
+                self.growth.report()
 
     def start_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int = -1, *, adds: bool = False, now_ms: int = 0
     ) -> VerificationGuard | None:
-        """Begin to verify the producer's transaction (KIP-890); None where it is open here already.
+        """Begin to verify the producer's transaction (KIP-890); None if it is already open in this partition.
 
-        `adds` for a producer whose partitions are added by what it sends (version 2). Raises
-        KafkaError(invalid_producer_epoch).
+        `adds`: the producer's batches add their partitions (version 2). Raises KafkaError(invalid_producer_epoch).
         """
         if self.transactions.is_open(producer_id, producer_epoch):
             return None
@@ -314,9 +310,9 @@ class Partition:
         now_ms: int,
         transaction_version: int = 0,
     ) -> int:
-        """Append the marker that ends the producer's transaction (KIP-98); the offset after it.
+        """Append the marker that ends the producer's transaction (KIP-98), and return the offset after it.
 
-        Consumers of committed records stop before the transaction until the marker is committed. Raises KafkaError:
+        read_committed consumers stop before the transaction until the marker is committed. Raises KafkaError:
         invalid_producer_epoch, transaction_coordinator_fenced, not_enough_replicas, kafka_storage_error.
         """
         if self.isr_size < self.log.state.config.min_insync_replicas:
@@ -331,12 +327,12 @@ class Partition:
         aborted = self.transactions.end_at(producer_id, offset, marker)
         if aborted is not None:
             self.log.note_aborted(aborted)
-        self.growth.lose_count()  # more than the marker comes into sight
-        self._show(now_ms)
+        self.growth.lose_count()  # the whole transaction becomes visible
+        self._advance(now_ms)
         return offset + 1
 
     def _flush_first(self, now_ms: int) -> None:
-        """What was appended is on the disk before consumers see it and producers are answered."""
+        """Flush appended records before consumers see them and producers are answered."""
         if self.completions is None:
             self.log.flusher.flush(now_ms)
             self.flushed_to(self.log.log_end_offset)
@@ -345,7 +341,7 @@ class Partition:
             self.completions.flush(self)
 
     def flushed_to(self, offset: int) -> None:
-        """What is before `offset` is on the disk, and seen, with what follows it and need not be there by now."""
+        """Make records before `offset`, which are flushed, visible, and later ones that do not require a flush."""
         end_offset = self.log.log_end_offset
         self.awaits_flush = end_offset - offset >= self.log.config.flush_messages
         visible = offset if self.awaits_flush else end_offset
@@ -353,29 +349,29 @@ class Partition:
             self.high_watermark = visible
             self.transactions.committed_to(visible)
             if self.growth.watchers:
-                self.growth.tell()
+                self.growth.report()
         if self.completions is not None:
             self.completions.advanced(self)
 
     def gone(self, error: KafkaError) -> None:
-        """This broker serves the partition no more: those who wait for it hear of it."""
+        """Fail all waits: this broker no longer serves the partition."""
         self.growth.wake_all()
         if self.completions is not None:
             self.completions.refuse(self, error)
 
     def _check_in_sync(self) -> None:
-        # Never more than there are (KIP-966).
-        wanted = min(self.log.config.min_insync_replicas, self.replica_count)
-        if self.isr_size < wanted:
+        # At most the number of replicas (KIP-966).
+        required = min(self.log.config.min_insync_replicas, self.replica_count)
+        if self.isr_size < required:
             raise KafkaError(
                 ErrorCode.not_enough_replicas,
-                f"{self.topic_partition} has {self.isr_size} replica in sync; min.insync.replicas asks for {wanted}",
+                f"{self.topic_partition} has {self.isr_size} replica in sync; min.insync.replicas requires {required}",
             )
 
     def read(self, offset: int, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> FileSlice | None:
-        """The region of the log from the batch that holds `offset`, whole batches except perhaps the last.
+        """Return the region of the log that begins with the batch at `offset`; the last batch may be incomplete.
 
-        None when there is nothing to read yet. Raises KafkaError(offset_out_of_range).
+        None if nothing is available yet. Raises KafkaError(offset_out_of_range).
         """
         log = self.log
         state = log.state
@@ -390,9 +386,9 @@ class Partition:
         return log.reader.read(offset, max_bytes, upto_offset=end, min_one_batch=min_one_batch)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Compare with the epoch a client believes in, -1 for none (KIP-320).
+        """Check a client's leader epoch, -1 for none (KIP-320).
 
-        Raises KafkaError: fenced_leader_epoch when the client's is older, unknown_leader_epoch when newer.
+        Raises KafkaError: fenced_leader_epoch for an older epoch, unknown_leader_epoch for a newer one.
         """
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
@@ -403,7 +399,7 @@ class Partition:
         )
 
     def delete_records(self, offset: int) -> int:
-        """Move the log's start up to `offset` (-1: the high watermark); returns the new start.
+        """Raise the log start offset to `offset` (-1: the high watermark), and return the new one.
 
         Raises KafkaError: offset_out_of_range beyond the high watermark, policy_violation for a topic without
         `cleanup.policy=delete`.
@@ -425,23 +421,23 @@ class Partition:
 
     @property
     def last_producer_id(self) -> int:
-        """The largest id of a producer that is known here; -1 without one."""
+        """The largest known producer id; -1 without one."""
         return max(*self.producers.packed, *self.transactions.producer_ids(), -1, -1)
 
     def packed_producers(self) -> list[bytes]:
-        """The producers' state as `write_snapshot` takes it."""
+        """Return the producers' state for `write_snapshot`."""
         return self.transactions.snapshot_entries(self.producers.packed)
 
     def write_producer_snapshot(self, offset: int) -> None:
-        """Write the producers' state as of `offset`, for the next start, which takes longer without it."""
+        """Write the producers' state at `offset`, which speeds up the next start."""
         try:
             write_snapshot(self.log.directory, offset, self.packed_producers(), sync=False)
         except OSError as error:
-            log.warning("The state of %s's producers cannot be written: %s", self.topic_partition, error)
+            log.warning("The producer snapshot of %s could not be written: %s", self.topic_partition, error)
             self.log.state.on_disk_error(self.log.state, error)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """The largest epoch up to `leader_epoch` and where it ends; (-1, -1) where unknown (KIP-101, KIP-279)."""
+        """Return the largest epoch up to `leader_epoch` and its end offset; (-1, -1) if unknown (KIP-101, KIP-279)."""
         if leader_epoch == self.leader_epoch:
             return leader_epoch, self.log_end_offset
         return self.log.leader_epochs.end_offset_for(leader_epoch)

@@ -1,4 +1,4 @@
-"""Whether a batch of a producer, or a marker, may be appended to a partition: its state and its open transactions."""
+"""Check batches and markers against a partition's producers and open transactions."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -10,11 +10,11 @@ from headrace.storage.log.producers.open_transactions import OpenTransaction, Op
 from headrace.wire.batch import TRANSACTIONAL_FLAG, BatchHeader
 
 Before: TypeAlias = dict[int, tuple[PackedProducer | None, OpenTransaction | None]]
-"""Producers and their open transactions as they were before a write."""
+"""Producer id to producer and open transaction before a write."""
 
 
 class ProducerChecks:
-    """The producers of one partition, together with their transactions."""
+    """The producers of one partition and their transactions."""
 
     __slots__ = ("producers", "transactions")
 
@@ -23,7 +23,7 @@ class ProducerChecks:
         self.transactions = transactions
 
     def check(self, header: BatchHeader, guard: VerificationGuard | None) -> AppendedBatch | None:
-        """The batch in the log that this one repeats; None where it may be appended.
+        """Return the appended batch that this one repeats; None if it may be appended.
 
         `guard` verifies a batch that begins a transaction. Raises KafkaError: out_of_order_sequence_number,
         invalid_producer_epoch, invalid_txn_state, invalid_record.
@@ -43,7 +43,7 @@ class ProducerChecks:
         return earlier
 
     def check_own(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
-        """Check a transactional batch that the broker has made for the producer, which has no sequence.
+        """Check a transactional batch without sequence that the broker has made for the producer.
 
         Raises KafkaError: invalid_producer_epoch, invalid_txn_state.
         """
@@ -61,17 +61,17 @@ class ProducerChecks:
         )
 
     def appended(self, header: BatchHeader, base_offset: int, last_offset: int) -> None:
-        """Take a batch of data into account that is now at these offsets."""
+        """Update the state with an appended data batch."""
         self.producers.update(header, base_offset, last_offset, header.max_timestamp)
         if header.attributes & TRANSACTIONAL_FLAG:
             self.transactions.add_at(header, base_offset)
 
     def note(self, producer_id: int, before: Before) -> None:
-        """Keep the producer's state in `before`, unless it is there."""
+        """Save the producer's state in `before` once."""
         if producer_id not in before:
             before[producer_id] = self.producers.copy_of(producer_id), self.transactions.copy_of(producer_id)
 
     def put_back(self, before: Mapping[int, tuple[PackedProducer | None, OpenTransaction | None]]) -> None:
-        """Return these producers to the state that they had."""
+        """Restore the state of these producers."""
         self.producers.put_back({producer_id: packed for producer_id, (packed, _) in before.items()})
         self.transactions.put_back({producer_id: begun for producer_id, (_, begun) in before.items()})

@@ -1,7 +1,7 @@
-"""What a partition remembers of idempotent producers, to refuse gaps and to answer repeats with the first answer.
+"""The state of idempotent producers in a partition, which detects gaps and duplicates.
 
-Pure: `check` decides about a batch, `update` takes an appended one into account; recovery replays `update` alone.
-The rules are those of KIP-98 and KIP-890: for each producer id its epoch and its last five batches are kept.
+Pure: `check` validates a batch, `update` applies an appended one; recovery only replays `update`. As in KIP-98 and
+KIP-890, the state of a producer id is its epoch and its last five batches.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -14,30 +14,30 @@ from headrace.storage.log.producers.producer_snapshot import ENTRY, ProducerEntr
 from headrace.wire.batch import NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
 
 WINDOW: Final = 5
-"""Batches remembered of each producer: as many as an idempotent client may have in flight on a connection."""
+"""Batches remembered per producer: the limit of requests in flight of an idempotent client."""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 PackedProducer: TypeAlias = bytes
-"""One producer as its snapshot entry, followed by the batches before its last one, newest first.
+"""A producer as its snapshot entry, followed by the batches before its last one, newest first.
 
-A topic may have 100,000 producers: as objects their batches would take six times the memory.
+A topic may have 100,000 producers; objects would take six times the memory.
 """
 _BATCH: Final = Struct(">iqiq")
-"""Last sequence, last offset, offset delta, timestamp: as these fields stand in a snapshot entry."""
+"""Last sequence, last offset, offset delta, timestamp, in the layout of a snapshot entry."""
 _LAST_BATCH: Final = slice(10, 10 + _BATCH.size)
 _EARLIER: Final = slice(ENTRY.size, ENTRY.size + (WINDOW - 2) * _BATCH.size)
-"""The batches that remain when another one is appended, besides the last."""
+"""The batches besides the last that remain after an append."""
 _EPOCH_AND_SEQUENCE: Final = Struct(">8xhi")
 _EPOCHS: Final = Struct(">8xh24xi")
-"""The producer's epoch and that of its coordinator."""
+"""The producer's epoch and its coordinator's epoch."""
 _TIMESTAMP: Final = Struct(">26xq")
 _MAX_EPOCH: Final = 2**15 - 1
 _VERSION_2: Final = 2
-"""The version of transactions whose markers raise the producer's epoch."""
+"""The `transaction.version` from which markers raise the producer's epoch."""
 
 
 class AppendedBatch(NamedTuple):
-    """One batch that stands in the log; `timestamp` in ms."""
+    """A batch in the log; `timestamp` in ms."""
 
     first_sequence: int
     last_sequence: int
@@ -47,7 +47,7 @@ class AppendedBatch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """The state of one producer id; `batches` oldest first, `last_timestamp` in ms."""
+    """The state of a producer id; `batches` oldest first, `last_timestamp` in ms."""
 
     epoch: int
     batches: tuple[AppendedBatch, ...]
@@ -71,7 +71,7 @@ class ProducerState:
         return len(self._producers)
 
     def items(self) -> list[tuple[int, Producer]]:
-        """`(producer id, state)` of every producer."""
+        """Return `(producer id, state)` of all producers."""
         return [(producer_id, _unpacked(packed)) for producer_id, packed in self._producers.items()]
 
     @property
@@ -80,28 +80,27 @@ class ProducerState:
         return self._producers
 
     def check(self, header: BatchHeader) -> AppendedBatch | None:
-        """The batch already in the log that `header` repeats, or None when it may be appended.
+        """Return the appended batch that `header` repeats; None if it may be appended.
 
-        Raises KafkaError: invalid_producer_epoch when a newer epoch of this producer has written,
-        out_of_order_sequence_number when batches in between are missing.
+        Raises KafkaError: invalid_producer_epoch after a newer epoch, out_of_order_sequence_number for a gap.
         """
         packed = self._producers.get(header.producer_id)
         if self._verifications:
             self._check_tried(header, packed)
         if packed is None:
-            return None  # nothing is known of it (new, or expired): any sequence is a beginning
+            return None  # unknown (new or expired): any sequence is valid
         epoch, last = _EPOCH_AND_SEQUENCE.unpack_from(packed)
         if header.producer_epoch < epoch:
             raise _fenced(header, epoch)
         if header.producer_epoch > epoch:
             if header.base_sequence != 0:
-                raise _out_of_order(header, "a new epoch begins with sequence 0")
+                raise _out_of_order(header, "a new epoch must begin with sequence 0")
             return None
         if header.base_sequence == (last + 1) & _SEQUENCE_MASK:
-            return None  # what comes next repeats nothing
+            return None  # next in sequence
         repeated = _repeated(packed, header)
         if repeated is None:
-            raise _out_of_order(header, f"the last was {last}")
+            raise _out_of_order(header, f"the last sequence was {last}")
         return repeated
 
     # Transactions
@@ -109,27 +108,28 @@ class ProducerState:
     def start_verification(
         self, producer_id: int, epoch: int, sequence: int, *, begins_at_zero: bool, now_ms: int
     ) -> VerificationGuard:
-        """Begin to verify a transaction, or go on. Raises KafkaError(invalid_producer_epoch)."""
+        """Begin or continue to verify a transaction. Raises KafkaError(invalid_producer_epoch)."""
         packed = self._producers.get(producer_id)
         if packed is not None:
             known, _ = _EPOCHS.unpack_from(packed)
             if epoch < known:
                 raise KafkaError(
-                    ErrorCode.invalid_producer_epoch, f"producer {producer_id} has epoch {epoch}, after {known}"
+                    ErrorCode.invalid_producer_epoch,
+                    f"producer {producer_id} has epoch {known}, but the request has epoch {epoch}",
                 )
         guard = self._verifications.get(producer_id)
         if guard is None:
             guard = VerificationGuard(epoch, sequence, begins_at_zero=begins_at_zero, since_ms=now_ms)
             self._verifications[producer_id] = guard
-        guard.tried(epoch, sequence)
+        guard.add_attempt(epoch, sequence)
         return guard
 
     def check_transactional(
         self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool
     ) -> AppendedBatch | None:
-        """As `check`, of a batch whose transaction `is_open` here, or begins with it.
+        """As `check`, for a transactional batch; `is_open`: its transaction is open in the partition.
 
-        Raises KafkaError besides: invalid_txn_state where it begins one that was not verified with `guard`.
+        Also raises KafkaError(invalid_txn_state) if it begins a transaction that `guard` does not verify.
         """
         packed = self._producers.get(header.producer_id)
         if packed is not None:
@@ -140,7 +140,7 @@ class ProducerState:
         return self.check(header)
 
     def _check_tried(self, header: BatchHeader, packed: PackedProducer | None) -> None:
-        """Raises KafkaError(out_of_order_sequence_number) for a batch that overtakes one whose verification goes on."""
+        """Raises KafkaError(out_of_order_sequence_number) for a batch that overtakes one that is being verified."""
         guard = self._verifications.get(header.producer_id)
         if guard is None:
             return
@@ -149,9 +149,9 @@ class ProducerState:
         ):
             return
         if guard.begins_at_zero and header.base_sequence and (packed is None or not _unpacked(packed).batches):
-            raise _out_of_order(header, "a producer that is not known here begins with sequence 0")
+            raise _out_of_order(header, "an unknown producer must begin with sequence 0")
         if header.base_sequence > guard.lowest_sequence:
-            raise _out_of_order(header, f"sequence {guard.lowest_sequence} was tried before")
+            raise _out_of_order(header, f"sequence {guard.lowest_sequence} must be first")
 
     def check_verified(self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool) -> None:
         """Raises KafkaError(invalid_txn_state) for a batch that begins a transaction without a valid guard."""
@@ -161,7 +161,7 @@ class ProducerState:
             raise KafkaError(ErrorCode.invalid_txn_state, "the batch is not part of an ongoing transaction")
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """Raises KafkaError(invalid_producer_epoch), of a batch that has no sequence numbers."""
+        """Check a batch without sequence. Raises KafkaError(invalid_producer_epoch)."""
         packed = self._producers.get(header.producer_id)
         if packed is not None and header.producer_epoch < _EPOCHS.unpack_from(packed)[0]:
             raise _fenced(header, _EPOCHS.unpack_from(packed)[0])
@@ -171,7 +171,7 @@ class ProducerState:
     ) -> None:
         """Raises KafkaError: invalid_producer_epoch, transaction_coordinator_fenced.
 
-        A marker of version 2 has a higher epoch than the producer had, unless it comes again.
+        A marker of version 2 has a higher epoch than the producer, unless it is a duplicate.
         """
         packed = self._producers.get(producer_id)
         if packed is None:
@@ -180,16 +180,17 @@ class ProducerState:
         repeats = epoch == known and (not is_open or epoch == _MAX_EPOCH)
         if epoch < known or (transaction_version >= _VERSION_2 and epoch == known and not repeats):
             raise KafkaError(
-                ErrorCode.invalid_producer_epoch, f"a marker of producer {producer_id} has epoch {epoch}, after {known}"
+                ErrorCode.invalid_producer_epoch,
+                f"producer {producer_id} has epoch {known}, but the marker has epoch {epoch}",
             )
         if coordinator_epoch < known_coordinator:
             raise KafkaError(
                 ErrorCode.transaction_coordinator_fenced,
-                f"a marker comes from coordinator epoch {coordinator_epoch}, after {known_coordinator}",
+                f"the marker has coordinator epoch {coordinator_epoch}, older than {known_coordinator}",
             )
 
     def end_transaction(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """Take a marker into account."""
+        """Apply a marker."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         self._verifications.pop(producer_id, None)
         packed = self._producers.get(producer_id)
@@ -205,7 +206,7 @@ class ProducerState:
         )
 
     def update(self, header: BatchHeader, first_offset: int, last_offset: int, timestamp: int) -> None:
-        """Take the batch now at `first_offset` to `last_offset` into account; `timestamp` is its largest, in ms."""
+        """Apply a batch that was appended at these offsets; `timestamp` is its maximum, in ms."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         earlier = b""
         coordinator_epoch = -1
@@ -227,11 +228,11 @@ class ProducerState:
             self._verifications.pop(producer_id, None)
 
     def copy_of(self, producer_id: int) -> PackedProducer | None:
-        """The state of one producer, for `put_back`; None for one that is not known."""
+        """Return the state of a producer for `put_back`; None if it is unknown."""
         return self._producers.get(producer_id)
 
     def put_back(self, before: Mapping[int, PackedProducer | None]) -> None:
-        """Return these producers to the state that `copy_of` gave."""
+        """Restore the states that `copy_of` returned."""
         for producer_id, packed in before.items():
             if packed is None:
                 self._producers.pop(producer_id, None)
@@ -239,12 +240,12 @@ class ProducerState:
                 self._producers[producer_id] = packed
 
     def replay(self, header: BatchHeader) -> None:
-        """Take a batch met in the log during recovery into account."""
+        """Apply a batch in the log during recovery."""
         if header.producer_id != NO_PRODUCER_ID and not header.is_control:
             self.update(header, header.base_offset, header.last_offset, header.max_timestamp)
 
     def expire(self, now_ms: int, expiration_ms: int, keep: Container[int] = ()) -> None:
-        """Forget producers that wrote nothing for `producer.id.expiration.ms`, except those in `keep`."""
+        """Remove producers that wrote nothing for `producer.id.expiration.ms`, except those in `keep`."""
         oldest = now_ms - expiration_ms
         idle = [
             producer_id
@@ -257,15 +258,15 @@ class ProducerState:
             del self._verifications[producer_id]
 
     def clear(self) -> None:
-        """Forget everybody, before a replay from the start."""
+        """Remove all producers, before a replay from the start."""
         self._producers.clear()
 
     def snapshot(self) -> list[ProducerEntry]:
-        """The state as Kafka's snapshot file has it: the last batch of each producer."""
+        """Return the entries of a snapshot file, with the last batch of every producer."""
         return [ProducerEntry.unpacked(packed) for packed in self._producers.values()]
 
     def restore(self, entries: list[ProducerEntry]) -> None:
-        """Begin from a snapshot."""
+        """Load the entries of a snapshot."""
         for entry in entries:
             self._producers[entry.producer_id] = ENTRY.pack(
                 entry.producer_id,
@@ -279,9 +280,9 @@ class ProducerState:
             )
 
     def recall(self, headers: Iterable[BatchHeader]) -> None:
-        """Fill the windows with the batches before a snapshot that was restored, which has only each producer's last.
+        """Add batches before a restored snapshot, which contains only the last batch of every producer.
 
-        A client whose answers were lost with a connection sends up to five of its latest batches again.
+        A client retries up to five batches after it lost its connection.
         """
         found = ProducerState()
         for header in headers:
@@ -293,7 +294,7 @@ class ProducerState:
 
 
 def _repeated(packed: PackedProducer, header: BatchHeader) -> AppendedBatch | None:
-    """The batch in the log that is the same as `header`."""
+    """Return the remembered batch that `header` repeats."""
     producer = _unpacked(packed)
     if producer.epoch != header.producer_epoch:
         return None
@@ -307,19 +308,19 @@ def _repeated(packed: PackedProducer, header: BatchHeader) -> AppendedBatch | No
 def _fenced(header: BatchHeader, epoch: int) -> KafkaError:
     return KafkaError(
         ErrorCode.invalid_producer_epoch,
-        f"producer {header.producer_id} writes with epoch {header.producer_epoch} after {epoch}",
+        f"producer {header.producer_id} has epoch {epoch}, but the batch has epoch {header.producer_epoch}",
     )
 
 
-def _out_of_order(header: BatchHeader, why: str) -> KafkaError:
+def _out_of_order(header: BatchHeader, reason: str) -> KafkaError:
     return KafkaError(
         ErrorCode.out_of_order_sequence_number,
-        f"producer {header.producer_id} epoch {header.producer_epoch} sends sequence {header.base_sequence}: {why}",
+        f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence {header.base_sequence}: {reason}",
     )
 
 
 def _identity(packed: PackedProducer) -> tuple[int, int]:
-    """Epoch and last offset."""
+    """Return the epoch and last offset."""
     _, epoch, _, last_offset, _, _, _, _ = ENTRY.unpack_from(packed)
     return epoch, last_offset
 

@@ -1,7 +1,7 @@
-"""Decides when an append is complete: committed, on the disk, refused, or not in time.
+"""Wait for appends to complete: they are committed, flushed, refused or time out.
 
-An append is committed when the high watermark has passed it. Until then its sender waits here, be it Produce, a group
-whose records go to `__consumer_offsets`, or a transaction's marker (docs/decisions/080).
+An append is committed when the high watermark has passed it. Produce requests, group coordinators and transaction
+markers wait here until then (docs/decisions/080).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.slow_disk import SlowDisk
 
 Outcome: TypeAlias = KafkaError | None
-"""None for an append that is complete, or why it is not: refused (the partition's own error), or request_timed_out."""
+"""None if the append is complete, else the error: that of the partition, or request_timed_out."""
 Completion: TypeAlias = asyncio.Future[Outcome]
 
 _MAX_TIMEOUT_S: Final = 86_400.0
@@ -25,29 +25,28 @@ _MAX_TIMEOUT_S: Final = 86_400.0
 class _Goal(NamedTuple):
     end_offset: int
     on_disk: bool
-    """Whether the records have to be on the disk here; otherwise the high watermark has to pass them."""
+    """True if the local disk must have the records; otherwise the high watermark has to pass them."""
 
 
 class Purgatory:
-    """Waits for appends of all partitions. Used by the thread of the event loop alone."""
+    """Waits for appends to all partitions. Use it on the event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waits: dict[Partition, dict[Completion, _Goal]] = {}
         self._group_commit: GroupCommit[Partition] = GroupCommit(loop, self._flush_failed)
         self.slow_disk = SlowDisk()
-        self.on_failure: Callable[[Partition, KafkaError], None] = _nobody
-        """Called with a partition whose log the disk did not take; it is never tried again."""
+        self.on_failure: Callable[[Partition, KafkaError], None] = _ignore
+        """Called with a partition whose flush has failed, which is not retried."""
 
     @property
     def uncommitted(self) -> set[Partition]:
-        """Partitions with records that are not committed yet; to be read only."""
         return self._group_commit.partitions
 
-    # What those ask who have appended
+    # Waits
 
     def completion(self, partition: Partition, end_offset: int, acks: int, *, timeout_s: float) -> Completion | None:
-        """Done when a producer that asks for `acks` may be answered; None where it may be at once."""
+        """Return a future that is done when a producer with `acks` may be answered; None if it may be now."""
         if partition.high_watermark >= end_offset:
             return None
         if acks == ALL_REPLICAS:
@@ -55,22 +54,22 @@ class Purgatory:
         return self.flushed(partition, end_offset) if acks and partition.awaits_flush else None
 
     def committed(self, partition: Partition, end_offset: int, *, timeout_s: float | None = None) -> Completion:
-        """Done when what is before `end_offset` is committed, or will not be, or after `timeout_s` (seconds)."""
+        """Return a future of the commit of everything before `end_offset`, of its failure, or of a timeout (s)."""
         return self._wait(partition, _Goal(end_offset, on_disk=False), timeout_s)
 
     def flushed(self, partition: Partition, end_offset: int) -> Completion:
-        """Done when what is before `end_offset` is on the disk of this broker, to which it goes now, or never will."""
+        """Start a flush, and return a future of the flush of everything before `end_offset`, or of its failure."""
         self._group_commit.request(partition)
         return self._wait(partition, _Goal(end_offset, on_disk=True), None)
 
     async def topic_committed(self, topic: str) -> Outcome:
-        """Wait until what has been appended to the topic so far is committed; the first reason why it is not."""
+        """Wait until everything appended to the topic so far is committed. Return the first error."""
         waits = [
-            self.committed(each, each.log_end_offset)
-            for each in self.uncommitted
-            if each.topic_partition.topic == topic
+            self.committed(partition, partition.log_end_offset)
+            for partition in self.uncommitted
+            if partition.topic_partition.topic == topic
         ]
-        return next((each for each in await asyncio.gather(*waits) if each is not None), None)
+        return next((error for error in await asyncio.gather(*waits) if error is not None), None)
 
     def _wait(self, partition: Partition, goal: _Goal, timeout_s: float | None) -> Completion:
         future: Completion = self._loop.create_future()
@@ -85,7 +84,6 @@ class Purgatory:
         return future
 
     def _forget(self, partition: Partition, timer: asyncio.TimerHandle | None, future: Completion) -> None:
-        """It is done, or the one who waited for it has gone."""
         if timer is not None:
             timer.cancel()
         waits = self._waits.get(partition)
@@ -94,14 +92,14 @@ class Purgatory:
             if not waits:
                 del self._waits[partition]
 
-    # What partitions tell
+    # Calls of partitions
 
     def flush(self, partition: Partition) -> None:
-        """Bring the partition's log to the disk, with all that is appended to it before the loop turns."""
+        """Flush the partition's log, after the current iteration of the event loop."""
         self._group_commit.request(partition)
 
     def advanced(self, partition: Partition) -> None:
-        """The high watermark or the recovery point of the partition has risen."""
+        """Complete waits after the high watermark or the recovery point has risen."""
         waits = self._waits.get(partition)
         if waits is None:
             return
@@ -117,7 +115,7 @@ class Purgatory:
             self._group_commit.request(partition)
 
     def refuse(self, partition: Partition, error: KafkaError) -> None:
-        """The partition goes away: what is not complete by now is not going to be."""
+        """Fail all waits for a partition that goes away."""
         for future in self._waits.pop(partition, ()):
             if not future.done():
                 future.set_result(error)
@@ -127,7 +125,7 @@ class Purgatory:
         self.on_failure(partition, error)
 
     def close(self) -> None:
-        """Wait for the flushes that are in flight. Those that still wait have no connection any more."""
+        """Wait for running flushes, and cancel all waits."""
         self._group_commit.close()
         for waits in list(self._waits.values()):
             for future in waits:
@@ -145,10 +143,10 @@ def _time_out(partition: Partition, goal: _Goal, future: Completion) -> None:
         future.set_result(
             KafkaError(
                 ErrorCode.request_timed_out,
-                f"{partition.topic_partition} has not committed the records before {goal.end_offset} in time",
+                f"{partition.topic_partition} did not commit the records before offset {goal.end_offset} in time",
             )
         )
 
 
-def _nobody(_: Partition, __: KafkaError) -> None:
-    """For partitions that nobody serves."""
+def _ignore(_: Partition, __: KafkaError) -> None:
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""The partitions on this broker: opened, created, deleted and kept, over the log directories they live in."""
+"""Open, create, delete and maintain the partitions on this broker."""
 
 import logging
 import threading
@@ -26,20 +26,20 @@ from headrace.wire.control import coordinator_epoch_of, marker_of
 _NEVER_MS: Final = 2**63 - 1
 _SHORTEST_FLUSH_MS: Final = 10
 _RECALLED_INDEX_ENTRIES: Final = 128
-"""Each stands for a batch, or for several small ones: enough for what producers have in flight."""
+"""Index entries to read for the latest batches of producers: enough for their requests in flight."""
 
 log = logging.getLogger(__name__)
 
 
 class OfflineError(KafkaError):
-    """The partition has been offline for a while, which the log has told."""
+    """The partition is offline, which has been logged."""
 
-    def __init__(self, topic: str, partition: int, why: str) -> None:
-        super().__init__(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {why}")
+    def __init__(self, topic: str, partition: int, reason: str) -> None:
+        super().__init__(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {reason}")
 
 
 class ReplicaManager:
-    """Finds the partition of a request, and looks after all of them."""
+    """The partitions of this broker."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ReplicaManager:
         config_of: Callable[[str], LogConfig],
         completions: Completions[Partition] | None = None,
     ) -> None:
-        """`config_of` gives the settings in force for a topic. Without `completions` appends wait for the disk."""
+        """`config_of` returns a topic's config. Without `completions` appends wait for the disk."""
         self.log_dirs = log_dirs
         self._completions = completions
         self.shortest_flush_ms = _NEVER_MS
@@ -55,29 +55,29 @@ class ReplicaManager:
         self._checkpointing = threading.Lock()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
-        self._told: set[str] = set()
+        self._reported_damage: set[str] = set()
         self._name_of: Callable[[UUID], str | None] = lambda _: None
         self.misses_logs = False
-        """Whether a partition has no log where it should have one."""
+        """True if the log of an existing partition is missing."""
 
     def get(self, topic: str, partition: int) -> Partition:
-        """The partition. Raises KafkaError: unknown_topic_or_partition; kafka_storage_error where it is offline."""
+        """Return the partition. Raises KafkaError: unknown_topic_or_partition, kafka_storage_error (offline)."""
         try:
             return self._partitions[topic, partition]
         except KeyError:
-            why = self._offline.get(TopicPartition(topic, partition))
-            if why is not None:
-                raise OfflineError(topic, partition, why) from None
+            reason = self._offline.get(TopicPartition(topic, partition))
+            if reason is not None:
+                raise OfflineError(topic, partition, reason) from None
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic}-{partition}"
             ) from None
 
     def find(self, topic: str, partition: int) -> Partition | None:
-        """The partition, if this broker leads it and it is not offline."""
+        """Return the partition; None if this broker does not lead it or it is offline."""
         return self._partitions.get((topic, partition))
 
     def partitions(self) -> tuple[Partition, ...]:
-        """All partitions on this broker, as of now: others may be opened in a thread meanwhile."""
+        """Return all current partitions; a thread may be opening more."""
         return tuple(self._partitions.values())
 
     def set_strays_aside(
@@ -87,21 +87,21 @@ class ReplicaManager:
         name_of: Callable[[UUID], str | None] = lambda _: None,
         is_new: Callable[[TopicPartition], bool] = lambda _: True,
     ) -> None:
-        """Take directories that belong to no partition of the cluster out of the way, with a warning for each.
+        """Rename directories that belong to no partition of the cluster, and log warnings.
 
-        `topic_id_of` says None for a partition that the cluster does not have, `name_of` names the topic with an id,
-        and `is_new` says whether a partition was created since the last start. What a crash in the middle of a deletion
-        leaves behind ends here. A directory that names another topic is left where it is otherwise, and its partition
-        offline: an empty log must not take its place. Raises KafkaError(kafka_storage_error).
+        `topic_id_of` returns None for an unknown partition, `name_of` the name of a topic id, and `is_new` True for a
+        partition created since the last start. Such directories remain after a crash during a deletion. A directory
+        with the id of another topic is kept, and the partition is offline: an empty log must not replace it. Raises
+        KafkaError(kafka_storage_error).
         """
         self._name_of = name_of
         for topic_partition in tuple(self.log_dirs.partitions()):
-            wanted = topic_id_of(topic_partition)
+            topic_id = topic_id_of(topic_partition)
             found = self.log_dirs.found.stated_topic_id(topic_partition)
-            if wanted is not None:
-                if found is None or found == wanted:
+            if topic_id is not None:
+                if found is None or found == topic_id:
                     continue
-                # a topic that was deleted and created again just before a crash
+                # the topic was deleted and created again just before a crash
                 is_left_over = is_new(topic_partition) and name_of(found) is None
                 if not is_left_over or self.log_dirs.was_clean(topic_partition):
                     continue
@@ -111,10 +111,10 @@ class ReplicaManager:
     def become_leader(
         self, topic_partition: TopicPartition, topic_id: UUID, leader_epoch: int, *, is_new: bool = True
     ) -> Partition:
-        """Open the partition's log, or make one, and lead it under `leader_epoch`.
+        """Open or create the partition's log, and lead it under `leader_epoch`.
 
-        Without `is_new` the partition has had a log, which may be in a directory that is offline: none is made then.
-        Raises KafkaError: kafka_storage_error; inconsistent_topic_id for a directory left by another topic.
+        Without `is_new` the partition has had a log, which may be in an offline directory; then none is created.
+        Raises KafkaError: kafka_storage_error; inconsistent_topic_id for the directory of another topic.
         """
         partition = self._partitions.get(topic_partition)
         if partition is not None:
@@ -133,7 +133,7 @@ class ReplicaManager:
         self._offline.pop(topic_partition, None)
         if transactions.first_offset is not None:
             log.warning(
-                "%s has %d open transactions, the oldest since offset %d: consumers of committed records wait there",
+                "%s has %d open transactions, the oldest from offset %d: read_committed consumers wait there",
                 topic_partition,
                 len(transactions),
                 transactions.first_offset,
@@ -146,24 +146,24 @@ class ReplicaManager:
         self._partitions[topic_partition] = partition
         return partition
 
-    def give_up(self, partition: Partition, why: str) -> bool:
-        """Serve a partition no more whose disk has failed; whether it was served. A restart recovers its log."""
+    def give_up(self, partition: Partition, reason: str) -> bool:
+        """Take a partition offline whose disk has failed. Return False if it was not online. A restart recovers it."""
         topic_partition = partition.topic_partition
         if self._partitions.get(topic_partition) is not partition:
             return False  # deleted, or offline already
         del self._partitions[topic_partition]
-        self._offline[topic_partition] = why
+        self._offline[topic_partition] = reason
         self.log_dirs.abandon(topic_partition)
         log.error(
-            "%s is offline: %s. What was not acknowledged may be lost: check the disk, then restart the broker",
+            "%s is offline: %s. Unacknowledged records may be lost: check the disk, then restart the broker",
             topic_partition,
-            why,
+            reason,
         )
-        partition.gone(OfflineError(*topic_partition, why))
+        partition.gone(OfflineError(*topic_partition, reason))
         return True
 
     def failed(self) -> list[tuple[Partition, str]]:
-        """Partitions whose logs a flush has failed to bring to the disk, and why."""
+        """Return the partitions whose logs could not be flushed, and the reasons."""
         return [
             (partition, partition.log.flusher.flush_failure)
             for partition in self.partitions()
@@ -173,10 +173,10 @@ class ReplicaManager:
     def _open_log(self, topic_partition: TopicPartition, topic_id: UUID, *, is_new: bool) -> Log:
         config = self._config_of(topic_partition.topic)
         if topic_partition not in self.log_dirs.partitions():
-            why = None if is_new else self.log_dirs.owned.why_a_log_may_be_elsewhere()
-            if why is not None:
+            reason = None if is_new else self.log_dirs.owned.why_a_log_may_be_elsewhere()
+            if reason is not None:
                 self.misses_logs = True
-                raise KafkaError(ErrorCode.kafka_storage_error, f"its log is in no log directory that works, and {why}")
+                raise KafkaError(ErrorCode.kafka_storage_error, f"no working log directory has its log, and {reason}")
             return self.log_dirs.create(topic_partition, topic_id, config, now_ms=now_ms())
         found_id = self.log_dirs.found.topic_id(topic_partition)
         if found_id is None:
@@ -186,34 +186,33 @@ class ReplicaManager:
         return self.log_dirs.load(topic_partition, config, now_ms=now_ms())
 
     def withdraw(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Stop serving the partitions; those whose files are then to be deleted."""
-        doomed = []
+        """Stop serving the partitions. Return those whose files have to be deleted."""
+        withdrawn = []
         for topic_partition in partitions:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
                 partition.gone(KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic_partition} has been deleted"))
-                doomed.append(topic_partition)
+                withdrawn.append(topic_partition)
             elif self._offline.pop(topic_partition, None) and topic_partition in self.log_dirs.partitions():
-                doomed.append(topic_partition)
-        return doomed
+                withdrawn.append(topic_partition)
+        return withdrawn
 
     def delete_files(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let the files of partitions that are not served any more go after `file.delete.delay.ms`.
+        """Delete the files of withdrawn partitions after `file.delete.delay.ms`.
 
-        Takes some time: call it in a thread.
+        Slow: call it in a thread.
         """
         for topic_partition in partitions:
             self._delete_files(topic_partition)
 
     def _delete_files(self, topic_partition: TopicPartition) -> None:
-        """One partition whose disk fails does not keep the others of its topic; the next start sets it aside."""
         try:
             self.log_dirs.delete(topic_partition, now_ms=now_ms())
         except KafkaError as error:
-            log.error("The files of %s cannot be deleted now: %s", topic_partition, error)
+            log.error("The files of %s cannot be deleted; the next start sets them aside: %s", topic_partition, error)
 
     def reconfigure(self, topics: Container[str]) -> Steps[None]:
-        """Apply the settings now in force to the topics' logs."""
+        """Apply the current configs to the topics' logs."""
         configs: dict[str, LogConfig] = {}
         for partition in self.partitions():
             topic = partition.topic_partition.topic
@@ -230,33 +229,33 @@ class ReplicaManager:
         self.shortest_flush_ms = min(self.shortest_flush_ms, max(config.flush_ms, _SHORTEST_FLUSH_MS))
 
     def take_offline(self, directory: Path, why: str) -> list[TopicPartition]:
-        """Serve the partitions in a log directory that has failed no more; those that were."""
-        gone = [each for each in self.partitions() if each.log.directory.parent == directory]
-        for partition in gone:
+        """Take the partitions in a failed log directory offline, and return them."""
+        affected = [partition for partition in self.partitions() if partition.log.directory.parent == directory]
+        for partition in affected:
             del self._partitions[partition.topic_partition]
             self._offline[partition.topic_partition] = reason = f"log directory {directory} has failed: {why}"
             partition.gone(OfflineError(*partition.topic_partition, reason))
-        return [partition.topic_partition for partition in gone]
+        return [partition.topic_partition for partition in affected]
 
-    def refuse_records(self, directory: Path, why: str | None) -> None:
-        """Let the partitions in a log directory take no records from clients, which are told `why`; None for the end.
+    def refuse_records(self, directory: Path, reason: str | None) -> None:
+        """Refuse records of clients in the partitions of a log directory, with this reason; None accepts them again.
 
-        A partition that comes to be there afterwards needs another call.
+        Call it again for partitions that are created or moved there later.
         """
         for partition in self.partitions():
             if partition.log.directory.parent == directory:
-                partition.refusal = why
+                partition.refusal = reason
 
-    def tell_damage(self, error: KafkaError) -> None:
-        """Log that a file is damaged (corrupt_message), once, and not for every client that meets it."""
-        if error.code is ErrorCode.corrupt_message and str(error) not in self._told:
-            self._told.add(str(error))
+    def report_damage(self, error: KafkaError) -> None:
+        """Log a damaged file (corrupt_message) once, and not for every client."""
+        if error.code is ErrorCode.corrupt_message and str(error) not in self._reported_damage:
+            self._reported_damage.add(str(error))
             log.error("%s", error)
 
     # Upkeep, called at intervals
 
     def apply_retention(self) -> None:
-        """Drop segments past their retention; a log that fails does not keep the others from theirs."""
+        """Delete segments past their retention. A failure of one log does not affect the others."""
         for partition in self.partitions():
             try:
                 partition.log.apply_retention(now_ms(), partition.high_watermark)
@@ -264,14 +263,14 @@ class ReplicaManager:
                 log.error("Retention of %s failed: %s", partition.topic_partition, error)
 
     def expire_producers(self, expiration_ms: int) -> None:
-        """Forget producers that wrote nothing for `producer.id.expiration.ms`."""
+        """Remove producers that wrote nothing for `producer.id.expiration.ms`."""
         for partition in self.partitions():
             partition.producers.expire(now_ms(), expiration_ms, partition.transactions)
 
     def flush_due(self) -> None:
-        """Flush the logs whose `flush.ms` is over; waits for the disk: call it in a thread.
+        """Flush the logs whose `flush.ms` is over. Waits for the disk: call it in a thread.
 
-        Those that fail tell why in `failed`.
+        `failed` returns the failures.
         """
         if self.shortest_flush_ms == _NEVER_MS:
             return
@@ -287,7 +286,7 @@ class ReplicaManager:
         self.shortest_flush_ms = max(shortest, _SHORTEST_FLUSH_MS)
 
     def checkpoint(self) -> None:
-        """Write recovery points, log start offsets and high watermarks down; waits for the disk: call it in a thread.
+        """Write recovery points, log start offsets and high watermarks. Waits for the disk: call it in a thread.
 
         Raises KafkaError(kafka_storage_error).
         """
@@ -297,14 +296,14 @@ class ReplicaManager:
     def close(self) -> None:
         """Close every log and mark the shutdown as clean."""
         for partition in self.partitions():
-            # without producers too: a start that finds no snapshot reads the headers of the whole log
+            # Even without producers: without a snapshot, a start reads the headers of the whole log.
             if partition.log_end_offset:
                 partition.write_producer_snapshot(partition.log_end_offset)
         self.log_dirs.close(self._high_watermarks())
         self._partitions.clear()
 
     def space(self) -> list[tuple[str, int, int]]:
-        """`(log directory, total bytes, usable bytes)` of each."""
+        """Return `(log directory, total bytes, usable bytes)` for all directories."""
         return [(str(directory), *self.log_dirs.owned.space(directory)) for directory in self.log_dirs.directories]
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
@@ -312,10 +311,10 @@ class ReplicaManager:
 
 
 def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
-    """The state as of the newest snapshot that can be read, brought up to date from the log behind it."""
+    """Load the newest readable snapshot, and replay the log after it."""
     state = ProducerState()
     transactions = OpenTransactions()
-    # not the log start offset: what is hidden but still there tells what producers wrote last
+    # Not the log start offset: batches before it are still needed for the last sequences of producers.
     start = opened.segments.first_offset
     for offset, path in sorted(snapshots(opened.directory).items(), reverse=True):
         try:

@@ -1,9 +1,8 @@
-"""Producers that are faster than the disk: whether there are such, and what is done about it.
+"""Slow down producers that are faster than the disk.
 
-The system takes writes into memory until too much waits for the disk; then it makes whoever writes wait inside the
-write, which here is everybody, as one thread serves all. So once a write had to wait, producers are answered when what
-they sent is on the disk: they send no more than it takes, writes do not wait any longer, and other clients notice
-nothing (docs/decisions/065).
+The kernel buffers writes until too much data waits for the disk; then it blocks the writing thread, which serves all
+clients. So after a blocked write, producers are answered only when their records are flushed: they send no more than
+the disk can take, writes no longer block, and other clients are not affected (docs/decisions/065).
 """
 
 import logging
@@ -13,27 +12,27 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 STALL_NS: Final = 100_000_000
-"""Appending what one request brings takes a hundredth of this."""
+"""A blocked write: an append usually takes a hundredth of this."""
 _LASTS_NS: Final = 10_000_000_000
 _SILENCE_NS: Final = 60_000_000_000
 
 
 class SlowDisk:
-    """`until_ns` is when producers need not wait for the disk any more, in ns since the epoch; 0 before they must."""
+    """Producers wait for the disk until `until_ns` (ns since the epoch); 0 if they do not."""
 
     def __init__(self) -> None:
         self.until_ns = 0
-        self._told_ns = -_SILENCE_NS
+        self._logged_ns = -_SILENCE_NS
 
     def wrote(self, began_ns: int) -> bool:
-        """Whether producers wait for the disk, after writes that began then."""
+        """Check writes that began at `began_ns`. Return True if producers have to wait for the disk."""
         ended_ns = time.time_ns()
         if ended_ns - began_ns > STALL_NS:
             self.stalled(ended_ns, ended_ns - began_ns)
         return ended_ns < self.until_ns
 
     def waited(self, began_ns: int) -> None:
-        """Producers have waited since then, for the disk perhaps."""
+        """Check a wait of producers that began at `began_ns`."""
         if began_ns < self.until_ns:
             ended_ns = time.time_ns()
             self.clock_is(ended_ns)
@@ -41,16 +40,16 @@ class SlowDisk:
                 self.stalled(ended_ns, ended_ns - began_ns)
 
     def stalled(self, now_ns: int, waited_ns: int) -> None:
-        """A write, or a flush, took `waited_ns` until now."""
-        if now_ns - self._told_ns >= _SILENCE_NS:
+        """Handle a write or flush that took `waited_ns`."""
+        if now_ns - self._logged_ns >= _SILENCE_NS:
             log.warning(
-                "The disk is slower than the producers: it took %.1f s; they are answered once their records are on it",
+                "The disk is slower than the producers: a write took %.1f s; responses now wait for the disk",
                 waited_ns / 1e9,
             )
-            self._told_ns = now_ns
+            self._logged_ns = now_ns
         self.until_ns = now_ns + _LASTS_NS
 
     def clock_is(self, now_ns: int) -> None:
-        """A clock that is set back does not make producers wait for longer."""
+        """Prevent a longer wait after the clock is set back."""
         if self.until_ns - now_ns > _LASTS_NS:
             self.until_ns = 0

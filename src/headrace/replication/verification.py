@@ -1,6 +1,6 @@
-"""Verification of transactional batches (KIP-890): a transaction is known to its coordinator before its first batch.
+"""Verify with the coordinator that a transaction is open before its first batch is appended (KIP-890).
 
-Without it a batch that was delayed on its way could begin a transaction that no marker ever ends.
+Otherwise a delayed batch could begin a transaction that no marker ever ends.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -11,10 +11,10 @@ from headrace.types import TopicPartition
 
 
 class VerificationGuard:
-    """One attempt of a producer to begin a transaction in a partition; valid until a marker, or the first batch.
+    """A producer's attempt to begin a transaction in a partition; valid until a marker or the first batch.
 
-    `lowest_sequence` is the first sequence that was tried: later batches must not overtake it. With `begins_at_zero`
-    (version 2) a producer that the partition does not know begins with sequence 0. `since_ms` is when it began.
+    Batches must not overtake the one with `lowest_sequence`. With `begins_at_zero` (version 2) an unknown producer must
+    begin with sequence 0. `since_ms` is the time of the first attempt.
     """
 
     __slots__ = ("begins_at_zero", "epoch", "lowest_sequence", "since_ms")
@@ -25,8 +25,8 @@ class VerificationGuard:
         self.begins_at_zero = begins_at_zero
         self.since_ms = since_ms
 
-    def tried(self, epoch: int, sequence: int) -> None:
-        """Another batch needs the same verification."""
+    def add_attempt(self, epoch: int, sequence: int) -> None:
+        """Note another batch that needs this verification."""
         if epoch > self.epoch:
             self.epoch = epoch
             self.lowest_sequence = sequence
@@ -35,14 +35,14 @@ class VerificationGuard:
 
 
 UNVERIFIED: Final = VerificationGuard(-1, -1, begins_at_zero=False, since_ms=0)
-"""For appends while `transaction.partition.verification.enable` is off."""
+"""Guard for appends without verification (`transaction.partition.verification.enable=false`)."""
 
 Verified: TypeAlias = Mapping[TopicPartition, ErrorCode]
-"""The coordinator's error for each partition; a partition without one, or with `none`, is in the transaction."""
+"""Partition to error; a partition without one, or with `none`, is in the transaction."""
 
 
 class TransactionVerifier(Protocol):
-    """The coordinator of transactions, as the leaders of partitions see it."""
+    """The transaction coordinator, for leaders of partitions."""
 
     def verify(
         self,
@@ -53,7 +53,7 @@ class TransactionVerifier(Protocol):
         *,
         adds: bool,
     ) -> Verified | Awaitable[Verified]:
-        """Compare the partitions with those of the producer's open transaction; with `adds`, add those it lacks.
+        """Check that the partitions are in the producer's open transaction; with `adds`, add missing ones.
 
-        Does not raise. What it returns for later is always done in the end, when the broker stops too.
+        Does not raise. An awaitable result always completes, even if the broker stops.
         """

@@ -1,1 +1,1 @@
-"""Bytes to values and back: framing, API table, record batches, compression. No I/O."""
+"""The wire format: API table, messages, record batches, compression. No I/O."""

@@ -1,7 +1,7 @@
-"""The API table: which APIs and versions the schemas know, and how each version is read and written.
+"""The API table: the APIs and versions that the schemas define, with their readers and writers.
 
-Schemas are kio's, generated from Kafka's own definitions. A schema is imported when the first request of its version
-arrives: importing all of them would cost a second and 100 MB at start-up.
+The schemas are kio's, generated from Kafka's own definitions. A schema is imported when the first request of its
+version arrives: importing all of them would take a second and 100 MB at start-up.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from headrace.wire.strict_fields import StrictReader, compile_strict
 
 
 class ApiKey(IntEnum):
-    """The APIs by the names of their schemas."""
+    """API keys, with the names of the schemas."""
 
     PRODUCE = 0
     FETCH = 1
@@ -116,8 +116,8 @@ class ApiKey(IntEnum):
 
 
 _MAX_ENTRIES: Final = {ApiKey.PRODUCE.value: 10_000}
-"""Requests with a lower limit: a frame of Produce is decoded at once, as it mostly contains records. No producer comes
-near: the batches of so many partitions do not fit the 1 MB that a Kafka producer sends in one request."""
+"""APIs with a lower limit. A Produce request is decoded in one go, because most of it is records. Producers stay below
+the limit: the batches of 10,000 partitions do not fit into the 1 MB that Kafka's producer sends in one request."""
 
 
 class VersionRange(NamedTuple):
@@ -128,12 +128,12 @@ class VersionRange(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """How one version of one API is read and written."""
+    """Reader and writers of one version of one API."""
 
     check_request: Callable[[Buffer, int], int]
-    """See `compile_bounds`; must come before `decode_request`."""
+    """See `compile_bounds`; must be called before `decode_request`."""
     strict_request: StrictReader | None
-    """See `compile_strict`; None where strings and tagged fields need no such care."""
+    """See `compile_strict`; None for versions without tagged fields."""
     decode_request: Callable[[Buffer, int], tuple[Request, int]]
     encode_response: Encoder
     encode_in_steps: StepEncoder
@@ -141,14 +141,14 @@ class Schema(NamedTuple):
     has_flexible_response_header: bool
 
     def read_request(self, data: Buffer, position: int) -> tuple[Request, int]:
-        """Raises ValueError, or what kio raises, for bytes that are no such request."""
+        """Check and decode a request. Raises ValueError, or kio's exceptions, for malformed ones."""
         self.check_request(data, position)
         return self.decode_request(data, position)
 
 
 @cache
 def versions(api_key: int) -> VersionRange | None:
-    """The versions of `api_key` that the schemas have; None where there is no such API."""
+    """Return the versions of `api_key` that the schemas define; None for an unknown API."""
     name = api_key_map.get(api_key)
     if name is None:
         return None
@@ -158,7 +158,7 @@ def versions(api_key: int) -> VersionRange | None:
 
 @cache
 def schema(api_key: int, version: int) -> Schema:
-    """The schema of a version within `versions(api_key)`."""
+    """Return the schema of a version within `versions(api_key)`."""
     request = _load(api_key, version, EntityType.request)
     response = _load(api_key, version, EntityType.response)
     return Schema(
@@ -173,19 +173,19 @@ def schema(api_key: int, version: int) -> Schema:
 
 
 def max_entries(api_key: int) -> int:
-    """How many items the arrays of one request may have together."""
+    """Return the maximum number of items in all arrays of one request."""
     return _MAX_ENTRIES.get(api_key, MAX_ENTRIES)
 
 
 @cache
 def request_encoder(api_key: int, version: int) -> Encoder:
-    """Writes a request body, for tests and for talking to other brokers."""
+    """Return the encoder of a request body, for tests and for requests to other brokers."""
     return compile_encoder(_load(api_key, version, EntityType.request))
 
 
 @cache
 def item_encoder(api_key: int, version: int, *path: str) -> Encoder:
-    """Writes one item of an array in a response, or of an array in its items: what `EncodedItems` are made of."""
+    """Return the encoder of one item of an array in a response, at `path`, for `EncodedItems`."""
     entity = _load(api_key, version, EntityType.response)
     for name in path:
         (entity,) = (unwrap(field.type)[0] for field in fields(entity) if field.name == name)
@@ -194,7 +194,7 @@ def item_encoder(api_key: int, version: int, *path: str) -> Encoder:
 
 @cache
 def response_reader(api_key: int, version: int) -> Callable[[Buffer, int], tuple[Any, int]]:
-    """Reads a response body, for tests and for talking to other brokers."""
+    """Return the reader of a response body, for tests and for requests to other brokers."""
     return entity_reader(_load(api_key, version, EntityType.response))
 
 

@@ -1,7 +1,7 @@
-"""The record batch, magic 2: its header, its checksum, and the fields a leader patches in place.
+"""The record batch, magic 2: its header, its checksum, and the fields that a leader changes.
 
-A batch is opaque here: no record inside it is looked at, so the cost of every function is that of one header, however
-many records follow. Layout: https://kafka.apache.org/documentation/#recordbatch
+Records are opaque here, so the cost of most functions does not depend on their number. Layout:
+https://kafka.apache.org/documentation/#recordbatch
 """
 
 import struct
@@ -12,7 +12,7 @@ from headrace.wire.checksum import crc32c
 
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
-"""Bytes of base offset and batch length, which the batch length itself does not count."""
+"""Bytes of base offset and batch length, which the batch length does not include."""
 CRC_START: Final = 21
 MAGIC_V2: Final = 2
 
@@ -40,7 +40,7 @@ _MAX_TIMESTAMP_POSITION: Final = 35
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of the records; timestamps in ms, lengths in bytes."""
+    """The 61 bytes before the records; timestamps in ms, lengths in bytes."""
 
     base_offset: int
     batch_length: int
@@ -58,7 +58,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch, header included."""
+        """Bytes of the whole batch with its header."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
@@ -87,43 +87,40 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; wraps round after 2^31 - 1 as KIP-98 says; -1 without a producer id."""
+        """Sequence of the last record; wraps after 2^31 - 1 (KIP-98); -1 without a producer id."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
 def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header that begins at `position`.
+    """Parse the header at `position`, without validation.
 
-    Raises struct.error when fewer than 61 bytes are left. Nothing is validated: for a batch of an older magic
-    only `base_offset`, `batch_length` and `magic` mean anything.
+    For an older magic, only `base_offset`, `batch_length` and `magic` are meaningful. Raises struct.error if fewer than
+    61 bytes are left.
     """
     return new_tuple(BatchHeader, _HEADER.unpack_from(data, position))
 
 
 def peek(data: Buffer, position: int = 0) -> tuple[int, int, int]:
-    """`(base offset, batch length, magic)` of the batch at `position`; the same place in every magic since 0."""
+    """Return `(base offset, batch length, magic)` of the batch at `position`; works for every magic since 0."""
     base_offset, batch_length, _, magic = _OFFSET_LENGTH_EPOCH_MAGIC.unpack_from(data, position)
     return base_offset, batch_length, magic
 
 
 def checksum(data: Buffer, position: int, size: int) -> int:
-    """CRC-32C over everything behind the checksum field of the batch of `size` bytes at `position`."""
+    """Compute the CRC-32C of everything after the checksum field of the batch of `size` bytes at `position`."""
     return int(crc32c(memoryview(data)[position + CRC_START : position + size]))
 
 
 def batch_crc_ok(data: Buffer, position: int, size: int) -> bool:
-    """Whether the stored checksum of the batch of `size` bytes at `position` is the true one."""
+    """Return True if the stored checksum of the batch of `size` bytes at `position` is correct."""
     stored: int = _CRC.unpack_from(data, position + _CRC_POSITION)[0]
     return checksum(data, position, size) == stored
 
 
 def with_log_append_time(header: BatchHeader, data: Buffer, position: int, timestamp_ms: int) -> bytearray:
-    """A copy of the batch with its timestamp type set to LogAppendTime and its max timestamp to `timestamp_ms`.
-
-    Both fields lie under the checksum, which is computed anew (KIP-32).
-    """
+    """Return a copy of the batch of type LogAppendTime, with this max timestamp and a new checksum (KIP-32)."""
     batch = bytearray(memoryview(data)[position : position + header.size])
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_POSITION, header.attributes | LOG_APPEND_TIME_FLAG)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, timestamp_ms)
@@ -132,7 +129,7 @@ def with_log_append_time(header: BatchHeader, data: Buffer, position: int, times
 
 
 def with_max_timestamp(header: BatchHeader, data: Buffer, timestamp_ms: int) -> bytearray:
-    """A copy of the batch with this max timestamp, of type CreateTime, and a new checksum."""
+    """Return a copy of the batch of type CreateTime, with this max timestamp and a new checksum."""
     batch = bytearray(data)
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_POSITION, header.attributes & ~LOG_APPEND_TIME_FLAG)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, timestamp_ms)
@@ -141,12 +138,12 @@ def with_max_timestamp(header: BatchHeader, data: Buffer, timestamp_ms: int) -> 
 
 
 def pack_header(header: BatchHeader) -> bytes:
-    """The 61 bytes of `header`, its `crc` as given."""
+    """Return the 61 bytes of `header`, with its `crc` unchanged."""
     return _HEADER.pack(*header)
 
 
 def plain(body: bytes, record_count: int, timestamp: int, attributes: int) -> bytes:
-    """A whole batch, of no producer, round `body`: records in order, all of them written at `timestamp` (ms)."""
+    """Build a batch without a producer id from `body`: records in order, all with `timestamp` (ms)."""
     checked = _CHECKED.pack(
         attributes,
         record_count - 1,
@@ -163,5 +160,5 @@ def plain(body: bytes, record_count: int, timestamp: int, attributes: int) -> by
 
 
 def seal(batch: bytearray) -> None:
-    """Write the batch's own checksum into it."""
+    """Compute the batch's checksum and store it."""
     _CRC.pack_into(batch, _CRC_POSITION, checksum(batch, 0, len(batch)))

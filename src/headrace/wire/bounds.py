@@ -1,9 +1,9 @@
-"""Count the items of a message's arrays before it is decoded, and reject impossible array lengths.
+"""Counts the items of a message's arrays before it is decoded, and rejects impossible array lengths.
 
-kio's native reader reserves memory for as many items as an array says it has. Five bytes can announce thirty thousand
-million, and a reservation of that size that the system refuses ends the whole process. So the lengths are followed
-first: a message passes when every array has at most as many items as it has bytes left for them, and all arrays
-together have no more than `MAX_ENTRIES`. Compiled once a schema class; about a microsecond for a small request.
+kio's native reader allocates memory for the declared number of items. Five bytes can declare thirty billion, and if the
+system refuses such an allocation, the whole process ends. So the lengths are checked first: every array must have at
+least one byte per item left, and all arrays together may have at most `MAX_ENTRIES` items. A check is compiled once per
+schema class, and takes about a microsecond for a small request.
 """
 
 import struct
@@ -18,11 +18,11 @@ from headrace.wire.varint import unsigned_varint
 _Step: TypeAlias = Callable[[Buffer, int], int]
 _StepMaker: TypeAlias = Callable[[int], _Step]
 MAX_ENTRIES: Final = 100_000
-"""Items of all arrays of one request together. kio decodes as many in 30 ms, during which nothing else runs, into
-30 MB; handling them takes some tenths of a second, a slice at a time."""
+"""Maximum number of items in all arrays of one request. kio decodes as many in 30 ms, during which nothing else runs,
+into 30 MB; handling them takes some tenths of a second, in slices."""
 
 MAX_STRING: Final = 32_767
-"""Bytes of a string."""
+"""Maximum bytes of a string."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -43,10 +43,10 @@ FIXED_SIZES: Final = {
 
 
 class _Layout(NamedTuple):
-    """How to pass over a value of `size` bytes, or of at least `least` where it has no one size.
+    """Describes how to skip a value of `size` bytes, or of at least `least` bytes if its size varies.
 
-    `after` makes a step over so many bytes and then to the value's end. `tail_after` makes one that goes only as far as
-    there are arrays to check, for what comes last in a message; None where it holds no array.
+    `after(n)` returns a step that skips n bytes and the value. `tail_after(n)` returns one that stops after the last
+    array, for the last value of a message; None if the value contains no array.
     """
 
     size: int | None
@@ -56,16 +56,15 @@ class _Layout(NamedTuple):
 
 
 class TooManyEntriesError(ValueError):
-    """The arrays of a message have more items than one request may have."""
+    """The arrays of a message have more items than allowed."""
 
 
 def compile_bounds(cls: Any, max_entries: int = MAX_ENTRIES) -> Callable[[Buffer, int], int]:
-    """A function that checks a message of schema class `cls` that begins at a position in a buffer, and counts the
-    items of its arrays. It is not for two threads at a time.
+    """Return a function that checks a message of schema class `cls` at a position, and counts its array items.
 
-    It raises ValueError for an array with more items than there are bytes for, and for a null one where the schema has
-    none, which kio would hand on as None; TooManyEntriesError for more than `max_entries` items. A message that ends
-    early is left to the reader, which finds it at the same place.
+    The function is not thread-safe. It raises ValueError for an array with more items than bytes, and for a null array
+    that the schema forbids, which kio would return as None; TooManyEntriesError for more than `max_entries` items. It
+    ignores truncated messages, which the reader detects.
     """
     left = [0]
     tail_after = _structure(cls, left).tail_after
@@ -85,7 +84,7 @@ def compile_bounds(cls: Any, max_entries: int = MAX_ENTRIES) -> Callable[[Buffer
 
 
 def _structure(cls: Any, left: list[int]) -> _Layout:
-    """`left` holds how many more items the message may have; every array takes its own off."""
+    """`left[0]` is the number of items that the message may still have; every array subtracts its own."""
     flexible: bool = cls.__flexible__
     layouts = []
     tagged: dict[int, _Step] = {}
@@ -100,7 +99,7 @@ def _structure(cls: Any, left: list[int]) -> _Layout:
             tagged[field.metadata["tag"]] = layout.tail_after(0)
     if flexible:
         after = _tags_with(tagged, left)
-        # A known tag may come again and again. Where none is known, the reader stops at the first.
+        # a known tag may be repeated; if none is known, the reader stops at the first
         layouts.append(_Layout(None, 1, after, after if has_tags else None))
     return _sequence(layouts)
 
@@ -117,11 +116,11 @@ def _sequence(layouts: list[_Layout]) -> _Layout:
             fixed += layout.size
     if not parts:
         return _fixed(fixed)
-    behind = fixed
+    trailing = fixed
     last = max((place for place, (_, layout) in enumerate(parts) if layout.tail_after is not None), default=-1)
 
     def after(before: int) -> _Step:
-        return _chain(before, [(skipped, layout.after) for skipped, layout in parts], behind)
+        return _chain(before, [(skipped, layout.after) for skipped, layout in parts], trailing)
 
     def tail_after(before: int) -> _Step:
         skipped, layout = parts[last]
@@ -131,19 +130,19 @@ def _sequence(layouts: list[_Layout]) -> _Layout:
     return _Layout(None, least, after, tail_after if last >= 0 else None)
 
 
-def _chain(before: int, parts: Sequence[tuple[int, _StepMaker]], behind: int) -> _Step:
-    """The parts one after the other, each behind so many bytes of its own."""
+def _chain(before: int, parts: Sequence[tuple[int, _StepMaker]], trailing: int) -> _Step:
+    """Skip `before` bytes, then for every part its bytes and its value, then `trailing` bytes."""
     (skipped, make), *others = parts
     first = make(before + skipped)
     rest = tuple(make(skipped) for skipped, make in others)
-    if not rest and not behind:
+    if not rest and not trailing:
         return first
 
     def follow(data: Buffer, position: int) -> int:
         position = first(data, position)
         for step in rest:
             position = step(data, position)
-        return position + behind
+        return position + trailing
 
     return follow
 
@@ -179,7 +178,7 @@ def _array(item: _Layout, flexible: bool, nullable: bool, left: list[int]) -> _L
         return _items(before, flexible, nullable, least, item.size, step, step, left)
 
     def tail_after(before: int) -> _Step:
-        # Where the items have no arrays, how many there are is all that matters.
+        # if the items have no arrays, only their number matters
         size = 0 if last_step is None else None
         return _items(before, flexible, nullable, least, size, step, last_step or step, left)
 
@@ -196,9 +195,9 @@ def _items(
     last_step: _Step,
     left: list[int],
 ) -> _Step:
-    """Over `before` bytes and an array: of items of `size` bytes, or by `step` over each and `last_step` over the last.
+    """Skip `before` bytes and an array: of items of `size` bytes, or with `step` per item and `last_step` for the last.
 
-    One function, as every call of another takes its time.
+    A single function, because every further call costs time.
     """
 
     def follow(data: Buffer, position: int) -> int:
@@ -214,10 +213,10 @@ def _items(
             position += 4
         if count <= 0:
             if count < 0 and not nullable:
-                raise ValueError("a null array where the message may have none")
+                raise ValueError("null for an array that is not nullable")
             return position
         if count * least > len(data) - position:
-            raise ValueError(f"an array of {count} items in the {max(0, len(data) - position)} bytes that are left")
+            raise ValueError(f"an array of {count} items with only {max(0, len(data) - position)} bytes remaining")
         left[0] -= count
         if left[0] < 0:
             raise TooManyEntriesError("its arrays have too many entries")
@@ -274,7 +273,7 @@ def check_string(size: int) -> None:
 
 
 def _prefixed(prefix: struct.Struct) -> _StepMaker:
-    """Over a length and so many bytes; a negative length is null."""
+    """Skip a length and as many bytes; a negative length is null."""
     width = prefix.size
 
     def after(before: int) -> _Step:
@@ -302,7 +301,7 @@ def _tags_with(known: Mapping[int, _Step], left: list[int]) -> _StepMaker:
 def _follow_tags(data: Buffer, position: int, known: Mapping[int, _Step], left: list[int]) -> int:
     count, position = unsigned_varint(data, position)
     if 2 * count > len(data) - position:
-        raise ValueError(f"{count} tagged fields in the {len(data) - position} bytes that are left")
+        raise ValueError(f"{count} tagged fields with only {len(data) - position} bytes remaining")
     left[0] -= count
     if left[0] < 0:
         raise TooManyEntriesError("it has too many tagged fields")

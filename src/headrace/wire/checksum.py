@@ -1,7 +1,7 @@
-"""CRC-32C, computed by the processor.
+"""CRC-32C, computed in hardware.
 
-The package `crc32c` looks its own version up when it is imported, which takes longer than everything else in `wire`
-together; so its compiled module is loaded without the package around it.
+Importing the package `crc32c` looks up its version, which takes longer than importing the rest of `wire`; so its
+compiled module is loaded without the package.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,9 @@ def _compiled() -> Callable[[Buffer], int]:
             spec.loader.exec_module(module)
             compiled: Callable[[Buffer], int] = module.crc32c
             return compiled
-    from crc32c import crc32c  # laid out in another way than it is today
+    from crc32c import crc32c  # the layout of the package has changed
 
     return crc32c
 
 
 crc32c: Callable[[Buffer], int] = _compiled()
-"""The checksum of a buffer."""

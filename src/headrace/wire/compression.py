@@ -1,7 +1,7 @@
-"""The four codecs of the record batch.
+"""The four compression codecs of record batches.
 
-A few kilobytes can claim to hold gigabytes, so nothing here decompresses more than the caller allows.
-Codec libraries are imported on first use: a broker that only passes batches through never needs them.
+A few kilobytes can decompress to gigabytes, so callers always pass a limit. Codec libraries are imported on first use:
+a broker that only passes batches through never needs them.
 """
 
 import zlib
@@ -15,7 +15,7 @@ from headrace.wire.varint import unsigned_varint
 
 
 class UnpackedTooLargeError(KafkaError):
-    """The data may be sound, but unpacks to more than the caller allows."""
+    """The data may be valid, but decompresses to more than the caller allows."""
 
 
 class Codec(IntEnum):
@@ -32,23 +32,23 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE: Final = 16
 _XERIAL_MAGIC_AS_SIZE: Final = int.from_bytes(XERIAL_MAGIC[:4], "big")
 _SNAPPY_MAX_RATIO: Final = 22
-"""Snappy's densest element turns 3 bytes into 64."""
+"""Snappy's densest element represents 64 bytes with 3."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_INDEPENDENT: Final = 0x20
-"""The flag in the byte after the magic by which each block can be read by itself."""
+"""The flag, in the byte after the magic, of blocks that do not refer to earlier ones."""
 _ZSTD_WINDOW_LOG: Final = 27
-"""A frame may ask for a window of 128 MB, as with Kafka's zstd library."""
+"""The maximum window is 128 MB, as in Kafka's zstd library."""
 CHUNK_SIZE: Final = 1 << 20
-"""Bytes that `decompress_chunks` reads, and yields, at a time."""
+"""Bytes that `decompress_chunks` reads and yields at a time."""
 _FREE_PARTS: Final = 1000
-"""Frames or blocks that may be tiny. Each costs microseconds, so further ones have to hold a kilobyte on average."""
+"""Frames or blocks of any size. A part costs microseconds, so further ones must contain a kilobyte on average."""
 
 
 def codec_named(name: str) -> Codec:
-    """The codec that `compression.type` calls `name` (`uncompressed` and `none` both mean none).
+    """Return the codec for a value of `compression.type`, where `uncompressed` and `none` are the same.
 
-    Raises ValueError for a name that is not a codec.
+    Raises ValueError for an unknown name.
     """
     if name == "uncompressed":
         return Codec.NONE
@@ -59,7 +59,7 @@ def codec_named(name: str) -> Codec:
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """`data` compressed as Kafka's own clients do it: gzip, xerial-framed snappy, LZ4 frames, zstd frames."""
+    """Compress `data` like Kafka's own clients: gzip, xerial-framed snappy, LZ4 frames, zstd frames."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -71,7 +71,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         case Codec.LZ4:
             import lz4.frame
 
-            # Kafka's Java client reads no frames whose blocks refer to earlier ones.
+            # Kafka's Java client does not support linked blocks
             packed: bytes = lz4.frame.compress(
                 data, compression_level=9 if level is None else level, block_linked=False
             )
@@ -82,7 +82,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def compress_chunks(codec: Codec, chunks: Iterable[Buffer], level: int | None = None) -> Iterator[bytes]:
-    """`compress`, of data that come in pieces."""
+    """As `compress`, for data in chunks."""
     match codec:
         case Codec.NONE:
             yield from map(bytes, chunks)
@@ -113,27 +113,26 @@ def compress_chunks(codec: Codec, chunks: Iterable[Buffer], level: int | None = 
 
 
 def decompress(codec: Codec, data: Buffer, max_size: int) -> bytes:
-    """`data` decompressed.
+    """Decompress `data`.
 
-    Raises KafkaError(corrupt_message) when it is not what the codec says, and UnpackedTooLargeError when it unpacks to
-    more than `max_size` bytes.
+    Raises KafkaError(corrupt_message) for malformed data, UnpackedTooLargeError for more than `max_size` bytes.
     """
-    # One byte more than is allowed is enough to see that there is too much.
+    # one byte more than allowed is enough to detect too much data
     parts = list(_decompressed(codec, data, max_size, max_size + 1))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def decompress_chunks(codec: Codec, data: Buffer, max_size: int) -> Iterator[bytes]:
-    """`data` decompressed, in pieces of at most `CHUNK_SIZE` bytes, none of them empty.
+    """Decompress `data` in non-empty chunks of at most `CHUNK_SIZE` bytes.
 
-    Holds about 3 MB at a time, plus what the codec needs: a snappy block of up to 22 times its compressed size, a zstd
-    window of up to 128 MB. Raises what `decompress` raises, when it gets there.
+    Takes about 3 MB, and the memory of the codec: a snappy block of up to 22 times its compressed size, a zstd window
+    of up to 128 MB. Raises the exceptions of `decompress` while iterating.
     """
     return _decompressed(codec, data, max_size, CHUNK_SIZE)
 
 
 def _decompressed(codec: Codec, data: Buffer, max_size: int, step: int) -> Iterator[bytes]:
-    """Yields pieces of at most `step` bytes."""
+    """Yield chunks of at most `step` bytes."""
     size = 0
     try:
         for part in _DECOMPRESS[codec](memoryview(data), step, max_size):
@@ -144,13 +143,15 @@ def _decompressed(codec: Codec, data: Buffer, max_size: int, step: int) -> Itera
                 yield part
     except KafkaError:
         raise
-    except Exception as error:  # every codec library raises classes of its own
-        raise KafkaError(ErrorCode.corrupt_message, f"{codec.name.lower()} data cannot be unpacked: {error}") from error
+    except Exception as error:  # every codec library has its own exceptions
+        raise KafkaError(
+            ErrorCode.corrupt_message, f"{codec.name.lower()} data cannot be decompressed: {error}"
+        ) from error
 
 
 def _too_large(codec: Codec, max_size: int) -> UnpackedTooLargeError:
     return UnpackedTooLargeError(
-        ErrorCode.corrupt_message, f"{codec.name.lower()} data unpacks to more than the {max_size} bytes allowed"
+        ErrorCode.corrupt_message, f"{codec.name.lower()} data decompresses to more than the {max_size} bytes allowed"
     )
 
 
@@ -159,7 +160,7 @@ def _corrupt(reason: str) -> KafkaError:
 
 
 def _check_parts(codec: Codec, count: int, size: int) -> None:
-    """Refuse what consists of so many tiny frames or blocks that it can only be meant to cost time."""
+    """Refuse data with so many tiny frames or blocks that its only purpose can be to waste time."""
     if count > _FREE_PARTS + size // 1024:
         raise _corrupt(f"{codec.name.lower()} data has {count} frames or blocks for {size} bytes")
 
@@ -173,7 +174,7 @@ def _stored(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:
 
 def _gzip_decompress(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:  # noqa: ARG001  # as the others
     position = members = size = 0
-    # As with Java, members may follow each other, and anything else after one is ignored.
+    # as in Java, several members may follow one another, and anything else after a member is ignored
     while members == 0 or bytes(view[position : position + 2]) == _GZIP_MAGIC:
         unpacker = zlib.decompressobj(31)
         is_at_end = False
@@ -197,7 +198,7 @@ def _xerial_header() -> bytes:
 def _snappy_compress(data: Buffer) -> bytes:
     import cramjam
 
-    # Java's clients read and write blocks after a xerial header; librdkafka reads both forms.
+    # Java clients read and write blocks after a xerial header; librdkafka reads both formats
     out = bytearray(_xerial_header())
     view = memoryview(data)
     for start in range(0, len(view), 32 * 1024):
@@ -233,10 +234,10 @@ def _snappy_decompress(view: memoryview, step: int, max_size: int) -> Iterator[b
 
 
 def _snappy_block(block: memoryview, step: int, max_size: int, before: int) -> Iterator[bytes]:
-    """`before`: bytes that earlier blocks of the same data held."""
+    """`before` is the decompressed size of earlier blocks of the same data."""
     import cramjam
 
-    # The size stands in front as a varint: look at it before anything of that size is allocated.
+    # a block begins with its decompressed size: check it before allocating as much
     try:
         size, _ = unsigned_varint(block, 0)
     except (IndexError, ValueError) as error:
@@ -255,7 +256,7 @@ def _snappy_block(block: memoryview, step: int, max_size: int, before: int) -> I
 def _lz4_decompress(view: memoryview, step: int, max_size: int) -> Iterator[bytes]:  # noqa: ARG001  # as the others
     import lz4.frame
 
-    # Like Kafka, read one frame and ignore what follows it; and refuse what Java's clients could not read.
+    # like Kafka, read one frame and ignore the rest; refuse frames that Java clients cannot read
     if bytes(view[:4]) == _LZ4_MAGIC and len(view) > 4 and not view[4] & _LZ4_INDEPENDENT:
         raise _corrupt("lz4 blocks refer to earlier ones, which Kafka does not support")
     context = lz4.frame.create_decompression_context()
@@ -282,7 +283,7 @@ def _zstd_decompress(view: memoryview, step: int, max_size: int) -> Iterator[byt
     library = _zstd()
     options = {library.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
     position = frames = size = 0
-    # Frames may follow each other, and nothing else may. No frame at all is no records, as with Java.
+    # as in Java, only frames may follow one another, and no frame means no records
     while position < len(view):
         unpacker = library.ZstdDecompressor(options=options)
         while not unpacker.eof:

@@ -1,4 +1,4 @@
-"""End-transaction markers (KIP-98): the only record of a control batch, which commits or aborts a transaction.
+"""Transaction markers (KIP-98): the only record of a control batch, which commits or aborts a transaction.
 
 https://kafka.apache.org/documentation/#controlbatch
 """
@@ -13,19 +13,19 @@ from headrace.wire.records import RecordData, build_batch
 _KEY: Final = Struct(">hh")
 """Version and type."""
 _VALUE: Final = Struct(">hi")
-"""Version and coordinator epoch; later versions add fields after these."""
+"""Version and coordinator epoch; later versions append fields."""
 _VERSION: Final = 0
 
 
 class Marker(IntEnum):
-    """The types of marker, by their number in the record's key."""
+    """The types of marker, with their numbers in the record's key."""
 
     ABORT = 0
     COMMIT = 1
 
 
 def encode_marker(marker: Marker, coordinator_epoch: int) -> tuple[bytes, bytes]:
-    """Key and value of the record."""
+    """Return key and value of the record."""
     return _KEY.pack(_VERSION, marker), _VALUE.pack(_VERSION, coordinator_epoch)
 
 
@@ -42,7 +42,7 @@ def marker_batch(
 
 
 def marker_of(key: bytes | None) -> Marker | None:
-    """The marker that a control record with this key is; None for other control records."""
+    """Return the marker of a control record with this key; None for other control records."""
     if key is None or len(key) < _KEY.size:
         return None
     number = _KEY.unpack_from(key)[1]
@@ -50,5 +50,5 @@ def marker_of(key: bytes | None) -> Marker | None:
 
 
 def coordinator_epoch_of(value: bytes | None) -> int:
-    """The epoch of the transaction coordinator that wrote the marker; -1 for a value too short to have one."""
+    """Return the epoch of the transaction coordinator that wrote the marker; -1 if the value is too short."""
     return -1 if value is None or len(value) < _VALUE.size else int(_VALUE.unpack_from(value)[1])

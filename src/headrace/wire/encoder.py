@@ -1,9 +1,8 @@
-"""Writes messages from plain dicts after a schema class of kio's: compiled once a class, a few microseconds a message.
+"""Encodes messages from plain dicts by kio's schema classes: compiled once per class, a few microseconds per message.
 
 A message is a mapping from kio's snake_case field names to plain values: numbers, strings, bytes, UUIDs, mappings for
-structures, sequences for arrays or their `EncodedItems`; times and durations are numbers of milliseconds. The mapping
-may hold more than the version has: what it does not know is left out, so that one answer serves all versions. Missing
-fields take the schema's default.
+structures, sequences or `EncodedItems` for arrays; times and durations are in ms. Fields that a version does not have
+are ignored, so that one mapping serves all versions. Missing fields get the schema's default.
 """
 
 import struct
@@ -20,14 +19,14 @@ from headrace.wire.varint import put_unsigned_varint
 Fields: TypeAlias = Mapping[str, Any]
 Encoder: TypeAlias = Callable[[bytearray, Fields], None]
 StepEncoder: TypeAlias = Callable[[bytearray, Fields], Iterator[None]]
-"""Does what an Encoder does, and may be interrupted wherever it yields."""
+"""An Encoder that can be interrupted where it yields."""
 _Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 IMPLIED = {"throttle_time": 0, "error_code": 0, "error_message": None}
-"""Fields nearly every response has, taken to be these where an answer does not mention them."""
+"""Defaults of fields in nearly every response, which the schemas lack."""
 
 _STEPPED = (list, tuple, Items)
-"""Arrays of these are encoded an item at a time."""
+"""Types of arrays that are encoded one item at a time."""
 _ZERO_UUID = bytes(16)
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -46,14 +45,14 @@ _NUMBERS = {
 
 
 class EncodedItems(NamedTuple):
-    """The items of an array, encoded before by the array's own schema."""
+    """The items of an array, already encoded by their schema."""
 
     number: int
     content: bytes | bytearray
 
 
 class MissingFieldError(TypeError):
-    """An answer lacks a field that its schema has no default for."""
+    """A message lacks a field without a default."""
 
 
 def put_count(out: bytearray, count: int, *, flexible: bool) -> None:
@@ -73,9 +72,7 @@ def put_string(out: bytearray, text: str, *, flexible: bool) -> None:
 
 
 def compile_step_encoder(cls: Any) -> StepEncoder:
-    """As `compile_encoder`, for messages so large that encoding one takes a while: yields after each item of an array
-    of structures, at every depth.
-    """
+    """As `compile_encoder`, for large messages: yields after every item of an array of structures, at every depth."""
     flexible: bool = cls.__flexible__
     plain: list[tuple[str, _Writer, StepEncoder | None, Any]] = []
     tagged: list[tuple[int, str, _Writer, Any]] = []
@@ -130,7 +127,7 @@ def _array_steps(inner: Any, flexible: bool) -> StepEncoder:
 
 
 def compile_encoder(cls: Any) -> Encoder:
-    """A function that appends a message of schema class `cls` to a buffer."""
+    """Return a function that appends a message of schema class `cls` to a buffer."""
     flexible: bool = cls.__flexible__
     plain: list[tuple[str, _Writer, Any]] = []
     tagged: list[tuple[int, str, _Writer, Any]] = []
@@ -197,7 +194,7 @@ def _field_writer(annotation: Any, kafka_type: str | None, flexible: bool, *, is
 
 
 def unwrap(annotation: Any) -> tuple[Any, bool, bool]:
-    """`(inner type, nullable, is array)` of a field's annotation such as `tuple[X, ...] | None`."""
+    """Return `(inner type, nullable, is array)` of a field's annotation such as `tuple[X, ...] | None`."""
     arguments = get_args(annotation)
     if NoneType in arguments:
         inner, _, is_array = unwrap(next(argument for argument in arguments if argument is not NoneType))

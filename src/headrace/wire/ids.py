@@ -14,7 +14,7 @@ def text_to_id(text: str) -> UUID:
 
 
 def new_id() -> UUID:
-    """A random id whose text does not begin with a dash: command lines would take that for an option."""
+    """Return a random id whose text does not begin with a dash, which would look like a command-line option."""
     while id_to_text(identity := uuid4()).startswith("-"):
         pass
     return identity

@@ -1,4 +1,4 @@
-"""An array of an answer whose items are made while it is encoded: a large answer then never exists as a whole."""
+"""Arrays whose items are made while the response is encoded, so that a large response never exists as a whole."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
@@ -7,8 +7,9 @@ T = TypeVar("T")
 
 
 class Items(Sequence[Any], Generic[T]):
-    """`make` of every one of `sources`, made anew each time it is asked for. It may be made in any later turn of the
-    event loop: `make` answers for what is gone by then.
+    """The results of `make` for all `sources`, computed on every access.
+
+    An access may come in a later turn of the event loop, so `make` must handle sources that have been removed.
     """
 
     __slots__ = ("_make", "_sources")
@@ -37,9 +38,9 @@ class Items(Sequence[Any], Generic[T]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as of every other sequence that is compared by its items
+    __hash__ = None  # type: ignore[assignment]  # like other mutable sequences
 
 
 def made_of(sources: Sequence[T], make: Callable[[T], Any], *, few: int = 16) -> Sequence[Any]:
-    """`make` of all `sources`: a list of as many as are made in no time, else Items."""
+    """Return the results of `make` for all `sources`: a list for up to `few`, else `Items`."""
     return [make(source) for source in sources] if len(sources) <= few else Items(sources, make)

@@ -1,7 +1,7 @@
-"""One walk over the records of a batch: are they sound, do they have keys, and between which times were they made?
+"""Validates the records of a batch in one pass, counts missing keys and finds the range of timestamps.
 
-Compiled with mypyc where a C compiler exists; the same code runs uncompiled, some fifty times slower. So this module
-has nothing but the walk, with integers and bytes alone, and raises nothing; `headrace.wire.validation` words errors.
+Compiled with mypyc if a C compiler exists; uncompiled, the same code is about fifty times slower. So this module has
+only the loop, uses only integers and bytes, and returns codes; `headrace.wire.validation` turns them into errors.
 Layout: https://kafka.apache.org/documentation/#record
 """
 
@@ -10,12 +10,12 @@ from typing import Final
 from mypy_extensions import i64
 
 MIN_RECORD: Final = 7
-"""Bytes of a record without key, value and headers."""
-MOST_AHEAD: Final = 26
-"""Bytes of the numbers in front of a key, at most; every other number of a record has up to five."""
-_MOST_OF_A_NUMBER: Final = 5
+"""The smallest record in bytes: without key, value and headers."""
+MAX_PREFIX: Final = 26
+"""Maximum bytes of the numbers before a key; all later numbers of a record have up to five."""
+_MAX_NUMBER: Final = 5
 
-# What `walk` returns for records that are not sound. Zero and more are positions.
+# `walk` returns these for invalid records, and otherwise a position.
 OUTSIDE: Final = -1
 TOO_SHORT: Final = -2
 LONG_NUMBER: Final = -3
@@ -27,9 +27,9 @@ NO_TIMESTAMP: Final = -1
 MAX_INT64: Final = 0x7FFF_FFFF_FFFF_FFFF
 _QUARTER: Final = 0x4000_0000_0000_0000
 _EIGHTH: Final = 0x2000_0000_0000_0000
-"""Of what 64 bits hold."""
+"""Of the range of 64 bits."""
 
-# Which part of a record comes next.
+# The next part of a record.
 _HEAD: Final = 0
 _VALUE: Final = 1
 _HEADERS: Final = 2
@@ -38,27 +38,27 @@ _CONTENT: Final = 4
 
 
 class RecordWalk:
-    """Follows `count` records through one or several pieces of bytes, and notes what it has seen of them.
+    """Validates `count` records in one or several pieces of bytes, and gathers facts about them.
 
-    Timestamps are absolute, in ms, and wrap at 64 bits as in Kafka. The attributes are to be read only.
+    Timestamps are absolute, in ms, and wrap at 64 bits as in Kafka. The attributes are read-only.
     """
 
     def __init__(self, count: i64, base_timestamp: i64, newer_than: i64, from_delta: i64) -> None:
-        """Note timestamps over `newer_than` (-1 for all) of records whose offset delta is at least `from_delta`."""
+        """Find the largest timestamp over `newer_than` (-1 for any) of records with offset deltas from `from_delta`."""
         self.left: i64 = count
-        """Records that are not yet walked to their end."""
+        """Records that are not complete yet."""
         self.keyless: i64 = 0
         """Records without a key."""
         self.smallest: i64 = MAX_INT64
-        """The smallest timestamp, -1 ('none') apart; MAX_INT64 if there is no other."""
+        """The smallest timestamp except -1 (none); MAX_INT64 if no record has one."""
         self.largest: i64 = newer_than
         """The largest timestamp; `newer_than` if none is larger."""
         self.delta_of_largest: i64 = -1
         """The offset delta of the first record with the largest timestamp."""
         self.timestamp: i64 = NO_TIMESTAMP
-        """That of the last record that was begun."""
+        """The timestamp of the current record."""
         self.misplaced: i64 = -1
-        """The place of a record whose offset delta is not its place; -1 if all count 0, 1, 2, ..."""
+        """The place of a record whose offset delta differs from its place; -1 if none does."""
         self._count: i64 = count
         self._base: i64 = base_timestamp
         self._from_delta: i64 = from_delta
@@ -66,14 +66,14 @@ class RecordWalk:
         self._rest: i64 = 0
         self._headers: i64 = 0
 
-    def walk(  # noqa: C901  (one loop with all fields in it is what the compiler makes fast code of)
+    def walk(  # noqa: C901  (the compiler makes fast code only of a single loop over all fields)
         self, data: bytes, begin: i64, steps: i64, is_last: bool, finds_one: bool
     ) -> i64:
-        """Go on at `begin` of `data`, for up to `steps` records and headers; the position reached, or a reason.
+        """Continue at `begin` of `data` for up to `steps` records and headers; return a position or an error code.
 
-        Stops early at the last record, where the next number may go beyond the `data` though more follow (unless
-        `is_last`), and with `finds_one` after the first record whose timestamp was noted. To go on, call it again with
-        the bytes from the position reached, which may lie beyond the `data`.
+        Stops earlier after the last record; where a number may extend into the next piece (unless `is_last`); with
+        `finds_one`, after the first record whose timestamp is larger than `newer_than`. To continue, call it with the
+        bytes from the returned position on, which may be after the end of `data`.
         """
         size: i64 = len(data)
         at: i64 = begin
@@ -91,7 +91,7 @@ class RecordWalk:
         delta: i64 = 0
         offset: i64 = 0
         byte: i64 = 0
-        # The bytes of the last length, if it had two; how many it had, and how many the record.
+        # up to two bytes of the last length field, the field's size, and the size of its record
         first: i64 = 256
         second: i64 = 256
         width: i64 = 0
@@ -106,11 +106,11 @@ class RecordWalk:
             return OUTSIDE
         while left > 0 and steps > 0 and not found:
             if part == _HEAD:
-                if not is_last and size - at < MOST_AHEAD:
+                if not is_last and size - at < MAX_PREFIX:
                     break
                 start = at
                 if at + 1 < size and data[at] == first and data[at + 1] == second:
-                    # As long as the record before, which lets the processor go on before it has read the length.
+                    # same length as the previous record, so the processor need not wait for the decoded length
                     at += width
                     end = start + whole
                 else:
@@ -126,7 +126,7 @@ class RecordWalk:
                     return TOO_SHORT
                 if end > size and is_last:
                     return OUTSIDE
-                # after the attributes; numbers of one byte are read here, which saves half of the time
+                # skip the attributes; decoding one-byte numbers inline saves half of the time
                 at += 1
                 if at >= end:
                     return OUTSIDE
@@ -173,7 +173,7 @@ class RecordWalk:
                         at += length
                 part = _VALUE
             if part == _VALUE:
-                if end > size and size - at < _MOST_OF_A_NUMBER:
+                if end > size and size - at < _MAX_NUMBER:
                     break
                 length, at = _number(data, at, end)
                 if at < 0:
@@ -182,7 +182,7 @@ class RecordWalk:
                     at += length
                 part = _HEADERS
             if part == _HEADERS:
-                if end > size and size - at < _MOST_OF_A_NUMBER:
+                if end > size and size - at < _MAX_NUMBER:
                     break
                 if at >= end:
                     return OUTSIDE
@@ -198,7 +198,7 @@ class RecordWalk:
                 part = _NAME
             while headers > 0:
                 if part == _NAME:
-                    if steps <= 0 or (end > size and size - at < _MOST_OF_A_NUMBER):
+                    if steps <= 0 or (end > size and size - at < _MAX_NUMBER):
                         break
                     length, at = _number(data, at, end)
                     if at < 0:
@@ -207,7 +207,7 @@ class RecordWalk:
                         return NAMELESS_HEADER
                     at += length
                     part = _CONTENT
-                if end > size and size - at < _MOST_OF_A_NUMBER:
+                if end > size and size - at < _MAX_NUMBER:
                     break
                 length, at = _number(data, at, end)
                 if at < 0:
@@ -246,9 +246,9 @@ class RecordWalk:
 
 
 def _number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """The zigzag varint of 32 bits at `at`, and the position after it; or the reason why it is none.
+    """Return the 32-bit zigzag varint at `at`, and the position after it or an error code.
 
-    Bits that it has no room for are dropped, as by Kafka.
+    Excess bits are dropped, as in Kafka.
     """
     if at >= end:
         return 0, OUTSIDE
@@ -273,7 +273,7 @@ def _number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
 
 
 def _long_number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """`_number` of 64 bits."""
+    """As `_number`, for 64 bits."""
     if at >= end:
         return 0, OUTSIDE
     value: i64 = data[at]
@@ -303,10 +303,10 @@ def _long_number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
 
 
 def _sum(base: i64, delta: i64) -> i64:
-    """The sum as 64 bits hold it."""
+    """Add with wrapping at 64 bits."""
     if -_EIGHTH < base < _EIGHTH and -_EIGHTH < delta < _EIGHTH:
         return base + delta
-    # without a step that 64 bits do not hold, as that is left undefined in C, and more than Python needs
+    # avoid overflow in all steps: it is undefined in C, and does not wrap in Python
     if delta >= 0 and base >= 0 and (base - _QUARTER) + (delta - _QUARTER) >= 0:
         return (base - _QUARTER - _QUARTER) + (delta - _QUARTER - _QUARTER)
     if delta < 0 and base < 0 and (base + _QUARTER) + (delta + _QUARTER) < 0:
@@ -315,4 +315,4 @@ def _sum(base: i64, delta: i64) -> i64:
 
 
 COMPILED: Final = __file__.endswith((".so", ".pyd"))
-"""Whether this is the compiled module."""
+"""True if this is the compiled module."""

@@ -1,4 +1,4 @@
-"""Single records: for internal topics, compaction, recompression, tools and tests; never on the hot path.
+"""Reads and writes single records, for internal topics, compaction, tools and tests; never on the hot path.
 
 Layout: https://kafka.apache.org/documentation/#record
 """
@@ -17,11 +17,11 @@ Headers = Sequence[tuple[str, bytes | None]]
 _SIGN: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
 MAX_UNCOMPRESSED_BATCH: Final = 256 * 1024 * 1024
-"""Bytes that one batch may unpack to before it is called corrupt."""
+"""The largest uncompressed batch in bytes; larger ones are treated as corrupt."""
 
 
 class RecordData(NamedTuple):
-    """What a writer says of a record; `timestamp` in ms."""
+    """A record to be written; `timestamp` in ms."""
 
     key: bytes | None
     value: bytes | None
@@ -30,7 +30,7 @@ class RecordData(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record as it stands in the log; `timestamp` in ms."""
+    """A record in a log; `timestamp` in ms."""
 
     offset: int
     timestamp: int
@@ -51,7 +51,7 @@ def build_batch(
     base_sequence: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """One batch of `records`, with its checksum. `attributes` adds flags such as transactional or control."""
+    """Build a batch of `records` with its checksum. `attributes` adds flags such as transactional or control."""
     base_timestamp = records[0].timestamp
     body = bytearray()
     for delta, record in enumerate(records):
@@ -74,7 +74,7 @@ def build_batch(
 
 
 def plain_batch(records: Iterable[tuple[bytes, bytes | None]], timestamp: int, codec: Codec) -> bytes:
-    """One batch of keys and values, all written at `timestamp` (ms); what `build_batch` makes of them, and faster."""
+    """Build a batch of keys and values, all with `timestamp` (ms); same result as `build_batch`, but faster."""
     parts: list[bytes] = []
     delta = 0
     for key, value in records:
@@ -102,7 +102,7 @@ def assemble(
     base_sequence: int,
     attributes: int,
 ) -> bytes:
-    """A batch round `body`, the uncompressed records back to back."""
+    """Build a batch from `body`, the concatenated uncompressed records."""
     header = rb.BatchHeader(
         base_offset=base_offset,
         batch_length=0,
@@ -118,29 +118,29 @@ def assemble(
         base_sequence=base_sequence,
         record_count=record_count,
     )
-    return bytes(_batch_round((compress(codec, body, level),), header, None))
+    return bytes(_with_header((compress(codec, body, level),), header, None))
 
 
 def recompress(
     header: rb.BatchHeader, pieces: Iterable[Buffer], codec: Codec, level: int | None, max_size: int
 ) -> bytearray:
-    """The batch with the same records, which come in `pieces`, under `codec` (`compression.type` of a topic).
+    """Compress the records of a batch, given in `pieces`, with `codec`, the topic's `compression.type`.
 
-    Raises KafkaError(message_too_large) as soon as it has more than `max_size` bytes.
+    Raises KafkaError(message_too_large) as soon as the result exceeds `max_size` bytes.
     """
     header = header._replace(attributes=header.attributes & ~rb.CODEC_MASK | codec)
-    return _batch_round(compress_chunks(codec, pieces, level), header, max_size)
+    return _with_header(compress_chunks(codec, pieces, level), header, max_size)
 
 
-def _batch_round(packed: Iterable[bytes], header: rb.BatchHeader, max_size: int | None) -> bytearray:
+def _with_header(packed: Iterable[bytes], header: rb.BatchHeader, max_size: int | None) -> bytearray:
     out = bytearray(rb.HEADER_SIZE)
     for part in packed:
         out += part
         if max_size is not None and len(out) > max_size:
             raise KafkaError(
                 ErrorCode.message_too_large,
-                f"the record batch has over {max_size} bytes, which max.message.bytes of the topic allows, under its "
-                f"compression.type {Codec(header.codec).name.lower()}",
+                f"the record batch, compressed with the topic's compression.type {Codec(header.codec).name.lower()},"
+                f" exceeds the {max_size} bytes that max.message.bytes allows",
             )
     out[: rb.HEADER_SIZE] = rb.pack_header(header._replace(batch_length=len(out) - rb.LOG_OVERHEAD))
     rb.seal(out)
@@ -148,10 +148,10 @@ def _batch_round(packed: Iterable[bytes], header: rb.BatchHeader, max_size: int 
 
 
 def uncompressed_body(header: rb.BatchHeader, data: Buffer, position: int, max_size: int | None = None) -> bytes:
-    """The records of the batch at `position`, back to back; up to `max_size` bytes, or MAX_UNCOMPRESSED_BATCH.
+    """Decompress the records of the batch at `position`, up to `max_size` bytes (MAX_UNCOMPRESSED_BATCH by default).
 
-    Raises KafkaError(corrupt_message) for what its codec cannot unpack, and (unsupported_compression_type) for a
-    codec that does not exist.
+    Raises KafkaError: corrupt_message for malformed or too large data, unsupported_compression_type for an unknown
+    codec.
     """
     if header.codec > Codec.ZSTD:
         raise KafkaError(ErrorCode.unsupported_compression_type, f"compression type {header.codec} does not exist")
@@ -160,7 +160,7 @@ def uncompressed_body(header: rb.BatchHeader, data: Buffer, position: int, max_s
 
 
 def batch_headers(data: Buffer) -> Iterator[tuple[int, rb.BatchHeader]]:
-    """`(position, header)` of every whole batch in `data`; a torn last one is passed over."""
+    """Yield `(position, header)` of every batch in `data`, except an incomplete last one."""
     position = 0
     while position + rb.HEADER_SIZE <= len(data):
         header = rb.parse_header(data, position)
@@ -171,18 +171,18 @@ def batch_headers(data: Buffer) -> Iterator[tuple[int, rb.BatchHeader]]:
 
 
 def iter_records(data: Buffer) -> Iterator[Record]:
-    """The records of every whole batch in `data`, control batches included.
+    """Yield the records of all complete batches in `data`, including control batches.
 
-    Raises KafkaError(corrupt_message) when a batch does not hold what its header says.
+    Raises KafkaError(corrupt_message) if a body does not match its header.
     """
     for position, header in batch_headers(data):
         yield from records_of(header, uncompressed_body(header, data, position))
 
 
 def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
-    """The records in `body`, with absolute offsets and timestamps.
+    """Yield the records in `body`, with absolute offsets and timestamps.
 
-    Raises KafkaError(corrupt_message) unless `body` holds exactly `header.record_count` records.
+    Raises KafkaError(corrupt_message) unless `body` contains exactly `header.record_count` records.
     """
     position = 0
     append_time = header.max_timestamp if header.is_log_append_time else None
@@ -211,12 +211,12 @@ def records_of(header: rb.BatchHeader, body: Buffer) -> Iterator[Record]:
         raise KafkaError(ErrorCode.corrupt_message, f"a record cannot be read: {error}") from error
     if position != len(body):
         raise KafkaError(
-            ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
+            ErrorCode.corrupt_message, f"the batch contains more than the declared {header.record_count} records"
         )
 
 
 def _wrapped(timestamp: int) -> int:
-    """What Kafka makes of a timestamp over 64 bits."""
+    """Wrap a timestamp at 64 bits, like Kafka."""
     return (timestamp + _SIGN & _ALL_BITS) - _SIGN
 
 
@@ -236,7 +236,7 @@ def _append_record(out: bytearray, offset_delta: int, timestamp_delta: int, reco
 
 
 _NULL: Final = varint(-1)
-"""The length of what is null."""
+"""The length of a null."""
 
 
 def _nullable_bytes(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
@@ -253,13 +253,13 @@ def _headers(data: Buffer, position: int, end: int) -> tuple[tuple[tuple[str, by
     if count == 0:
         return (), position
     if count < 0 or count > end - position:
-        raise KafkaError(ErrorCode.corrupt_message, f"a record claims {count} headers")
+        raise KafkaError(ErrorCode.corrupt_message, f"a record declares {count} headers in {end - position} bytes")
     headers = []
     for _ in range(count):
         name, position = _nullable_bytes(data, position, end)
         if name is None:
-            raise KafkaError(ErrorCode.corrupt_message, "a header without a name")
+            raise KafkaError(ErrorCode.corrupt_message, "a header has no name")
         value, position = _nullable_bytes(data, position, end)
-        # any bytes are a name to Kafka, and stay what they are
+        # Kafka accepts any bytes as a name: preserve them
         headers.append((name.decode(errors="surrogateescape"), value))
     return tuple(headers), position

@@ -1,7 +1,7 @@
-"""Check the strings of a large flexible message and cut its unknown tagged fields, which kio cannot skip (KIP-482).
+"""Checks the strings of a flexible message and removes unknown tagged fields, which kio cannot skip (KIP-482).
 
-Flexible strings announce their length in a varint, but Kafka, and the records that hold them later, allow no more than
-32,767 bytes. Few messages come here: those long enough for such a string, and those with a tag that kio does not know.
+Flexible strings have a varint length, but Kafka, and the records that store them, allow at most 32,767 bytes. Few
+messages need this: those large enough for a longer string, and those with a tag that kio does not know.
 """
 
 from collections.abc import Callable, Generator
@@ -14,16 +14,16 @@ from headrace.wire.encoder import unwrap
 from headrace.wire.varint import put_unsigned_varint, unsigned_varint
 
 StrictReader: TypeAlias = Callable[[Buffer, int], Generator[None, None, Buffer]]
-"""Returns the message from a position on, to be read from its beginning. May be interrupted where it yields."""
+"""Returns the cleaned message from a position on. Can be interrupted where it yields."""
 
 _Edit: TypeAlias = tuple[int, int, bytes]
-"""What replaces the bytes from one position to another."""
+"""Start, end and replacement of a range of bytes."""
 _Walk: TypeAlias = Callable[[Buffer, int, "_Edits"], Generator[None, None, int]]
-_OFTEN: Final = 64
+_YIELD_EVERY: Final = 64
 
 
 class _Edits(list[_Edit]):
-    """Replacements in the order of their positions; `left` unknown tags may still follow."""
+    """Replacements, ascending by position; at most `left` more unknown tags are allowed."""
 
     def __init__(self, left: int) -> None:
         super().__init__()
@@ -31,15 +31,15 @@ class _Edits(list[_Edit]):
 
 
 def may_hold_long_string(data: Buffer) -> bool:
-    """Return True if a message is long enough for a string that is too long."""
+    """Return True if a message is large enough for a string that exceeds the limit."""
     return len(data) > MAX_STRING
 
 
 def compile_strict(cls: Any, max_tags: int) -> StrictReader:
-    """A reader for messages of the flexible schema class `cls`; `compile_bounds` has checked them.
+    """Return a reader for messages of the flexible schema class `cls` that have passed `compile_bounds`.
 
     It raises ValueError for a string that is too long, TooManyEntriesError for more than `max_tags` unknown tagged
-    fields, and IndexError for a message that ends early.
+    fields, IndexError for a truncated message.
     """
     walk = _structure(cls)
 
@@ -135,7 +135,7 @@ def _array(walk: int | _Walk) -> _Walk:
             return position + max(0, count - 1) * walk
         for number in range(count - 1):
             position = yield from walk(data, position, edits)
-            if number % _OFTEN == 0:
+            if number % _YIELD_EVERY == 0:
                 yield
         return position
 
@@ -163,7 +163,7 @@ def _tags(known: dict[int, _Walk]) -> _Walk:
             position += size
             if position > len(data):
                 raise IndexError("the message ends inside a tagged field")
-            if number % _OFTEN == 0:
+            if number % _YIELD_EVERY == 0:
                 yield
         if count:
             section = bytearray()

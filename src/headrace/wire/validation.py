@@ -1,4 +1,4 @@
-"""Checks a batch that a client wants to append: header, checksum, and its records (`record_checks`)."""
+"""Validates batches in Produce requests: header, checksum and records (`record_checks`)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
@@ -32,16 +32,16 @@ from headrace.wire.record_checks import (
 )
 
 SLICE: Final = 4000
-"""Records and headers that are walked over before other threads may go on: some 0.1 ms, compiled."""
+"""Records and headers per call, after which other threads can run: about 0.1 ms, compiled."""
 _NO_LIMIT: Final = 1 << 62
 _ANY_DELTA: Final = -(1 << 31)
 _LENGTH: Final = Struct(">i")
 _LENGTH_POSITION: Final = 8
 _CODEC_POSITION: Final = 22
 _UP_TO_MAGIC: Final = 17
-"""Bytes of a batch up to and with its magic."""
-_LEAST_LENGTH: Final = 14
-"""The least that the length of a batch of any magic may be."""
+"""Bytes of a batch up to its magic, inclusive."""
+_MIN_LENGTH: Final = 14
+"""The smallest length field of a batch of any magic."""
 _OLD_FORMAT: Final = "message formats v0 and v1 are not supported; send record batches with magic 2"
 
 
@@ -54,12 +54,12 @@ def _corrupt(why: str) -> KafkaError:
 
 
 def _unreadable(why: str) -> KafkaError:
-    # Kafka's own answer, and the better one: a client would retry after corrupt_message
+    # as in Kafka; clients would retry after corrupt_message
     return KafkaError(ErrorCode.unknown_server_error, why)
 
 
 def unpacked(codec: int, data: Buffer) -> Iterator[bytes]:
-    """What the batch unpacks to, piece by piece. Raises KafkaError(unknown_server_error)."""
+    """Decompress a batch in pieces. Raises KafkaError(unknown_server_error)."""
     if codec > Codec.ZSTD:
         raise _unreadable(f"compression type {codec} does not exist")
     try:
@@ -69,9 +69,9 @@ def unpacked(codec: int, data: Buffer) -> Iterator[bytes]:
 
 
 class ValidBatch(NamedTuple):
-    """A batch as a client's Produce must send it, and what was seen of its records.
+    """A valid batch of a Produce request, with the facts about its `records`.
 
-    `body` has them unpacked, if that was done in one go; `unpack` does it piece by piece.
+    `body` is the decompressed records, if they were decompressed in one go; `unpack` decompresses them in pieces.
     """
 
     header: BatchHeader
@@ -87,18 +87,18 @@ def validate_produced(
     body: bytes | None = None,
     unpack: Callable[[int, Buffer], Iterable[bytes]] = unpacked,
 ) -> ValidBatch:
-    """The one batch that `data` is.
+    """Validate that `data` is exactly one batch; trailing bytes that are not a batch are cut off, as in Kafka.
 
-    What follows it and is no batch is cut off, as Kafka does. `body` is what the batch unpacks to, if that is known;
-    else `unpack` does it piece by piece. Raises KafkaError: invalid_record for none, several, torn or inconsistent
-    batches and for older message formats, message_too_large over `max_message_bytes`, corrupt_message for a wrong
-    checksum, magic or length, unknown_server_error for what cannot be unpacked or a codec that does not exist.
+    `body` is the decompressed records, if already available; otherwise `unpack` decompresses them in pieces. Raises
+    KafkaError: invalid_record for no batch, several, incomplete or inconsistent ones, and for older message formats;
+    message_too_large over `max_message_bytes`; corrupt_message for a wrong checksum, magic or length;
+    unknown_server_error for an unknown codec or malformed compressed data.
     """
     size = len(data)
     if size < HEADER_SIZE:
         raise _too_short(data)
     header = parse_header(data)
-    # taken apart once: a field of a named tuple costs several times a local
+    # unpacked once, because access to a field of a named tuple is several times slower than to a local
     (
         base_offset,
         length,
@@ -121,16 +121,16 @@ def validate_produced(
     if size > max_message_bytes:
         raise KafkaError(
             ErrorCode.message_too_large,
-            f"the record batch has {size} bytes; max.message.bytes of the topic allows {max_message_bytes}",
+            f"the record batch has {size} bytes, but max.message.bytes of the topic allows only {max_message_bytes}",
         )
     if crc32c(memoryview(data)[CRC_START:]) != crc:
         raise _corrupt("the checksum of the record batch is wrong")
     if base_offset != 0:
-        raise _invalid(f"the base offset of a produced record batch is 0, not {base_offset}")
+        raise _invalid(f"the base offset of a produced record batch must be 0, not {base_offset}")
     if attributes & CONTROL_FLAG:
         raise _invalid("clients may not write control records")
     if count <= 0 or last_delta + 1 != count:
-        raise _invalid(f"the batch counts {count} records with a last offset delta of {last_delta}")
+        raise _invalid(f"the batch declares {count} records, but its last offset delta is {last_delta}")
     if producer_id >= 0 and (sequence < 0 or epoch < 0):
         raise _invalid("a batch with a producer id needs an epoch and a sequence")
     walk = RecordWalk(count, base_timestamp, NO_TIMESTAMP, _ANY_DELTA)
@@ -146,7 +146,7 @@ def validate_produced(
     else:
         walk_in_pieces(walk, unpack(codec, data))
     if walk.misplaced >= 0:
-        raise _invalid(f"the offset deltas do not count 0, 1, 2, ...: that of record {walk.misplaced} is another")
+        raise _invalid(f"the offset deltas must be 0, 1, 2, ..., but that of record {walk.misplaced} differs")
     return new_tuple(ValidBatch, (header, data, walk, body, unpack))
 
 
@@ -160,35 +160,35 @@ def _too_short(data: bytes) -> KafkaError:
 
 
 def _check_alone(data: bytes, header: BatchHeader) -> None:
-    """Raises KafkaError where `data` is no batch of this format, whole, with nothing behind it that begins another."""
+    """Raise KafkaError unless `data` is one whole batch of magic 2, not followed by the beginning of another."""
     size = len(data)
     if header.magic != MAGIC_V2:
         if 0 <= header.magic < MAGIC_V2:
             raise _invalid(_OLD_FORMAT)
         raise _corrupt(f"record batches need magic 2, not {header.magic}")
     if header.size < HEADER_SIZE:
-        raise _corrupt(f"a record batch says it has {header.size} bytes, less than its header")
+        raise _corrupt(f"a record batch declares {header.size} bytes, fewer than its header has")
     if header.size > size:
-        raise _invalid(f"a record batch says it has {header.size} bytes where {size} were sent")
+        raise _invalid(f"a record batch declares {header.size} bytes, but {size} were sent")
     rest = size - header.size
-    # What Kafka's reader of batches finds there: ByteBufferLogInputStream.nextBatchSize
+    # the rules of Kafka's ByteBufferLogInputStream.nextBatchSize
     if rest < LOG_OVERHEAD:
         return
     length = _LENGTH.unpack_from(data, header.size + _LENGTH_POSITION)[0]
-    if length < _LEAST_LENGTH:
-        raise _corrupt(f"behind the record batch is another that says it has {length} bytes")
+    if length < _MIN_LENGTH:
+        raise _corrupt(f"the record batch is followed by another that declares {length} bytes")
     if rest < _UP_TO_MAGIC:
         return
     if peek(data, header.size)[2] not in (0, 1, MAGIC_V2):
-        raise _corrupt("behind the record batch is something else")
+        raise _corrupt("the record batch is followed by other bytes")
     if rest >= length + LOG_OVERHEAD:
         raise _invalid("a partition takes exactly one record batch in a request, not several")
 
 
 def unpacked_at_once(data: bytes, max_size: int) -> bytes:
-    """What the compressed batch `data` unpacks to.
+    """Decompress the records of the batch `data` in one go.
 
-    Raises UnpackedTooLargeError over `max_size` bytes, KafkaError where it cannot be unpacked.
+    Raises UnpackedTooLargeError over `max_size` bytes, KafkaError for malformed data.
     """
     codec = data[_CODEC_POSITION] & CODEC_MASK
     if codec > Codec.ZSTD:
@@ -207,21 +207,21 @@ def _walk_on(walk: RecordWalk, data: bytes, position: int, count: int) -> None:
     if position < 0:
         raise _invalid(_REASONS[position])
     if position != len(data):
-        raise _invalid(f"the {count} records counted end {len(data) - position} bytes before their batch")
+        raise _invalid(f"the declared {count} records end {len(data) - position} bytes before their batch")
 
 
 def walk_in_pieces(walk: RecordWalk, pieces: Iterable[bytes], *, finds_one: bool = False) -> bool:
-    """Walk over records that come in pieces; with `finds_one`, stop after the first whose timestamp is noted.
+    """Walk over records in pieces; with `finds_one`, stop after the first with a timestamp over `newer_than`.
 
-    Returns whether one was found so. Raises KafkaError(invalid_record) unless the records and the pieces end together.
+    Return True if one was found. Raises KafkaError(invalid_record) unless the records and the pieces end together.
     """
     return any(finds_one and walk.delta_of_largest >= 0 for _ in _steps(walk, pieces, SLICE, finds_one))
 
 
 def each_record(header: BatchHeader, pieces: Iterable[bytes]) -> Iterator[tuple[int, bool, int]]:
-    """Of each sound record: its place in the batch, whether it has a key, and its timestamp.
+    """Yield of every valid record its place in the batch, True if it has a key, and its timestamp.
 
-    A step of interpreted code for each: only for records that are about to be refused.
+    Slow, because it runs interpreted code per record: use it only for records that will be refused.
     """
     walk = RecordWalk(header.record_count, header.base_timestamp, NO_TIMESTAMP, _ANY_DELTA)
     place = keyless = 0
@@ -236,7 +236,7 @@ def _steps(walk: RecordWalk, pieces: Iterable[bytes], slice_size: int, finds_one
     data = b""
     position = 0
     for piece in pieces:
-        # what is left of the piece before: nothing, or a number that goes on in this one
+        # the previous piece may end inside a number, which continues in this one
         if position < len(data):
             data = data[position:] + piece
             position = 0
@@ -259,14 +259,14 @@ def _steps(walk: RecordWalk, pieces: Iterable[bytes], slice_size: int, finds_one
             raise _invalid(_REASONS[min(position, OUTSIDE)])
         yield
     if position != len(data):
-        raise _invalid("the records counted and the batch do not end together")
+        raise _invalid("the declared records and the batch do not end together")
 
 
 _REASONS: Final = {
     OUTSIDE: "a record ends outside its batch",
-    TOO_SHORT: f"a record is shorter than the {MIN_RECORD} bytes that one needs",
-    LONG_NUMBER: "a varint of 32 bits has over 5 bytes, or one of 64 bits over 10",
-    HEADER_COUNT: "a record declares a number of headers that its bytes cannot hold",
+    TOO_SHORT: f"a record has fewer than {MIN_RECORD} bytes",
+    LONG_NUMBER: "a 32-bit varint has more than 5 bytes, or a 64-bit one more than 10",
+    HEADER_COUNT: "a record declares more headers than fit into its bytes",
     NAMELESS_HEADER: "a header has no name",
     NOT_FILLED: "the fields of a record do not fill its length",
 }

@@ -1,6 +1,6 @@
-"""Numbers in base 128, lowest group first: unsigned in requests and in the values of records, zigzag in record batches.
+"""Varints: unsigned in messages and in values of internal topics, zigzag in record batches.
 
-The compiled walk over records (`record_checks.py`) and the columns of the cleaner read their own.
+The compiled record walk (`record_checks.py`) and the cleaner's columns have their own decoders.
 """
 
 from functools import lru_cache
@@ -10,7 +10,7 @@ from headrace.types import Buffer
 
 
 def unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """The varint at `position` and the position after it. Raises ValueError, and IndexError at the end of `data`."""
+    """Return the varint at `position` and the position after it. Raises ValueError; IndexError at the end of `data`."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -24,7 +24,6 @@ def unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def put_unsigned_varint(out: bytearray, value: int) -> None:
-    """Append `value` in base 128, lowest group first."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -32,10 +31,10 @@ def put_unsigned_varint(out: bytearray, value: int) -> None:
 
 
 def get_varint(data: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
-    """The zigzag varint of a number of 32 or 64 bits at `position`, and the position after it.
+    """Return the zigzag varint of 32 or 64 bits at `position`, and the position after it.
 
-    Bits above those are dropped, as by Kafka. Raises KafkaError(corrupt_message) for one of more than five or ten
-    bytes; IndexError.
+    Excess bits are dropped, as in Kafka. Raises KafkaError(corrupt_message) for more than five or ten bytes;
+    IndexError.
     """
     byte = data[position]
     if byte < 0x80:
@@ -50,7 +49,7 @@ def get_varint(data: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
             break
         shift += 7
         if shift > bits:
-            raise KafkaError(ErrorCode.corrupt_message, f"a varint of {bits} bits has over {shift // 7} bytes")
+            raise KafkaError(ErrorCode.corrupt_message, f"a {bits}-bit varint has more than {shift // 7} bytes")
     value &= (1 << bits) - 1
     return (value >> 1) ^ -(value & 1), position + 1
 
@@ -66,7 +65,7 @@ def put_varint(out: bytearray, value: int) -> None:
 
 @lru_cache(maxsize=4096)
 def varint(value: int) -> bytes:
-    """The zigzag varint of `value`."""
+    """Return the zigzag varint of `value`."""
     out = bytearray()
     put_varint(out, value)
     return bytes(out)

@@ -84,14 +84,14 @@ def test_the_epoch_wraps_round_to_one(sessions: FetchSessions) -> None:
 def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
     session.put([wanted("t", 0), wanted("t", 1)])
-    session.partitions["t", 0].told_high_watermark = 9
+    session.partitions["t", 0].last_high_watermark = 9
 
     session.put([wanted("t", 0, offset=5)])
     session.forget([("t", 1), ("unknown", 3)])
 
     assert list(session.partitions) == [("t", 0)]
     partition = session.partitions["t", 0]
-    assert (partition.fetch_offset, partition.told_high_watermark) == (5, 9)
+    assert (partition.fetch_offset, partition.last_high_watermark) == (5, 9)
 
 
 def test_a_served_partition_is_the_last_next_time(sessions: FetchSessions) -> None:

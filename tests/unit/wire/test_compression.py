@@ -41,7 +41,7 @@ def unpack(request: pytest.FixtureRequest) -> Decompress:
 
 
 def some_data(size: int) -> bytes:
-    """Compresses to about a third."""
+    """Return data that compresses to about a third."""
     source = random.Random(size)
     words = [source.randbytes(6) + b"key=value " * 2 for _ in range(500)]
     return b"".join(source.choices(words, k=size // 26 + 1))[:size]
@@ -49,7 +49,7 @@ def some_data(size: int) -> bytes:
 
 @pytest.mark.parametrize("size", [0, 1, 4096, CHUNK_SIZE, CHUNK_SIZE + 1, 3_500_000])
 @pytest.mark.parametrize("codec", [Codec.NONE, *CODECS])
-def test_what_is_compressed_comes_back(codec: Codec, size: int, unpack: Decompress) -> None:
+def test_compressed_data_can_be_decompressed(codec: Codec, size: int, unpack: Decompress) -> None:
     data = some_data(size)
     packed = compress(codec, memoryview(data))
     assert unpack(codec, memoryview(packed), size) == data
@@ -66,7 +66,7 @@ def test_no_chunk_is_larger_than_a_megabyte(codec: Codec) -> None:
 
 @pytest.mark.parametrize("size", [1, 5000, 3_500_000])
 @pytest.mark.parametrize("codec", [Codec.NONE, *CODECS])
-def test_a_byte_more_than_allowed_is_too_much(codec: Codec, size: int, unpack: Decompress) -> None:
+def test_one_byte_over_the_limit_is_refused(codec: Codec, size: int, unpack: Decompress) -> None:
     packed = compress(codec, some_data(size))
     with pytest.raises(UnpackedTooLargeError, match=f"more than the {size - 1} bytes allowed"):
         unpack(codec, packed, size - 1)
@@ -83,12 +83,12 @@ def test_data_that_ends_early_is_corrupt(codec: Codec, size: int, unpack: Decomp
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
-def test_nothing_at_all_is_corrupt(codec: Codec, unpack: Decompress) -> None:
+def test_empty_data_is_corrupt(codec: Codec, unpack: Decompress) -> None:
     with pytest.raises(KafkaError):
         unpack(codec, b"", NO_LIMIT)
 
 
-def test_no_zstd_frame_at_all_is_nothing(unpack: Decompress) -> None:
+def test_empty_zstd_data_decompresses_to_nothing(unpack: Decompress) -> None:
     assert unpack(Codec.ZSTD, b"", NO_LIMIT) == b""
 
 
@@ -108,12 +108,12 @@ def test_streams_may_follow_each_other(codec: Codec, unpack: Decompress) -> None
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
-def test_what_follows_the_end_is_ignored_where_java_ignores_it(codec: Codec, unpack: Decompress) -> None:
+def test_trailing_bytes_are_ignored_for_codecs_where_java_ignores_them(codec: Codec, unpack: Decompress) -> None:
     assert unpack(codec, compress(codec, b"abc") + b"garbage", 3) == b"abc"
 
 
 @pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.ZSTD])
-def test_what_follows_the_end_is_refused_elsewhere(codec: Codec, unpack: Decompress) -> None:
+def test_trailing_bytes_are_refused_for_other_codecs(codec: Codec, unpack: Decompress) -> None:
     with pytest.raises(KafkaError):
         unpack(codec, compress(codec, b"abc") + b"garbage", NO_LIMIT)
 
@@ -124,17 +124,17 @@ def test_gzip_is_not_zlib(unpack: Decompress) -> None:
 
 
 @pytest.mark.parametrize("level", [-131072, -1, 1, 22])
-def test_zstd_levels(level: int) -> None:
+def test_zstd_data_of_every_level_is_read(level: int) -> None:
     assert decompress(Codec.ZSTD, compress(Codec.ZSTD, b"abc" * 1000, level), 3000) == b"abc" * 1000
 
 
 @pytest.mark.parametrize("level", [1, 9, 12, 17])
-def test_lz4_levels(level: int) -> None:
+def test_lz4_data_of_every_level_is_read(level: int) -> None:
     assert decompress(Codec.LZ4, compress(Codec.LZ4, b"abc" * 1000, level), 3000) == b"abc" * 1000
 
 
 @pytest.mark.parametrize("level", [-1, 1, 9])
-def test_gzip_levels(level: int) -> None:
+def test_gzip_data_of_every_level_is_read(level: int) -> None:
     assert decompress(Codec.GZIP, compress(Codec.GZIP, b"abc" * 1000, level), 3000) == b"abc" * 1000
 
 
@@ -178,12 +178,12 @@ def test_a_zstd_window_over_128_mb_is_refused(unpack: Decompress) -> None:
         unpack(Codec.ZSTD, packed, NO_LIMIT)
 
 
-def test_raw_snappy_is_read_as_librdkafka_writes_it(unpack: Decompress) -> None:
+def test_raw_snappy_from_librdkafka_is_read(unpack: Decompress) -> None:
     data = some_data(3_500_000)
     assert unpack(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), 3_500_000) == data
 
 
-def test_a_snappy_block_that_claims_more_than_it_can_hold_is_refused_unread(unpack: Decompress) -> None:
+def test_a_snappy_block_that_declares_an_impossible_size_is_refused_before_decompression(unpack: Decompress) -> None:
     with pytest.raises(KafkaError, match="cannot hold"):
         unpack(Codec.SNAPPY, b"\xff\xff\xff\xff\x01" + bytes(1000), NO_LIMIT)
 
@@ -202,8 +202,8 @@ def test_thousands_of_empty_snappy_blocks_are_refused(unpack: Decompress) -> Non
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_a_bomb_costs_no_more_than_a_chunk(codec: Codec) -> None:
-    """400 MB in some hundred kilobytes: memory follows the chunk, not the claim."""
+def test_a_decompression_bomb_takes_no_more_memory_than_a_chunk(codec: Codec) -> None:
+    """A few hundred kilobytes decompress to 400 MB."""
     resource = pytest.importorskip("resource", reason="Unix")
     packed = compress(codec, bytes(400 << 20), 1)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -223,8 +223,8 @@ def test_chunks_come_one_at_a_time() -> None:
         next(chunks)
 
 
-def test_every_codec_of_a_corrupt_byte_ends(unpack: Decompress) -> None:
-    """Whatever byte is wrong: an answer or a KafkaError, nothing else."""
+def test_a_corrupt_byte_causes_no_error_but_kafka_error(unpack: Decompress) -> None:
+    """Every byte is corrupted in turn."""
     for codec in CODECS:
         packed = compress(codec, some_data(300))
         for position in range(len(packed)):

@@ -1,4 +1,4 @@
-"""End-transaction markers, byte for byte as Kafka writes them."""
+"""Transaction markers have Kafka's format."""
 
 import pytest
 
@@ -8,14 +8,14 @@ from headrace.wire.control import Marker, coordinator_epoch_of, encode_marker, m
 @pytest.mark.parametrize(
     ("marker", "key"), [(Marker.ABORT, b"\0\0\0\0"), (Marker.COMMIT, b"\0\0\0\1")], ids=["abort", "commit"]
 )
-def test_a_marker_is_encoded_as_kafka_does_and_read_again(marker: Marker, key: bytes) -> None:
+def test_a_marker_is_encoded_like_kafka_s_and_decoded(marker: Marker, key: bytes) -> None:
     encoded = encode_marker(marker, 7)
     assert encoded == (key, b"\0\0\0\0\0\7")
     assert (marker_of(encoded[0]), coordinator_epoch_of(encoded[1])) == (marker, 7)
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\0\0\0\2", b"\0\0\xff\xff"])
-def test_other_control_records_are_no_markers(key: bytes | None) -> None:
+def test_other_control_records_are_not_markers(key: bytes | None) -> None:
     assert marker_of(key) is None
 
 

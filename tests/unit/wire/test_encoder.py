@@ -1,4 +1,4 @@
-"""Answers written by the compiled encoder are read back by kio's own reader, in every version of every API."""
+"""kio's own reader can read every version of every response that the compiled encoders write."""
 
 import datetime as dt
 import uuid
@@ -30,7 +30,7 @@ SAMPLES: dict[str, Any] = {
 
 
 def sample(cls: Any) -> dict[str, Any]:
-    """A message of `cls` with something in every field."""
+    """Return a message of `cls` with a value in every field."""
     return {field.name: sample_of(field) for field in fields(cls)}
 
 
@@ -51,7 +51,7 @@ def unwrap(annotation: Any) -> tuple[Any, bool]:
 
 
 def plain(value: Any) -> Any:
-    """What the reader made, as the encoder's plain values."""
+    """Convert the reader's result to the encoder's plain values."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
@@ -70,7 +70,7 @@ def response_class(key: int, version: int) -> Any:
 
 
 @pytest.mark.parametrize(("key", "version"), ALL, ids=str)
-def test_full_answers_are_read_back(key: ApiKey, version: int) -> None:
+def test_responses_with_all_fields_can_be_read(key: ApiKey, version: int) -> None:
     message = sample(response_class(key, version))
     out = bytearray()
 
@@ -82,7 +82,7 @@ def test_full_answers_are_read_back(key: ApiKey, version: int) -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), ALL, ids=str)
-def test_in_steps_an_answer_becomes_the_same_bytes(key: ApiKey, version: int) -> None:
+def test_encoding_in_steps_gives_the_same_bytes(key: ApiKey, version: int) -> None:
     message = sample(response_class(key, version))
     whole, stepwise = bytearray(), bytearray()
 
@@ -92,7 +92,7 @@ def test_in_steps_an_answer_becomes_the_same_bytes(key: ApiKey, version: int) ->
     assert stepwise == whole
 
 
-def test_what_a_version_does_not_know_is_left_out() -> None:
+def test_fields_that_a_version_lacks_are_ignored() -> None:
     out = bytearray()
     schema(ApiKey.FIND_COORDINATOR, 0).encode_response(
         out, {"node_id": 1, "host": "h", "port": 2, "coordinators": [], "something": "else"}
@@ -102,7 +102,7 @@ def test_what_a_version_does_not_know_is_left_out() -> None:
     assert (read.node_id, read.host, read.port) == (1, "h", 2)
 
 
-def test_defaults_fill_what_is_missing_and_what_has_none_is_an_error() -> None:
+def test_missing_fields_get_defaults_or_cause_an_error() -> None:
     out = bytearray()
     encode = schema(ApiKey.HEARTBEAT, 4).encode_response
     encode(out, {})
@@ -119,7 +119,7 @@ def test_a_value_of_the_wrong_type_names_its_field() -> None:
         schema(ApiKey.FIND_COORDINATOR, 0).encode_response(bytearray(), {"node_id": 1, "host": "h", "port": "x"})
 
 
-def test_requests_are_written_too() -> None:
+def test_requests_can_be_encoded() -> None:
     out = bytearray()
     request_encoder(ApiKey.METADATA, 12)(
         out,
@@ -134,7 +134,7 @@ def test_requests_are_written_too() -> None:
     assert read.topics[0].name == "t"
 
 
-def test_null_structures_and_arrays() -> None:
+def test_null_structures_and_arrays_are_encoded() -> None:
     nullable = [
         (key, version)
         for key, version in ALL

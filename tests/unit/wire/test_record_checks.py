@@ -1,4 +1,4 @@
-"""What passes as records is what Kafka's DefaultRecord.readFrom would read, compiled or not, whole or in pieces."""
+"""The walk accepts the same records as Kafka's DefaultRecord.readFrom, compiled or not, whole or in pieces."""
 
 import importlib.util
 import random
@@ -30,7 +30,7 @@ anything = st.builds(
 
 
 def source_module() -> ModuleType:
-    """The walk as interpreted code, beside the compiled one."""
+    """Load the interpreted walk as a second module."""
     spec = importlib.util.spec_from_file_location(
         "record_checks_source", Path(validation.__file__).with_name("record_checks.py")
     )
@@ -47,7 +47,7 @@ TWINS = {"compiled": record_checks, "source": SOURCE}
 
 @pytest.fixture(params=TWINS)
 def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the two, where `validation` uses it."""
+    """Let `validation` use the compiled or the interpreted walk."""
     module = TWINS[request.param]
     if module.COMPILED is not (request.param == "compiled"):
         pytest.skip("nothing is compiled here: run `make setup` where there is a C compiler")
@@ -61,7 +61,7 @@ def the_walk(count: int, base_timestamp: int, newer_than: int, from_delta: int) 
 
 
 class WrongError(Exception):
-    """What this reader refuses."""
+    """The records are invalid."""
 
 
 class Seen(NamedTuple):
@@ -72,7 +72,7 @@ class Seen(NamedTuple):
 
 
 class Reader:
-    """The plainest reader of records that there can be."""
+    """A simple reference implementation."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -127,7 +127,7 @@ class Reader:
 
 
 def read(body: bytes, count: int, base: int = TIME) -> Seen | None:
-    """What is seen of the records; None where there are not as many and nothing else."""
+    """Read with the reference implementation; None for invalid records."""
     reader = Reader(body)
     seen = Seen()
     try:
@@ -150,7 +150,7 @@ def walked(pieces: list[bytes], count: int, base: int = TIME) -> Seen | None:
 
 
 def cut(body: bytes, dice: random.Random) -> list[bytes]:
-    """The body in pieces, some of them empty, of a byte, or larger than a record."""
+    """Cut the body into pieces, some of them empty, one byte long or longer than a record."""
     pieces = []
     most = max(dice.choice((1, 3, 30, 300, 10_000)), len(body) // 1000)
     while body:
@@ -165,7 +165,7 @@ def body_of(records: list[RecordData]) -> bytes:
 
 
 def damaged(body: bytes, dice: random.Random, times: int) -> bytes:
-    """Bytes changed, mostly by a little, so that many lengths still lie within what there is."""
+    """Change bytes, mostly slightly, so that many lengths stay plausible."""
     changed = bytearray(body)
     for _ in range(times):
         at = dice.randrange(len(changed))
@@ -182,8 +182,8 @@ def damaged(body: bytes, dice: random.Random, times: int) -> bytes:
     return bytes(changed)
 
 
-def alike(dice: random.Random) -> list[RecordData]:
-    """Records of one shape, as a load test sends them, with a few that differ."""
+def similar(dice: random.Random) -> list[RecordData]:
+    """Return records of one shape, as from a load test, with a few exceptions."""
     key = dice.choice((None, 0, 5, 70))
     value = dice.choice((None, 0, 3, 60, 100))
     headers = dice.choice(((), (), (("name", b"value"),), (("a", None), ("b", b"c" * 70))))
@@ -204,15 +204,15 @@ def alike(dice: random.Random) -> list[RecordData]:
 
 
 def different(dice: random.Random) -> list[RecordData]:
-    """Records whose keys and values have any lengths."""
+    """Return records with keys and values of any lengths."""
     key_size = dice.choice((0, 8, 36, 63))
-    keyed = dice.choice((True, False, "alike"))
+    keyed = dice.choice((True, False, "similar"))
     shortest, longest = dice.choice(((0, 5), (0, 70), (0, 400), (64, 400), (100, 9000)))
     odds = dice.choice((0.97, 1))
     many_headers = dice.random() < 0.2
     return [
         RecordData(
-            dice.randbytes(key_size if keyed == "alike" else dice.randrange(20))
+            dice.randbytes(key_size if keyed == "similar" else dice.randrange(20))
             if keyed and dice.random() < odds
             else None,
             dice.randbytes(dice.randrange(shortest, longest)) if dice.random() < odds else None,
@@ -233,7 +233,9 @@ FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck), deadlin
     st.integers(0, 3),
     st.sampled_from((TIME, 0, -1, 2**63 - 1, -(2**63), 2**62)),
 )
-def test_any_records(twin: None, records: list[RecordData], dice: random.Random, times: int, base: int) -> None:
+def test_any_records_are_read_like_the_reference(
+    twin: None, records: list[RecordData], dice: random.Random, times: int, base: int
+) -> None:
     body = damaged(body_of(records), dice, times)
     for count in (len(records), len(records) + 1, len(records) - 1):
         expected = read(body, count, base)
@@ -241,12 +243,12 @@ def test_any_records(twin: None, records: list[RecordData], dice: random.Random,
         assert walked(cut(body, dice), count, base) == expected
 
 
-@pytest.mark.parametrize("kind", [alike, different])
+@pytest.mark.parametrize("kind", [similar, different])
 @FEW
 @given(seed=st.integers(0, 2**32))
-def test_many_records(twin: None, kind: object, seed: int) -> None:
+def test_many_records_are_read_like_the_reference(twin: None, kind: object, seed: int) -> None:
     dice = random.Random(seed)
-    records = alike(dice) if kind is alike else different(dice)
+    records = similar(dice) if kind is similar else different(dice)
     honest = body_of(records)
     count = len(records)
     base = records[0].timestamp
@@ -269,8 +271,8 @@ def test_many_records(twin: None, kind: object, seed: int) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 30, 63, 64, 74])
 @pytest.mark.parametrize("where", range(8))
-def test_one_lie_among_records_that_are_alike_is_found(twin: None, place: int, where: int) -> None:
-    """Each number of each record is made one more."""
+def test_one_wrong_number_among_similar_records_is_found(twin: None, place: int, where: int) -> None:
+    """Every number of every record is incremented."""
     honest = body_of([RecordData(None, bytes(100), TIME + i // 20) for i in range(75)])
     begin = 109 * place if place < 64 else 109 * 64 + 110 * (place - 64)
     wide = 1 if place >= 64 else 0
@@ -284,13 +286,13 @@ def test_one_lie_among_records_that_are_alike_is_found(twin: None, place: int, w
 
 @FEW
 @given(st.binary(max_size=60), st.integers(1, 3), st.randoms(use_true_random=False))
-def test_bytes_that_nobody_made_as_records(twin: None, body: bytes, count: int, dice: random.Random) -> None:
+def test_arbitrary_bytes_are_read_like_the_reference(twin: None, body: bytes, count: int, dice: random.Random) -> None:
     assert walked([body], count) == read(body, count)
     assert walked(cut(body, dice), count) == read(body, count)
 
 
 @pytest.mark.parametrize("size", [7, 8, 40, 200])
-def test_a_record_in_pieces_of_every_size(twin: None, size: int) -> None:
+def test_a_record_may_come_in_pieces_of_any_size(twin: None, size: int) -> None:
     records = [
         RecordData(b"k" * (size % 5), b"v" * size, TIME, [("name", b"value")] * (size % 3)),
         RecordData(None, None, TIME - 2**40, ()),
@@ -315,7 +317,7 @@ def test_a_record_with_very_many_headers_is_walked_in_slices(twin: None) -> None
     assert 25 <= calls <= 27
 
 
-def test_the_first_record_that_is_new_enough(twin: None) -> None:
+def test_a_walk_can_stop_at_the_first_newer_record(twin: None) -> None:
     records = [RecordData(None, bytes(30), TIME + (place * 7) % 50) for place in range(200)]
     body = body_of(records)
     for newer_than in (TIME - 1, TIME, TIME + 20, TIME + 48, TIME + 49):
@@ -330,7 +332,7 @@ def test_the_first_record_that_is_new_enough(twin: None) -> None:
                     assert walk.largest == records[expected[0]].timestamp
 
 
-def test_records_one_by_one(twin: None) -> None:
+def test_each_record_yields_place_key_and_timestamp(twin: None) -> None:
     records = [
         RecordData(b"k" if place % 3 else None, bytes(place), TIME + place, [("n", None)] * (place % 5))
         for place in range(100)
@@ -343,7 +345,7 @@ def test_records_one_by_one(twin: None) -> None:
         assert list(each_record(parse_header(batch), pieces)) == expected
 
 
-def test_bits_that_a_number_has_no_room_for_are_dropped_as_by_kafka(twin: None) -> None:
+def test_excess_bits_of_a_varint_are_dropped_as_in_kafka(twin: None) -> None:
     key_length = b"\x86\x80\x80\x80\x10"
     content = b"\0\0\0" + key_length + b"key" + b"\1" + b"\0"
     body = bytes([2 * len(content)]) + content
@@ -364,7 +366,7 @@ def test_timestamps_wrap_at_64_bits(twin: None, base: int, delta: int) -> None:
     assert walked([body], 1, base) == read(body, 1, base)
 
 
-def test_names_of_headers_are_any_bytes_and_timestamps_wrap() -> None:
+def test_header_names_are_any_bytes_and_timestamps_wrap() -> None:
     content = b"\0" + varint(2**62) + b"\0" + b"\1" + b"\1" + b"\2" + b"\2\xff" + b"\1"
     body = varint(len(content)) + content
     header = parse_header(build_batch([RecordData(None, None, 2**62)]))

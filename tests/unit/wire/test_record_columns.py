@@ -1,4 +1,4 @@
-"""Columns: against the decoder that reads one record after the other, and for what is no honest batch."""
+"""Columns equal the results of the record-by-record decoder, and invalid batches are refused."""
 
 import random
 
@@ -42,13 +42,13 @@ def _check(batches: list[tuple[BatchHeader, bytes]]) -> None:
 
 
 @given(st.lists(st.lists(records, min_size=1, max_size=100), min_size=1, max_size=5), st.integers(0, 2**40))
-def test_columns_are_what_the_records_say(content: list[list[RecordData]], base_offset: int) -> None:
+def test_columns_equal_the_decoded_records(content: list[list[RecordData]], base_offset: int) -> None:
     _check([_batch(each, base_offset + 1000 * place) for place, each in enumerate(content)])
 
 
 @pytest.mark.parametrize("value_size", [0, 10, 100, 9_000])
-def test_runs_of_records_of_one_size_end_where_another_begins(value_size: int) -> None:
-    """From every length of a run to another, with breaks where lengths have another number of bytes."""
+def test_runs_of_records_of_one_size_are_found(value_size: int) -> None:
+    """All pairs of run lengths, and lengths of one and two bytes."""
     chance = random.Random(value_size)
     content = []
     for run in (1, 15, 16, 63, 64, 65, 128, 200, 700):
@@ -58,7 +58,7 @@ def test_runs_of_records_of_one_size_end_where_another_begins(value_size: int) -
 
 
 @pytest.mark.parametrize("zigzags", [(0, 0), (2, 0), (0, 10), (6, 6), (1, 2), (0, 3)], ids=str)
-def test_offsets_that_do_not_ascend_within_the_batch_are_told(zigzags: tuple[int, int]) -> None:
+def test_offsets_that_do_not_ascend_within_the_batch_are_detected(zigzags: tuple[int, int]) -> None:
     header, body = _batch([RecordData(b"k", b"v", TIME)] * 2)
     half = len(body) // 2
     # length, attributes, timestamp: one byte each
@@ -82,14 +82,14 @@ def test_a_body_that_ends_early_is_refused(cut: int, more: bool) -> None:
 @pytest.mark.parametrize(
     ("place", "lie", "why"),
     [
-        (0, b"\xff\xff\xff\xff\xff\x01", "over 5 bytes"),
-        (2, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "over 10 bytes"),
-        (3, b"\xff\xff\xff\xff\xff\x01", "over 5 bytes"),
+        (0, b"\xff\xff\xff\xff\xff\x01", "more than 5 bytes"),
+        (2, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "more than 10 bytes"),
+        (3, b"\xff\xff\xff\xff\xff\x01", "more than 5 bytes"),
         (4, b"\xfe\xff\xff\xff\x0f", "do not fit"),
         (4, bytes([60 << 1]), "do not fit"),
     ],
 )
-def test_a_field_that_cannot_be_is_refused(place: int, lie: bytes, why: str) -> None:
+def test_an_invalid_field_is_refused(place: int, lie: bytes, why: str) -> None:
     header, body = _batch([RecordData(b"key", b"value" * 5, TIME)] * 3)
     third = len(body) // 3
     for record in (0, 2):
@@ -110,7 +110,7 @@ def test_a_negative_length_is_refused() -> None:
 
 
 @given(st.lists(records, min_size=1, max_size=20), st.data())
-def test_no_bytes_bring_anything_but_columns_or_a_refusal(content: list[RecordData], data: st.DataObject) -> None:
+def test_arbitrary_bytes_give_columns_or_a_kafka_error(content: list[RecordData], data: st.DataObject) -> None:
     header, body = _batch(content)
     lying = bytearray(body)
     for _ in range(data.draw(st.integers(1, 4))):

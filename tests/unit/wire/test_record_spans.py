@@ -1,4 +1,4 @@
-"""Which records stay of a batch, and what is made of them."""
+"""Compaction keeps some records of a batch and builds a new one from them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ def _opened(batch: bytes) -> tuple[BatchHeader, bytes]:
 
 
 @given(st.lists(records, min_size=1, max_size=200), st.integers(0, 2**40), st.data())
-def test_what_stays_is_as_it_was(content: list[RecordData], base_offset: int, data: st.DataObject) -> None:
+def test_kept_records_are_unchanged(content: list[RecordData], base_offset: int, data: st.DataObject) -> None:
     header, body = _opened(build_batch(content, base_offset=base_offset))
     # twice: the second time the batch has gaps
     for _ in range(2):
@@ -41,7 +41,7 @@ def test_what_stays_is_as_it_was(content: list[RecordData], base_offset: int, da
         header, body = later, rest
 
 
-def test_the_only_record_is_all_of_the_body() -> None:
+def test_the_only_record_is_the_whole_body() -> None:
     _, body = _opened(build_batch([RecordData(b"key", b"value", TIME)]))
     assert only_record(body) == (True, 0, len(body), 0)
     assert survivors(body, b"\0", [len(body)]) == [only_record(body)]

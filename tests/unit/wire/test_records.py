@@ -1,4 +1,4 @@
-"""Records in, batch out, records back; and what a reader does with bytes that are no batch."""
+"""Batches are built and read; malformed ones are refused."""
 
 import os
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def as_read(records: list[RecordData], base_offset: int) -> list[Record]:
 
 
 @given(records=st.lists(record_data, min_size=1, max_size=30), codec=st.sampled_from(Codec), base=st.integers(0, 2**40))
-def test_records_come_back_as_they_were_under_every_codec(records: list[RecordData], codec: Codec, base: int) -> None:
+def test_records_are_unchanged_by_every_codec(records: list[RecordData], codec: Codec, base: int) -> None:
     batch = build_batch(records, base_offset=base, codec=codec)
 
     assert list(iter_records(batch)) == as_read(records, base)
@@ -57,7 +57,7 @@ def test_a_recompressed_batch_keeps_its_records_and_header(records: list[RecordD
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_recompression_ends_where_the_batch_is_too_large(codec: Codec) -> None:
+def test_recompression_stops_when_the_batch_is_too_large(codec: Codec) -> None:
     batch = build_batch([RecordData(None, b"v", 0)])
 
     def pieces() -> Iterator[bytes]:
@@ -71,7 +71,7 @@ def test_recompression_ends_where_the_batch_is_too_large(codec: Codec) -> None:
 
 
 @given(records=st.lists(record_data, min_size=1, max_size=10), codec=st.sampled_from(Codec), data=st.data())
-def test_damaged_bytes_are_refused_or_read_but_never_anything_else(
+def test_damaged_bytes_cause_no_error_but_kafka_error(
     records: list[RecordData], codec: Codec, data: st.DataObject
 ) -> None:
     batch = bytearray(build_batch(records, codec=codec))
@@ -86,22 +86,22 @@ def test_damaged_bytes_are_refused_or_read_but_never_anything_else(
     assert code in (ErrorCode.none, ErrorCode.corrupt_message, ErrorCode.unsupported_compression_type)
 
 
-def test_a_torn_last_batch_is_passed_over() -> None:
+def test_an_incomplete_last_batch_is_ignored() -> None:
     whole = build_batch([RecordData(b"k", b"v", 1)])
 
     assert [record.value for record in iter_records(whole + whole[:-1])] == [b"v"]
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_a_batch_that_unpacks_to_too_much_is_refused(codec: Codec) -> None:
+def test_a_batch_that_decompresses_to_too_much_is_refused(codec: Codec) -> None:
     batch = build_batch([RecordData(None, bytes(1_000_000), 1)], codec=codec)
 
-    with pytest.raises(KafkaError, match="unpacks to more than") as caught:
+    with pytest.raises(KafkaError, match="decompresses to more than") as caught:
         uncompressed_body(rb.parse_header(batch), batch, 0, 100_000)
     assert caught.value.code is ErrorCode.corrupt_message
 
 
-def test_the_timestamp_of_a_log_append_time_batch_is_that_of_every_record() -> None:
+def test_all_records_of_a_log_append_time_batch_have_its_timestamp() -> None:
     batch = build_batch([RecordData(None, b"a", 5), RecordData(None, b"b", 9)])
 
     stamped = rb.with_log_append_time(rb.parse_header(batch), batch, 0, 1234)
@@ -110,7 +110,7 @@ def test_the_timestamp_of_a_log_append_time_batch_is_that_of_every_record() -> N
     assert rb.batch_crc_ok(stamped, 0, len(stamped))
 
 
-def test_a_plain_batch_is_like_any_other() -> None:
+def test_a_plain_batch_equals_a_built_one() -> None:
     pairs = [(b"key", b"value"), (b"k" * 300, None), (b"", b"v" * 9000)]
     expected = build_batch([RecordData(key, value, 1234) for key, value in pairs], codec=Codec.ZSTD)
     assert plain_batch(pairs, 1234, Codec.ZSTD) == expected

@@ -1,4 +1,4 @@
-"""Tagged fields from the future, and strings that are too long."""
+"""Unknown tagged fields are removed, and strings that are too long are refused."""
 
 from collections.abc import Generator
 from dataclasses import fields
@@ -27,7 +27,7 @@ UNTAGGED = [
 ]
 T = TypeVar("T")
 UNKNOWN = b"\xe8\x07\x02hi"
-"""Tag 1000 with two bytes."""
+"""An unknown tag (1000) with two bytes."""
 
 
 def strict(api: ApiKey, version: int, content: Buffer, position: int = 0) -> Buffer:
@@ -46,7 +46,7 @@ def result_of(steps: Generator[None, None, T]) -> T:
 
 
 @given(data=st.data())
-def test_a_sound_request_stays_as_it_is(data: st.DataObject) -> None:
+def test_a_valid_request_is_unchanged(data: st.DataObject) -> None:
     api, version = data.draw(st.sampled_from(FLEXIBLE))
     content = bytearray(b"before")
     request_encoder(api, version)(content, data.draw(requests(api, version)))
@@ -56,7 +56,7 @@ def test_a_sound_request_stays_as_it_is(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-def test_an_unknown_tag_at_the_end_is_cut(data: st.DataObject) -> None:
+def test_an_unknown_tag_at_the_end_is_removed(data: st.DataObject) -> None:
     api, version = data.draw(st.sampled_from(UNTAGGED))
     content = bytearray()
     request_encoder(api, version)(content, data.draw(requests(api, version)))
@@ -66,7 +66,7 @@ def test_an_unknown_tag_at_the_end_is_cut(data: st.DataObject) -> None:
     assert schema(api, version).decode_request(strict(api, version, tagged), 0) == known
 
 
-def test_unknown_tags_are_cut_from_items_and_from_known_tags() -> None:
+def test_unknown_tags_are_removed_from_items_and_from_known_tags() -> None:
     # DeleteTopics v6: an array of topics with tags of their own
     topic = b"\x02t" + bytes(16)
     body = b"\x03" + topic + b"\x01" + UNKNOWN + topic + b"\x00" + bytes(4) + b"\x01" + UNKNOWN
@@ -116,7 +116,7 @@ def test_a_string_has_at_most_32767_bytes(size: int, *, is_allowed: bool) -> Non
             strict(ApiKey.DELETE_GROUPS, 2, bytes(body))
 
 
-def test_unknown_tags_are_counted() -> None:
+def test_the_number_of_unknown_tags_is_limited() -> None:
     body = bytearray(b"\x02a\x02b")
     put_unsigned_varint(body, 100_001)
     body += b"\x05\x00" * 100_001

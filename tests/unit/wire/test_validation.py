@@ -1,4 +1,4 @@
-"""What a broker takes from a producer, and what it refuses and why."""
+"""Valid batches of producers are accepted, and invalid ones refused with a reason."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ LIMIT = 1 << 20
 
 
 def batch_with(**changes: int) -> bytes:
-    """A sound batch of three records with fields of its header changed and its checksum made right again."""
+    """Return a batch of three records with changed header fields and a correct checksum."""
     batch = build_batch([RecordData(b"k", b"value", 1000 + i) for i in range(3)], codec=Codec(changes.pop("of", 0)))
     header = rb.parse_header(batch)._replace(**changes)
     out = bytearray(rb.pack_header(header) + batch[rb.HEADER_SIZE :])
@@ -29,14 +29,14 @@ def batch_with(**changes: int) -> bytes:
     st.lists(st.binary(max_size=40) | st.binary(min_size=100, max_size=20_000), min_size=1, max_size=200),
     st.sampled_from(Codec),
 )
-def test_sound_batches_are_taken(values: list[bytes], codec: Codec) -> None:
+def test_valid_batches_are_accepted(values: list[bytes], codec: Codec) -> None:
     batch = build_batch([RecordData(None, value, 1000 + i) for i, value in enumerate(values)], codec=codec)
 
     assert validate_produced(batch, 1 << 30)[0].record_count == len(values)
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=400), st.integers(-3, 3))
-def test_records_of_any_lengths_are_followed_to_their_end(sizes: list[int], repeated: int) -> None:
+def test_records_of_any_lengths_are_accepted(sizes: list[int], repeated: int) -> None:
     sizes = [size for size in sizes for _ in range(max(1, repeated))]
     batch = build_batch([RecordData(None, bytes(size), i) for i, size in enumerate(sizes)])
 
@@ -56,14 +56,14 @@ def test_offset_deltas_that_do_not_count_from_zero_are_refused(codec: Codec, del
     header = rb.parse_header(build_batch([RecordData(b"k", b"v", 1000)] * 2))
     batch = bytes(recompress(header, [bytes(body)], codec, None, LIMIT))
 
-    with pytest.raises(KafkaError, match="the offset deltas do not count 0, 1, 2") as caught:
+    with pytest.raises(KafkaError, match="the offset deltas must be 0, 1, 2") as caught:
         validate_produced(batch, LIMIT)
     assert caught.value.code is ErrorCode.invalid_record
 
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 1000])
-def test_a_lying_count_is_refused(codec: Codec, count: int) -> None:
+def test_a_wrong_record_count_is_refused(codec: Codec, count: int) -> None:
     batch = batch_with(record_count=count, last_offset_delta=count - 1, of=codec)
 
     with pytest.raises(KafkaError) as caught:
@@ -89,7 +89,7 @@ def test_a_lying_count_is_refused(codec: Codec, count: int) -> None:
         ({"batch_length": -5}, ErrorCode.corrupt_message),
     ],
 )
-def test_headers_that_cannot_be_are_refused(changes: dict[str, int], code: ErrorCode) -> None:
+def test_invalid_headers_are_refused(changes: dict[str, int], code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as caught:
         validate_produced(batch_with(**changes), LIMIT)
     assert caught.value.code is code
@@ -104,7 +104,7 @@ def test_a_wrong_checksum_is_refused() -> None:
     assert caught.value.code is ErrorCode.corrupt_message
 
 
-def test_nothing_several_and_too_large_are_refused() -> None:
+def test_no_batch_several_batches_and_too_large_ones_are_refused() -> None:
     batch = batch_with()
     for data, code in (
         (b"", ErrorCode.invalid_record),
@@ -120,7 +120,7 @@ def test_nothing_several_and_too_large_are_refused() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 200))
-def test_any_bytes_behind_a_sealed_header_are_refused_or_taken(body: bytes, count: int) -> None:
+def test_arbitrary_records_cause_no_error_but_kafka_error(body: bytes, count: int) -> None:
     header = rb.parse_header(batch_with())._replace(
         batch_length=rb.HEADER_SIZE - rb.LOG_OVERHEAD + len(body), record_count=count, last_offset_delta=count - 1
     )
@@ -134,7 +134,7 @@ def test_any_bytes_behind_a_sealed_header_are_refused_or_taken(body: bytes, coun
     assert code is ErrorCode.invalid_record
 
 
-def test_the_first_two_bytes_tell_the_size_of_a_record() -> None:
+def test_record_sizes_agree_with_the_varint_decoder() -> None:
     for size in (*range(-3, 200), *range(8180, 8200)):
         length = bytearray()
         put_varint(length, size)

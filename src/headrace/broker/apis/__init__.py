@@ -1,1 +1,1 @@
-"""One module per family of APIs; each offers `routes()` to the dispatch table."""
+"""One module per family of APIs, with a `routes()` for the dispatch table."""

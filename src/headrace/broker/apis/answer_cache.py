@@ -1,15 +1,15 @@
-"""Encoded answers, and pieces of answers, that are asked for again and again; bounded in bytes."""
+"""A cache of encoded responses and parts of them, bounded in bytes."""
 
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 _ENTRY_BYTES: Final = 300
-"""What an entry costs in addition to its bytes."""
+"""Overhead of an entry."""
 V = TypeVar("V")
 
 
 class AnswerCache(Generic[V]):
-    """Values by key, each made from a source. The oldest go when there are more than `limit` bytes."""
+    """Values by key, with the source that they were made from. Evicts the oldest beyond `limit` bytes."""
 
     __slots__ = ("_entries", "_limit", "size")
 
@@ -22,12 +22,12 @@ class AnswerCache(Generic[V]):
         return len(self._entries)
 
     def get(self, key: Hashable, source: object) -> V | None:
-        """The value, if it was made from this very source: an immutable object that a change replaces."""
+        """Return the value if it was made from this source, an immutable object that is replaced by changes."""
         found = self._entries.get(key)
         return found[1] if found is not None and found[0] is source else None
 
     def put(self, key: Hashable, source: object, value: V, size: int) -> None:
-        """Keep a value of `size` bytes, unless it would leave no room for others."""
+        """Store a value of `size` bytes, unless it is larger than half the limit."""
         size += _ENTRY_BYTES
         if size > self._limit // 2:
             return

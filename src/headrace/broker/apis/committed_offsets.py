@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: names, topic ids and existence here, the offsets in the coordinator."""
+"""OffsetCommit, OffsetFetch and OffsetDelete: resolve and check topics; the coordinator has the offsets."""
 
 import struct
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields, put_count, put_string
 from headrace.wire.items import made_of
 
-_OFTEN = 256
-"""Entries of a request that are looked at before others may have a turn."""
+_PER_SLICE = 256
+"""Entries of a request to handle without a pause."""
 _MAX_COMMIT = 15_000
-"""Offsets in one commit. With Kafka they have to fit one batch of `__consumer_offsets`: about as many fit its 1 MB."""
+"""Offsets in one commit. In Kafka they must fit into one batch of `__consumer_offsets`: about as many fit into 1 MB."""
 _COMMITTED_AT_ONCE = 1000
 _DELETED_AT_ONCE = 1000
 _TOPIC_IDS_SINCE = 10
@@ -43,13 +43,13 @@ _UNKNOWN_ID = ErrorCode.unknown_topic_id
 _NO_TOPIC = (b"", 0)
 _COMMITTED = struct.Struct(">ih")
 _COMMITTED_FLEXIBLE = struct.Struct(">ihx")
-"""A partition and its error code, and that it has no tags."""
+"""A partition, its error code, and an empty tag section."""
 _ZERO = timedelta(0)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class OffsetApis:
-    """Commits, fetches and deletes offsets of groups."""
+    """Handlers for committed offsets."""
 
     def __init__(self, coordinator: GroupCoordinator, topics: Topics) -> None:
         self._coordinator = coordinator
@@ -63,7 +63,7 @@ class OffsetApis:
         }
 
     def commit(self, context: RequestContext, request: Request) -> RawReply | Steps[RawReply]:
-        """Commits what names an existing partition; the answer has an error code per partition."""
+        """Commit offsets of existing partitions; the response has an error code per partition."""
         return in_slices(self._commit(context, request))
 
     def _commit(self, context: RequestContext, request: Request) -> Steps[RawReply]:
@@ -76,7 +76,7 @@ class OffsetApis:
         for topic in request.topics:
             partitions = topic.partitions
             if not partitions:
-                continue  # as Kafka: what was not said is not answered
+                continue  # as in Kafka, omitted in the response
             if version >= _TOPIC_IDS_SINCE:
                 name = (topic.topic_id and self._topics.name_of(topic.topic_id.bytes)) or ""
                 unknown = _UNKNOWN if name else _UNKNOWN_ID
@@ -85,10 +85,10 @@ class OffsetApis:
             topic_id, partition_count = self._topics.describe(name) or _NO_TOPIC
             errors = [unknown] * len(partitions)
             answers.append((topic, errors))
-            if len(answers) % _OFTEN == 0:
+            if len(answers) % _PER_SLICE == 0:
                 yield
             for place, partition in enumerate(partitions):
-                if place % _OFTEN == _OFTEN - 1:
+                if place % _PER_SLICE == _PER_SLICE - 1:
                     yield
                 index = partition.partition_index
                 if 0 <= index < partition_count:
@@ -109,7 +109,7 @@ class OffsetApis:
             elif len(to_commit) > _MAX_COMMIT:
                 committed = [ErrorCode.invalid_commit_offset_size] * len(to_commit)
             else:
-                # Checked and written in parts: others are served in between.
+                # Check and write in parts, with pauses for other requests.
                 committed = []
                 for some in chunks(to_commit, _COMMITTED_AT_ONCE):
                     committed += self._commit_some(context, request, some)
@@ -136,13 +136,13 @@ class OffsetApis:
             return [code] * len(offsets)
 
     def fetch(self, context: RequestContext, request: Request) -> Fields:
-        """Committed offsets of one group, or since version 8 of several (KIP-709); no topics means all."""
+        """Return committed offsets of a group, or since version 8 of several (KIP-709); null topics means all."""
         require_stable = getattr(request, "require_stable", False)
         if context.api_version >= 8:
             return {"groups": made_of(request.groups, lambda group: self._fetch_group(context, group, require_stable))}
         answer = self._fetch_group(context, request, require_stable)
         if context.api_version < 2 and answer["error_code"] is not ErrorCode.none:
-            # Version 1 has no error code of its own.
+            # Version 1 has no error code for the group.
             answer["topics"] = [
                 {
                     "name": topic.name,
@@ -167,7 +167,7 @@ class OffsetApis:
             answer["error_code"] = error.code
             return answer
         if request.topics is None:
-            # By id, topics that are gone have no name in the answer: they are left out.
+            # Versions with topic ids omit deleted topics, because their ids are unknown.
             wanted: list[tuple[dict[str, Any], str | None, Sequence[int]]] = [
                 ({"name": name, "topic_id": found and UUID(bytes=found[0])}, name, list(partitions))
                 for name, partitions in committed.items()
@@ -201,14 +201,14 @@ class OffsetApis:
                 return _no_offset(index, ErrorCode.unstable_offset_commit)
             offset = self._coordinator.committed_offsets(group_id).get(topic, {}).get(index)
         except KafkaError as error:
-            return _no_offset(index, error.code)  # the group went away while a long answer was made
+            return _no_offset(index, error.code)  # the group moved while a long response was encoded
         if offset is None or (topic_id is not None and offset.topic_id not in (b"", topic_id.bytes)):
             # Never committed, or committed to an earlier topic of the same name.
             return _no_offset(index)
         return _offset(index, offset)
 
     def delete(self, _: RequestContext, request: Request) -> Fields | Steps[Fields]:
-        """Deletes offsets that no member of the group is using (KIP-496)."""
+        """Delete offsets of topics to which no member subscribes (KIP-496)."""
         return in_slices(self._delete(request))
 
     def _delete(self, request: Request) -> Steps[Fields]:
@@ -224,13 +224,13 @@ class OffsetApis:
                 if 0 <= partition.partition_index < partition_count:
                     accepted.append(answer)
                     to_delete.append((name, partition.partition_index))
-                if len(partitions) % _OFTEN == 0:
+                if len(partitions) % _PER_SLICE == 0:
                     yield
             answers.append({"name": name, "partitions": partitions})
             yield
         errors: list[ErrorCode] = []
         try:
-            # Even with nothing to delete the group is looked at.
+            # Check the group even if there is nothing to delete.
             for some in chunks(to_delete, _DELETED_AT_ONCE) if to_delete else ([],):
                 errors += self._coordinator.delete_offsets(request.group_id, some)
                 yield
@@ -241,9 +241,9 @@ class OffsetApis:
         return {"error_code": ErrorCode.none, "topics": answers}
 
     def _resolve(self, topic: Any, *, by_id: bool) -> tuple[Any, ErrorCode, int]:
-        """Name (None for an unknown id), error for partitions that do not exist, and the number of those that do.
+        """Return the name (None for an unknown id), the error for missing partitions, and the partition count.
 
-        The place to refuse topics that the principal may not read.
+        Authorization of topics belongs here.
         """
         if by_id:
             name = None if topic.topic_id is None else self._topics.name_of(topic.topic_id.bytes)
@@ -256,14 +256,14 @@ class OffsetApis:
 
 
 def _commit_answer(topics: list[tuple[Any, list[ErrorCode]]], version: int) -> Steps[bytearray]:
-    """Topics of the request, each with the error codes of its partitions, encoded by hand: consumers commit all the
-    time (layout: https://kafka.apache.org/protocol#The_Messages_OffsetCommit).
+    """Encode the response by hand, because commits are frequent
+    (layout: https://kafka.apache.org/protocol#The_Messages_OffsetCommit).
     """
     flexible = version >= _FLEXIBLE_COMMIT
     pack = (_COMMITTED_FLEXIBLE if flexible else _COMMITTED).pack
     out = bytearray(_answer_head(len(topics), version))
     for place, (topic, errors) in enumerate(topics):
-        if place % _OFTEN == _OFTEN - 1:
+        if place % _PER_SLICE == _PER_SLICE - 1:
             yield
         out += _topic_head(topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.name, len(errors), version)
         for partition, error in zip(topic.partitions, errors, strict=True):
@@ -298,7 +298,7 @@ def _name_of(topic: Any, *, by_id: bool) -> dict[str, Any]:
 
 
 def _expire_timestamp(request: Request, now_ms: int) -> int:
-    """When the offsets of versions 2 to 4 expire, in ms; -1 for the broker's retention."""
+    """Return the expiry (ms) of offsets in versions 2 to 4; -1 for the broker's retention."""
     retention: timedelta = request.retention_time
     return now_ms + retention // _MILLISECOND if retention >= _ZERO else NO_TIMESTAMP
 

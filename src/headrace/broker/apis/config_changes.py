@@ -1,4 +1,4 @@
-"""Works out a resource's new settings from its present ones and a request, and checks them. Pure."""
+"""Compute and check a resource's new settings from its current ones and a request. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ Change = tuple[str, int, str | None]
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise KafkaError(INVALID_REQUEST) where a setting is named twice."""
+    """Raise KafkaError(INVALID_REQUEST) if a setting is named twice."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys: " + ", ".join(twice))
@@ -46,7 +46,7 @@ def check_names(names: Iterable[str]) -> None:
 def alter_config(
     config: BrokerConfig, resource: ConfigResource, current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str]:
-    """The settings after `changes`; raises KafkaError where one is not allowed, by name and with what is."""
+    """Return the settings after `changes`; raises KafkaError for an invalid one."""
     values = dict(current)
     for name, operation, value in changes:
         if operation == DELETE:
@@ -62,7 +62,7 @@ def alter_config(
 
 
 def replace_config(config: BrokerConfig, resource: ConfigResource, values: Mapping[str, str]) -> dict[str, str]:
-    """The settings that take the place of all present ones; raises KafkaError where one is not allowed."""
+    """Return the replacement for all current settings; raises KafkaError for an invalid one."""
     _check(config, resource, values, values.keys())
     return dict(values)
 
@@ -128,6 +128,6 @@ def _check(
             if name in values:
                 check_dynamic(name, values[name], per_broker=bool(resource.name))
     except ConfigError as error:
-        # As Kafka: for brokers a setting that cannot be changed is a bad request, for others a bad setting.
+        # As in Kafka: a setting that cannot be changed is INVALID_REQUEST for brokers, INVALID_CONFIG for others.
         code = ErrorCode.invalid_request if resource.kind == BROKER_CONFIG else ErrorCode.invalid_config
         raise KafkaError(code, str(error)) from error

@@ -1,6 +1,6 @@
-"""The entries that DescribeConfigs and CreateTopics answer with: value, source, synonyms, type, documentation.
+"""The entries in responses to DescribeConfigs and CreateTopics: value, source, synonyms, type, documentation.
 
-Pure: from the settings tables, the broker's settings and a resource's own ones to the fields of an entry.
+Pure: combines the settings tables, the broker's settings and a resource's own ones.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 def topic_entries(
     broker: BrokerConfig, overrides: Mapping[str, str], keys: Collection[str] | None = None
 ) -> list[Entry]:
-    """The settings of a topic with `overrides`, by name; of `keys` only, where given."""
+    """Return the settings of a topic with `overrides`, sorted by name; only `keys`, if given."""
     entries = []
     for name in sorted(_wanted(TOPIC_SETTINGS, overrides, keys)):
         setting = TOPIC_SETTINGS.get(name)
@@ -35,7 +35,7 @@ def topic_entries(
 
 
 def broker_entries(broker: BrokerConfig, own: Mapping[str, str], keys: Collection[str] | None = None) -> list[Entry]:
-    """Every setting of this broker; those that were set for one listener too."""
+    """Return the settings of this broker, including those of single listeners."""
     entries = []
     for name in sorted(_wanted(BROKER_SETTINGS, {**dict(broker.listener_settings()), **own}, keys)):
         setting = find_setting(name)
@@ -43,7 +43,7 @@ def broker_entries(broker: BrokerConfig, own: Mapping[str, str], keys: Collectio
             continue
         origins = broker.origins(name)
         if name == ADVERTISED and not broker.is_set(name):
-            # What is listened on is what is advertised, and comes from where that comes from.
+            # The default is the value of `listeners`, and so is its source.
             origins = [origin._replace(name=name) for origin in broker.origins("listeners")]
         value = _broker_value(broker, setting, name, origins)
         entries.append(_entry(setting, name, value, origins, read_only=setting.update == READ_ONLY))
@@ -53,7 +53,7 @@ def broker_entries(broker: BrokerConfig, own: Mapping[str, str], keys: Collectio
 def cluster_default_entries(
     broker: BrokerConfig, defaults: Mapping[str, str], keys: Collection[str] | None = None
 ) -> list[Entry]:
-    """The settings that were set for all brokers at run time."""
+    """Return the dynamic settings of all brokers."""
     entries = []
     for name in sorted(defaults):
         setting = find_setting(name)
@@ -66,7 +66,7 @@ def cluster_default_entries(
 def group_entries(
     broker: BrokerConfig, overrides: Mapping[str, str], keys: Collection[str] | None = None
 ) -> list[Entry]:
-    """The settings of a group with `overrides`."""
+    """Return the settings of a group with `overrides`."""
     entries = []
     for name in sorted(_wanted(GROUP_SETTINGS, {}, keys)):
         setting = GROUP_SETTINGS[name]
@@ -78,7 +78,7 @@ def group_entries(
 
 
 def client_metrics_entries(overrides: Mapping[str, str], keys: Collection[str] | None = None) -> list[Entry]:
-    """The settings of a client metrics subscription."""
+    """Return the settings of a client metrics subscription."""
     return [
         _resource_entry(setting, overrides, setting.default, [], CLIENT_METRICS_SOURCE)
         for name, setting in sorted(CLIENT_METRICS_SETTINGS.items())
@@ -94,7 +94,7 @@ def _wanted(settings: Mapping[str, Setting], present: Mapping[str, str], keys: C
 def _resource_entry(
     setting: Setting, overrides: Mapping[str, str], value: Value, origins: list[Origin], source: int
 ) -> Entry:
-    """An entry of a resource whose own value, if it has one, goes before what it inherits."""
+    """Return an entry with the resource's own value, if any, or the inherited one."""
     text = setting.format(value)
     if setting.name in overrides:
         text = _canonical(setting, overrides[setting.name])

@@ -47,16 +47,16 @@ _KINDS: Final[Mapping[int, str]] = {
     GROUP: GROUP_CONFIG,
 }
 ENTRIES_BYTES: Final = 4 * 1024 * 1024
-"""Encoded entries that are kept."""
+"""Size of the cache of encoded entries."""
 _MOST_KEYS: Final = 20
-"""Entries that were asked for by more keys than this are not kept."""
+"""Entries for requests with more keys are not cached."""
 
 _FEW_RESOURCES: Final = 100
-"""Resources that are described in one piece of memory, which is faster: a megabyte or two."""
+"""Up to this number resources are encoded into one buffer (a megabyte or two), which is faster."""
 
 
 class ConfigApis:
-    """Answers the APIs about settings, those of the tables and those set at run time."""
+    """Handles the APIs of static and dynamic settings."""
 
     def __init__(self, cache: MetadataCache, admin: TopicAdmin, config: BrokerConfig) -> None:
         self._cache = cache
@@ -65,7 +65,6 @@ class ConfigApis:
         self._kept: AnswerCache[EncodedItems] = AnswerCache(ENTRIES_BYTES)
 
     def routes(self) -> dict[ApiKey, Handler]:
-        """The handlers by API."""
         return {
             ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
@@ -74,9 +73,9 @@ class ConfigApis:
         }
 
     def describe_configs(self, context: RequestContext, request: Request) -> Reply | Steps[Reply]:
-        """The settings of each resource, with synonyms and documentation only where they are wanted."""
+        """Describe the settings of resources, with synonyms and documentation on request."""
         if len(request.resources) > _FEW_RESOURCES:
-            # They are made while they are encoded, which ends where the answer gets too large.
+            # Created while they are encoded, which stops if the response becomes too large.
             version = context.api_version
             return {"results": Items(request.resources, lambda resource: self._described(version, resource, request))}
         return self._describe_few(context, request)
@@ -90,7 +89,7 @@ class ConfigApis:
         return {"results": EncodedItems(len(request.resources), results)}
 
     async def incremental_alter_configs(self, context: RequestContext, request: Request) -> Reply:
-        """Set, delete, append to and subtract from single settings (KIP-339); a resource changes whole or not."""
+        """Set, delete, append to or subtract from single settings (KIP-339), atomically for every resource."""
 
         def alteration(resource: Any) -> Alteration:
             for config in resource.configs:
@@ -102,7 +101,7 @@ class ConfigApis:
         return {"responses": await self._alter(request, alteration)}
 
     async def alter_configs(self, context: RequestContext, request: Request) -> Reply:
-        """Replace all settings of each resource; what is not named goes back to its default."""
+        """Replace all settings of resources; unnamed ones are reset to their defaults."""
 
         def alteration(resource: Any) -> Alteration:
             for config in resource.configs:
@@ -118,7 +117,7 @@ class ConfigApis:
         return {"responses": await self._alter(request, alteration)}
 
     def list_config_resources(self, context: RequestContext, request: Request) -> Reply:
-        """Names of the resources that have or can have settings, of the types asked for (KIP-1142)."""
+        """List the resources of these types that have or can have settings (KIP-1142)."""
         image, node = self._cache.image, str(self._config.node_id)
         named: dict[int, Sequence[str]] = {
             TOPIC: sorted(image.topics),
@@ -146,16 +145,16 @@ class ConfigApis:
             )
         except KafkaError as error:
             return {**described, "error_code": error.code, "error_message": error.message or "", "configs": ()}
-        return {**described, "error_message": "", "configs": entries}  # empty, not null, as Kafka has it
+        return {**described, "error_message": "", "configs": entries}  # empty, not null, as in Kafka
 
     def _encoded(self, version: int, resource: Any, *, synonyms: bool, documentation: bool) -> EncodedItems:
-        """The entries of a resource; kept, as all resources of a type with the same settings have the same entries.
+        """Return the encoded entries of a resource. Cached by type and settings, which many resources share.
 
         Raises KafkaError.
         """
         kind, name, keys = resource.resource_type, resource.resource_name, resource.configuration_keys
         own = self._own_settings(kind, name)
-        # What is inherited by a resource comes from the broker's settings, and those are in the same table.
+        # `configs` also contains the broker's settings, from which resources inherit.
         configs = self._cache.image.configs
         may_keep = kind != BROKER_LOGGER and len(keys or ()) <= _MOST_KEYS
         key = (
@@ -187,7 +186,7 @@ class ConfigApis:
         return items
 
     def _own_settings(self, kind: int, name: str) -> Mapping[str, str]:
-        """What was set for this very resource. Raises KafkaError where there can be no such resource."""
+        """Return the dynamic settings of this resource. Raises KafkaError if it cannot exist."""
         image = self._cache.image
         if kind == TOPIC:
             if name not in image.topics:
@@ -219,7 +218,7 @@ class ConfigApis:
         return client_metrics_entries(own, keys)
 
     async def _alter(self, request: Request, alteration: Callable[[Any], Alteration]) -> Sequence[dict[str, Any]]:
-        """One answer for each resource, in order: resources that are asked for twice are refused."""
+        """Return one result per resource, in order. Duplicate resources are refused."""
         times = await counted((resource.resource_type, resource.resource_name) for resource in request.resources)
         problems: list[KafkaError | None] = []
         accepted: list[tuple[ConfigResource, Alteration]] = []
@@ -261,7 +260,7 @@ class ConfigApis:
             _check_named(name, "Topic name")
             topic_names.validate(name)
             if name not in self._cache.image.topics:
-                change({})  # as with Kafka, a setting that no topic could have is the first thing to say
+                change({})  # as in Kafka, report invalid settings first
                 raise KafkaError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
         elif resource_type == BROKER:
             if name:
@@ -298,9 +297,9 @@ def _altered(resource: Any, error: KafkaError | None) -> dict[str, Any]:
     }
 
 
-def _check_named(name: str, what: str) -> None:
+def _check_named(name: str, label: str) -> None:
     if not name:
-        raise _invalid(f"{what} must not be empty")
+        raise _invalid(f"{label} must not be empty")
 
 
 def _invalid(message: str) -> KafkaError:

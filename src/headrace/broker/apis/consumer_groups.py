@@ -23,18 +23,18 @@ from headrace.wire.items import made_of
 _MEMBER_ID_FROM_CLIENT_SINCE: Final = 1
 _CLASSIC: Final = 0
 _CONSUMER: Final = 1
-"""Types of members, by the protocol that they speak."""
+"""Types of members by protocol."""
 _ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits: all that can be allowed on a group (KIP-430)."""
+"""All operations on a group, as bits (KIP-430): READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 _NOT_ASKED: Final = -(2**31)
 _NO_ID: Final = bytes(16)
 _MAX_TOPIC_NAMES: Final = 10_000
-"""Of one member. They go into one record of `__consumer_offsets`, which has room for a few more of them."""
+"""Maximum of one member: its subscription is one record of `__consumer_offsets`, which has a size limit."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class ConsumerGroupApis:
-    """Heartbeats and descriptions of groups of the consumer protocol (KIP-848)."""
+    """Handlers for groups of the consumer protocol (KIP-848)."""
 
     def __init__(self, coordinator: GroupCoordinator, topics: Topics) -> None:
         self._coordinator = coordinator
@@ -47,7 +47,7 @@ class ConsumerGroupApis:
         }
 
     def heartbeat(self, context: RequestContext, request: Request) -> Fields:
-        """A member joins, stays, changes its subscription, says what it owns, or leaves."""
+        """Handle a heartbeat, with which members join, change their subscription, report partitions or leave."""
         try:
             _check_names(request)
             result = self._coordinator.consumer_heartbeat(request.group_id, _heartbeat(context, request))
@@ -66,7 +66,7 @@ class ConsumerGroupApis:
         }
 
     def describe(self, _: RequestContext, request: Request) -> Fields:
-        """State, epochs, members and their assignments of each group; as with Kafka, those without a name first."""
+        """Describe groups, with members and assignments; as in Kafka, empty group ids first."""
         operations = _ALL_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
         names = sorted(request.group_ids, key=bool)
         return {"groups": made_of(names, lambda group_id: self._describe(group_id, operations))}
@@ -108,18 +108,18 @@ class ConsumerGroupApis:
             "client_host": member.client_host,
             "subscribed_topic_names": member.topics,
             "subscribed_topic_regex": member.regex,
-            # What it was asked to give up is its own until it has.
+            # A member owns partitions until it has revoked them.
             "assignment": {"topic_partitions": self._with_names((*member.assigned, *member.revoking))},
             "target_assignment": {"topic_partitions": self._with_names(target)},
             "member_type": _CONSUMER if member.classic is None else _CLASSIC,
         }
 
     def _with_names(self, partitions: Iterable[TopicIdPartition]) -> list[dict[str, Any]]:
-        """Those of topics that still exist."""
+        """Group partitions by topic, without those of deleted topics."""
         return [
-            {**each, "topic_name": name}
-            for each in _by_topic(partitions)
-            if (name := self._topics.name_of(each["topic_id"].bytes)) is not None
+            {**topic, "topic_name": name}
+            for topic in _by_topic(partitions)
+            if (name := self._topics.name_of(topic["topic_id"].bytes)) is not None
         ]
 
 
@@ -128,7 +128,7 @@ def _check_names(request: Request) -> None:
     if names is not None and len(names) > _MAX_TOPIC_NAMES:
         raise KafkaError(
             ErrorCode.invalid_request,
-            f"SubscribedTopicNames has {len(names)} names, {_MAX_TOPIC_NAMES} are allowed:"
+            f"SubscribedTopicNames has {len(names)} names, but at most {_MAX_TOPIC_NAMES} are allowed:"
             " subscribe with a regular expression.",
         )
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures (KIP-584), and what ApiVersions says of features."""
+"""UpdateFeatures (KIP-584), and the features in ApiVersions."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _UPGRADE = 1
 
 
 class FeaturesApi:
-    """Handlers for the levels of features."""
+    """Handlers for features."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
@@ -22,7 +22,7 @@ class FeaturesApi:
         return {ApiKey.UPDATE_FEATURES: self.update}
 
     def announced(self) -> Fields:
-        """The fields of ApiVersions."""
+        """Return the feature fields of ApiVersions."""
         return {
             "supported_features": [
                 {"name": name, "min_version": lowest, "max_version": highest}
@@ -37,14 +37,14 @@ class FeaturesApi:
         }
 
     async def update(self, context: RequestContext, request: Request) -> Reply:
-        """All updates, or none."""
-        updates = [_update(each) for each in request.feature_updates]
+        """Apply all updates, or none."""
+        updates = [_update(requested) for requested in request.feature_updates]
         failed: tuple[str, KafkaError] | None = None
-        for each in updates:
+        for update in updates:
             try:
-                self._features.check(each)
+                self._features.check(update)
             except KafkaError as error:
-                failed = each.feature, error
+                failed = update.feature, error
                 break
         if failed is not None:
             feature, refusal = failed
@@ -71,6 +71,7 @@ class FeaturesApi:
         }
 
 
-def _update(asked: Any) -> FeatureUpdate:
-    may_downgrade = getattr(asked, "allow_downgrade", False) or getattr(asked, "upgrade_type", _UPGRADE) != _UPGRADE
-    return FeatureUpdate(asked.feature, asked.max_version_level, may_downgrade)
+def _update(requested: Any) -> FeatureUpdate:
+    upgrade_type = getattr(requested, "upgrade_type", _UPGRADE)
+    may_downgrade = getattr(requested, "allow_downgrade", False) or upgrade_type != _UPGRADE
+    return FeatureUpdate(requested.feature, requested.max_version_level, may_downgrade)

@@ -1,4 +1,4 @@
-"""Fetch: the hot path out. An answer is headers encoded by hand and, unless they are small, regions of log files.
+"""Fetch, the hot path for reads. A response consists of handwritten headers and regions of log files.
 
 A fetch that finds less than `min_bytes` waits for its partitions to grow, at most `max_wait`. Layout of the answer:
 https://kafka.apache.org/protocol#The_Messages_Fetch
@@ -32,11 +32,11 @@ from headrace.wire.apis import ApiKey
 _TOPIC_IDS: Final = 13
 _READ_COMMITTED: Final = 1
 _MANY_PARTITIONS: Final = 100
-"""A fetch of more partitions is counted while it waits, and then queues with costly requests."""
+"""Fetches of more partitions reserve memory while they wait, and then queue with costly requests."""
 
 
 class FetchApi:
-    """Handler of Fetch, and the sessions and waiting fetches behind it."""
+    """Handles Fetch, with its sessions and waiting fetches."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class FetchApi:
         self._sessions = FetchSessions(max_sessions, Random())
         self.waiting = WaitingPartitions()
         self.ending = asyncio.Lock()
-        """Large fetches whose wait has ended are answered one after the other."""
+        """Serializes the responses to large fetches after their wait."""
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {ApiKey.FETCH: self.fetch}
 
     def fetch(self, context: RequestContext, request: Any) -> Answer:
-        """Answer at once when there is enough, an error, or no time to wait."""
+        """Answer at once if enough data or an error is found, or without a `max_wait`; else wait."""
         version = context.api_version
         session, is_incremental = self._begin(request, version)
         named = len(session.partitions)
@@ -109,7 +109,7 @@ class FetchApi:
         return self._sessions.begin(session_id, epoch, uses_topic_ids=version >= _TOPIC_IDS, now_ms=now_ms)
 
     def read(self, wanted: FetchPartition, max_bytes: int, *, read_committed: bool, min_one_batch: bool) -> Answered:
-        """What there is for one partition now, or the error."""
+        """Return the available data of a partition, or the error."""
         partition: Partition | None = None
         try:
             name = wanted.topic if isinstance(wanted.topic, str) else self._topic_name(wanted.topic)
@@ -130,29 +130,29 @@ class FetchApi:
                 min_one_batch=min_one_batch,
             )
         except KafkaError as error:
-            self._replicas.tell_damage(error)
+            self._replicas.report_damage(error)
             return wanted, error.code, partition, None, None
         return wanted, ErrorCode.none, partition, part, None
 
     @property
     def max_bytes(self) -> int:
-        """Most bytes of one answer (`fetch.max.bytes` of the broker)."""
         return self._max_bytes
 
 
 class _Fetch:
-    """One Fetch request: collected once, and again when its wait ends.
+    """One Fetch request, which reads its partitions at once, and again after a wait.
 
-    One of many partitions is collected and answered in steps.
+    A fetch of many partitions is read and answered in steps.
 
-    While it waits it counts the bytes by which its partitions grow, so that an append costs the same however many
-    partitions a fetch is about.
+    While it waits, it counts the bytes by which its partitions grow, so that the cost of an append does not depend on
+    the number of partitions in a fetch.
     """
 
     __slots__ = (
         "_answered",
         "_api",
         "_bytes",
+        "_changed",
         "_client",
         "_future",
         "_has_error",
@@ -163,7 +163,6 @@ class _Fetch:
         "_max_wait",
         "_min_bytes",
         "_missing",
-        "_news",
         "_read_committed",
         "_reserved",
         "_room",
@@ -174,7 +173,7 @@ class _Fetch:
     )
 
     is_waiting: Final = False
-    """After its turn in the queue nothing is left to do."""
+    """Its turn in the queue completes it."""
 
     def __init__(
         self, api: FetchApi, session: FetchSession, request: Any, version: int, *, is_incremental: bool
@@ -193,7 +192,7 @@ class _Fetch:
         self._reserved = 0
 
     def collect(self, partitions: Iterable[FetchPartition] | None = None) -> None:
-        """Read every partition, or these, as far as the limits allow."""
+        """Read all partitions of the session, or these, up to the limits."""
         self._bytes = 0
         self._has_error = False
         self._answered = []
@@ -214,7 +213,7 @@ class _Fetch:
                 self._has_error = True
 
     def _collect_in_steps(self, partitions: list[FetchPartition], *, watch: bool = False) -> Steps[None]:
-        """As `collect`. With `watch`, a partition's growth counts from when it was read."""
+        """As `collect`. With `watch`, count the growth of every partition from its read on."""
         self.collect([])
         for start in range(0, len(partitions), OFTEN):
             before = self._bytes
@@ -225,11 +224,10 @@ class _Fetch:
             yield
 
     def is_satisfied(self) -> bool:
-        """Decide whether to answer at once."""
         return self._max_wait <= 0 or self._bytes >= self._min_bytes or self._has_error or not self._answered
 
     def in_steps(self, client: ClientInfo) -> Steps[Reply | Awaitable[Reply]]:
-        """The answer, or a wait for it."""
+        """Return the answer, or wait for it."""
         self._prepare_wait(client)
         self._is_large = True
         may_wait = self._max_wait > 0 and self.may_wait()
@@ -254,7 +252,7 @@ class _Fetch:
 
     async def _answer_after_wait(self) -> Reply:
         await self._future
-        wanted = self._news if self._is_incremental else self._session.partitions
+        wanted = self._changed if self._is_incremental else self._session.partitions
         async with self._api.ending:
             await finish(self._collect_in_steps(list(wanted.values())))
             return await finish(self._reply_in_steps())
@@ -269,7 +267,7 @@ class _Fetch:
         return True
 
     def wait(self, client: ClientInfo) -> "asyncio.Future[Reply]":
-        """The answer, once there is enough or the time is up."""
+        """Return the answer when enough data is available or the time is over."""
         self._prepare_wait(client)
         self._missing -= self._bytes
         self._watch(self._answered)
@@ -283,14 +281,13 @@ class _Fetch:
         self._missing = self._min_bytes
         self._is_large = False
         self._is_queued = False
-        # What is left of each partition's limit; of a partition that has neither bytes nor grown, all.
+        # The rest of a partition's limit; partitions without data are missing.
         self._room: dict[Partition, int] = {}
-        self._news: dict[PartitionKey, FetchPartition] = {}
+        self._changed: dict[PartitionKey, FetchPartition] = {}
         self._watched: list[Partition] = []
 
     def _watch(self, some: Iterable[Answered]) -> None:
-        # Bound once for all of them, but not kept: an attribute would be a cycle, which keeps the files of deleted
-        # partitions open.
+        # Bound once for all partitions, but not as an attribute: a cycle would keep files of deleted partitions open.
         grown = self._grown
         for answered in some:
             wanted, _, partition, part, _ = answered
@@ -298,8 +295,8 @@ class _Fetch:
                 continue
             if part is not None:
                 self._room[partition] = max(wanted.max_bytes - part.size, 0)
-            if self._is_incremental and self._is_news(answered):
-                self._news[wanted.topic, wanted.index] = wanted
+            if self._is_incremental and self._has_changed(answered):
+                self._changed[wanted.topic, wanted.index] = wanted
             self._watched.append(partition)
             partition.growth.add(grown)
 
@@ -312,7 +309,7 @@ class _Fetch:
             self._end()
 
     def _grown(self, partition: Partition, size: int) -> None:
-        """Count what a partition has grown by; called during an append, which must not be held up."""
+        """Count the growth of a partition. Called by an append, which must stay fast."""
         if self._is_queued:
             return
         room = self._room.get(partition)
@@ -323,17 +320,17 @@ class _Fetch:
                 return  # another request has changed the session
             room = wanted.max_bytes
             if self._is_incremental:
-                self._news[key] = wanted
+                self._changed[key] = wanted
         if size == UNKNOWN_SIZE or (self._read_committed and partition.transactions.first_offset is not None):
-            size = self._look(partition, room)
+            size = self._read_growth(partition, room)
         size = min(size, room)
         self._room[partition] = room - size
         self._missing -= size
         if self._missing <= 0:
             self._end()
 
-    def _look(self, partition: Partition, room: int) -> int:
-        """The bytes in addition to those counted, read from the log; all that are missing for a reason to answer."""
+    def _read_growth(self, partition: Partition, room: int) -> int:
+        """Read the log, and return the uncounted bytes. Set `_missing` to 0 if there is a reason to answer."""
         wanted = self._session.partitions.get(self._key(partition))
         if wanted is None:
             return 0
@@ -345,7 +342,7 @@ class _Fetch:
         if part is None:
             return 0
         if part.file is not partition.log.segments.active.file:
-            self._missing = 0  # as in Kafka: the rest of an older segment is all that can be read at once
+            self._missing = 0  # as in Kafka: one fetch cannot read beyond a segment
         return part.size - (wanted.max_bytes - room)
 
     def _key(self, partition: Partition) -> PartitionKey:
@@ -353,24 +350,23 @@ class _Fetch:
         return (partition.topic_id if self._session.uses_topic_ids else topic), index
 
     def _end(self) -> None:
-        """Answer with what there is, in a turn of its own: many may end their wait together."""
+        """Queue the answer: many fetches may end their wait together."""
         if self._timer is None:
-            self._missing = 0  # it has not begun to wait, and will not
+            self._missing = 0  # it has not started to wait
         elif not self._is_queued:
             self._is_queued = True
             self._api.turns.add(self, HEAVY if len(self._watched) > _MANY_PARTITIONS else LIGHT)
 
     def take_turn(self) -> None:
-        """Read what is new, and answer."""
         if self._future.done():
             return
         if self._is_large:
-            self._future.set_result(NO_REPLY)  # and is answered in steps
+            self._future.set_result(NO_REPLY)  # it is answered in steps
             return
         try:
-            self.collect(list(self._news.values()) if self._is_incremental else None)
+            self.collect(list(self._changed.values()) if self._is_incremental else None)
             self._future.set_result(self.reply())
-        except Exception as error:  # noqa: BLE001  answered, and logged, as that of a handler
+        except Exception as error:  # noqa: BLE001  handled like a handler's error
             self._future.set_exception(error)
 
     def _stop_waiting(self, _: object) -> None:
@@ -385,35 +381,35 @@ class _Fetch:
         self._api.waiting.release(reserved)
 
     def reply(self) -> RawReply:
-        """The encoded answer; in an incremental one, only of partitions that have something new."""
-        told = [answered for answered in self._answered if self._is_news(answered)]
+        """Encode the answer; an incremental one contains only changed partitions."""
+        changed = [answered for answered in self._answered if self._has_changed(answered)]
         if self._session.session_id:
-            self._note(told)
-        return encode(told, self._session.session_id, self._version, read_committed=self._read_committed)
+            self._remember(changed)
+        return encode(changed, self._session.session_id, self._version, read_committed=self._read_committed)
 
     def _reply_in_steps(self) -> Steps[RawReply]:
-        told: list[Answered] = []
+        changed: list[Answered] = []
         for start in range(0, len(self._answered), AT_ONCE):
-            some = [answered for answered in self._answered[start : start + AT_ONCE] if self._is_news(answered)]
+            some = [answered for answered in self._answered[start : start + AT_ONCE] if self._has_changed(answered)]
             if self._session.session_id:
-                self._note(some)
-            told += some
+                self._remember(some)
+            changed += some
             yield
         session_id = self._session.session_id
-        return (yield from encode_in_steps(told, session_id, self._version, read_committed=self._read_committed))
+        return (yield from encode_in_steps(changed, session_id, self._version, read_committed=self._read_committed))
 
-    def _note(self, told: list[Answered]) -> None:
-        """Remember in the session what the client is told."""
-        for wanted, error, partition, part, _ in told:
+    def _remember(self, changed: list[Answered]) -> None:
+        """Store the answer's offsets in the session."""
+        for wanted, error, partition, part, _ in changed:
             if error is not ErrorCode.none:
-                wanted.told_high_watermark = -1  # the end of the error is news
+                wanted.last_high_watermark = -1  # report the end of the error
             elif partition is not None:
-                wanted.told_high_watermark = partition.high_watermark
-                wanted.told_log_start_offset = partition.log_start_offset
+                wanted.last_high_watermark = partition.high_watermark
+                wanted.last_log_start_offset = partition.log_start_offset
             if part is not None:
                 self._session.served(wanted)
 
-    def _is_news(self, answered: Answered) -> bool:
+    def _has_changed(self, answered: Answered) -> bool:
         wanted, error, partition, part, diverging = answered
         return (
             not self._is_incremental
@@ -421,8 +417,8 @@ class _Fetch:
             or error is not ErrorCode.none
             or diverging is not None
             or partition is None
-            or partition.high_watermark != wanted.told_high_watermark
-            or partition.log_start_offset != wanted.told_log_start_offset
+            or partition.high_watermark != wanted.last_high_watermark
+            or partition.log_start_offset != wanted.last_log_start_offset
         )
 
 

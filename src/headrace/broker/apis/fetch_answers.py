@@ -1,4 +1,4 @@
-"""Encodes the answer to a Fetch: headers by hand and, unless they are small, regions of log files.
+"""Encode the response to Fetch: handwritten headers and regions of log files.
 
 Layout: https://kafka.apache.org/protocol#The_Messages_Fetch
 """
@@ -17,11 +17,11 @@ from headrace.wire.encoder import put_count, put_string
 from headrace.wire.varint import put_unsigned_varint
 
 COPIED_BYTES: Final = 4096
-"""Regions up to this size are read and sent with what is round them: half the cost of `sendfile` between two sends."""
+"""Regions up to this size are read and sent with the headers, at half the cost of a separate `sendfile`."""
 AT_ONCE: Final = 500
-"""Partitions of a fetch, and of its session, that are handled without a pause: a few milliseconds."""
+"""Partitions of a fetch and its session to handle without a pause, in a few milliseconds."""
 OFTEN: Final = 64
-"""Partitions of a larger fetch between two pauses at most."""
+"""Partitions of a larger fetch between two pauses."""
 FLEXIBLE: Final = 12
 
 _INT32 = struct.Struct(">i")
@@ -33,13 +33,13 @@ _ABORTED = struct.Struct(">qq")
 """Producer id and first offset of an aborted transaction."""
 
 Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Partition | None, FileSlice | None, tuple[int, int] | None]
-"""What was wanted of a partition, and found: an error, records, or where its log diverges from the client's."""
+"""A requested partition, and its error, records, or (epoch, end offset) if its log diverges from the client's."""
 
 
-def encode(told: list[Answered], session_id: int, version: int, *, read_committed: bool) -> RawReply:
-    """The answer about the partitions in `told`."""
+def encode(changed: list[Answered], session_id: int, version: int, *, read_committed: bool) -> RawReply:
+    """Encode the response for the partitions in `changed`."""
     by_topic: dict[str | UUID, list[Answered]] = {}
-    for answered in told:
+    for answered in changed:
         by_topic.setdefault(answered[0].topic, []).append(answered)
     parts: list[bytes | bytearray | FileSlice] = []
     flexible = version >= FLEXIBLE
@@ -55,11 +55,11 @@ def encode(told: list[Answered], session_id: int, version: int, *, read_committe
     return RawReply(parts)
 
 
-def encode_in_steps(told: list[Answered], session_id: int, version: int, *, read_committed: bool) -> Steps[RawReply]:
-    """As `encode`, of many partitions."""
+def encode_in_steps(changed: list[Answered], session_id: int, version: int, *, read_committed: bool) -> Steps[RawReply]:
+    """As `encode`, for many partitions."""
     by_topic: dict[str | UUID, list[Answered]] = {}
-    for start in range(0, len(told), AT_ONCE):
-        for answered in told[start : start + AT_ONCE]:
+    for start in range(0, len(changed), AT_ONCE):
+        for answered in changed[start : start + AT_ONCE]:
             by_topic.setdefault(answered[0].topic, []).append(answered)
         yield
     parts: list[bytes | bytearray | FileSlice] = []
@@ -101,7 +101,7 @@ def _put_partitions(
     *,
     read_committed: bool,
 ) -> bytearray:
-    """Append to `out`, and with it to `parts` before a region of a file. Returns the unfinished part."""
+    """Append to `out`, and move it to `parts` before a region of a file. Return the unfinished part."""
     flexible = version >= FLEXIBLE
     for answered in partitions:
         part = answered[3]
@@ -116,7 +116,7 @@ def _put_partitions(
 
 
 def _copy(part: FileSlice, out: bytearray) -> bool:
-    """Append the region's bytes; False, and nothing, when the file is shorter than it was (the sender tells)."""
+    """Append the region's bytes. Return False if the file has been truncated: the sender will report it."""
     records = part.read()
     if len(records) != part.size:
         return False
@@ -133,7 +133,7 @@ def _put_partition(out: bytearray, answered: Answered, version: int, *, read_com
         offsets = (partition.high_watermark, partition.last_stable_offset, partition.log_start_offset)
     fixed = _PARTITION.pack(wanted.index, error.value, *offsets)
     out += fixed if version >= 5 else fixed[:-8]
-    # Aborted transactions: a list where read_committed read something and for what is not here, null otherwise.
+    # Aborted transactions: a list if read_committed found records or the partition is unknown, else null.
     has_list = partition is None or (read_committed and error is ErrorCode.none)
     aborted = (
         partition.log.reader.aborted_transactions(wanted.fetch_offset, part)
@@ -163,5 +163,5 @@ def _put_tags(out: bytearray, diverging: tuple[int, int] | None) -> None:
     if diverging is None:
         out.append(0)
     else:
-        # One tagged field, number 0, 13 bytes: the epoch, its end offset, no tags of its own (KIP-595).
+        # One tagged field with number 0 and 13 bytes: epoch, end offset, no nested tags (KIP-595).
         out += _DIVERGING.pack(1, 0, 13, *diverging, 0)

@@ -1,4 +1,4 @@
-"""What administrators ask about groups: ListGroups, DescribeGroups, DeleteGroups."""
+"""ListGroups, DescribeGroups and DeleteGroups."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from headrace.wire.encoder import Fields
 from headrace.wire.items import made_of
 
 _ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits: all that can be allowed on a group (KIP-430)."""
+"""All operations on a group, as bits (KIP-430): READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 _NOT_ASKED = -(2**31)
 
 
@@ -34,7 +34,7 @@ class GroupAdminApis:
         }
 
     def list_groups(self, _: RequestContext, request: Request) -> Fields:
-        """Groups in one of the states (KIP-518) and of one of the types (KIP-848) asked for, in any case of letters."""
+        """List groups, filtered by states (KIP-518) and types (KIP-848), case-insensitively."""
         states = {state.strip().lower() for state in getattr(request, "states_filter", ())}
         types = {group_type.lower() for group_type in getattr(request, "types_filter", ())}
 
@@ -52,8 +52,8 @@ class GroupAdminApis:
         return {"groups": made_of([group for group in self._coordinator.groups() if is_wanted(group)], listed)}
 
     def describe(self, context: RequestContext, request: Request) -> Fields:
-        """State, protocol and members of each group."""
-        # Until there are ACLs everybody may do everything.
+        """Describe the state, protocol and members of groups."""
+        # Without ACLs all operations are allowed.
         operations = _ALL_OPERATIONS if getattr(request, "include_authorized_operations", False) else _NOT_ASKED
 
         def described(group_id: str) -> Fields:
@@ -70,7 +70,7 @@ class GroupAdminApis:
             if error.code is not ErrorCode.group_id_not_found:
                 return {**nothing, "error_code": error.code}
             dead = {**nothing, "group_state": GroupState.DEAD}
-            # Since KIP-1043 a group that does not exist is an error; before, it was a dead group.
+            # Before KIP-1043 a missing group was reported as dead, not as an error.
             if context.api_version >= 6:
                 return {**dead, "error_code": error.code, "error_message": error.message}
             return dead
@@ -84,7 +84,7 @@ class GroupAdminApis:
         }
 
     def delete(self, _: RequestContext, request: Request) -> Fields | Steps[Fields]:
-        """Deletes groups without members, and their offsets."""
+        """Delete groups without members, and their offsets."""
         return in_slices(self._deleted(request))
 
     def _deleted(self, request: Request) -> Steps[Fields]:

@@ -1,6 +1,6 @@
-"""FindCoordinator and what members of a classic group ask: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-Requests become the coordinator's own types here, and results become answers for every version. Nothing is decided.
+Convert requests to the coordinator's types, and results to responses of every version. No decisions.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _LEAVERS_AT_ONCE: Final = 500
 _MAX_PROTOCOLS: Final = 100
 _MAX_METADATA: Final = 4 * 1024 * 1024
-"""Bytes of one member. All members of a group have to fit one record of `__consumer_offsets`, a megabyte by default."""
+"""Bytes of one member. All members of a group must fit into one record of `__consumer_offsets`, by default 1 MB."""
 _NO_REASON: Final = "not provided"
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -44,8 +44,8 @@ _NOT_JOINED: Final[Fields] = {"generation_id": -1, "protocol_name": "", "leader"
 
 
 class GroupApis:
-    """`endpoint` says where a client finds this broker; `create_offsets_topic` and `create_state_topic` (that of
-    transactions) return once the topic exists.
+    """`endpoint` returns this broker's address for a client; `create_offsets_topic` and `create_state_topic` (for
+    transactions) return when the topic exists.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class GroupApis:
         }
 
     async def find_coordinator(self, context: RequestContext, request: Request) -> Fields:
-        """This broker, which has every group and every transaction; the offsets topic is created on first need."""
+        """Return this broker, the coordinator of all groups and transactions. Creates the internal topic if missing."""
         key_type = getattr(request, "key_type", _GROUP)
         if key_type not in (_GROUP, _TRANSACTION):
-            raise KafkaError(ErrorCode.invalid_request, f"there is no coordinator for keys of type {key_type}")
+            raise KafkaError(ErrorCode.invalid_request, f"Unknown coordinator type {key_type}")
         name = GROUP_OFFSETS if key_type == _GROUP else TRANSACTION_STATE
         create_topic = self._create_offsets_topic if key_type == _GROUP else self._create_state_topic
         try:
@@ -83,11 +83,11 @@ class GroupApis:
         here = self._endpoint(context)._asdict()
         keys = getattr(request, "coordinator_keys", ())
         coordinators = made_of(keys, lambda key: {"key": key, **here, "error_message": ""})
-        # Kafka fills the message of a success so, and clients that log it expect text.
+        # Kafka's message for success; clients that log it expect text.
         return {**here, "error_message": "NONE", "coordinators": coordinators}
 
     async def join(self, context: RequestContext, request: Request) -> Fields:
-        """Answered when the join phase completes (JoinGroup)."""
+        """Handle JoinGroup; answered when the join phase completes."""
         try:
             _check_metadata(context, request)
         except KafkaError as error:
@@ -107,7 +107,7 @@ class GroupApis:
             protocol_type=request.protocol_type,
             protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
             session_timeout_ms=session_timeout_ms,
-            # Version 0 has one timeout for both.
+            # Version 0 has only the session timeout.
             rebalance_timeout_ms=_ms(request.rebalance_timeout) if version >= 1 else session_timeout_ms,
             requires_known_member_id=version >= 4,
             supports_skipping_assignment=version >= 9,
@@ -133,7 +133,7 @@ class GroupApis:
         }
 
     async def sync(self, context: RequestContext, request: Request) -> Fields:
-        """Answered once the leader's assignment is in the log (SyncGroup)."""
+        """Handle SyncGroup; answered when the leader's assignment is written."""
         protocol_type = getattr(request, "protocol_type", None)
         protocol_name = getattr(request, "protocol_name", None)
         future: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
@@ -161,18 +161,18 @@ class GroupApis:
         }
 
     def heartbeat(self, _: RequestContext, request: Request) -> Fields:
-        """Keeps a member alive, and tells it of a rebalance (Heartbeat)."""
+        """Handle Heartbeat, which keeps a member alive and reports a rebalance."""
         instance_id = getattr(request, "group_instance_id", None)
         try:
             error = self._coordinator.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
         except KafkaError as failure:
-            # While the group is being read nobody can say whether the member is in it: let it go on.
+            # While the group is being loaded, its members are unknown: accept the heartbeat.
             is_loading = failure.code is ErrorCode.coordinator_load_in_progress
             error = ErrorCode.none if is_loading else failure.code
         return {"error_code": error}
 
     def leave(self, context: RequestContext, request: Request) -> Fields | Steps[Fields]:
-        """Removes members at their own wish or an admin's (LeaveGroup)."""
+        """Handle LeaveGroup, of members or of an admin who removes them."""
         return in_slices(self._left(context, request))
 
     def _left(self, context: RequestContext, request: Request) -> Steps[Fields]:
@@ -193,7 +193,7 @@ class GroupApis:
 
 
 def _leaver(member: Any) -> Leaver:
-    """A member of the request, or before version 3 the request itself."""
+    """Convert a member of the request, or before version 3 the request itself."""
     return Leaver(
         member_id=member.member_id,
         instance_id=getattr(member, "group_instance_id", None),
@@ -207,7 +207,7 @@ def _leaver_answer(answered: tuple[Any, ErrorCode]) -> Fields:
 
 
 def _check_metadata(context: RequestContext, request: Request) -> None:
-    """Raise KafkaError(invalid_request) for a member whose group could never be written to `__consumer_offsets`."""
+    """Raise KafkaError(invalid_request) if the member's metadata would not fit into a group record."""
     size = sum(len(protocol.metadata) for protocol in request.protocols)
     if len(request.protocols) > _MAX_PROTOCOLS or size > _MAX_METADATA:
         message = (
@@ -223,5 +223,5 @@ def _ms(duration: timedelta) -> int:
 
 
 def _java_host(context: RequestContext) -> str:
-    """The client's address as Java prints one that was not looked up; group records and tools carry it so."""
+    """Return the client's address as Java prints it without a host name, as in group records and Kafka's tools."""
     return f"/{context.client_host}"

@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113): what lies where, how much room is left, and moving it."""
+"""DescribeLogDirs and AlterReplicaLogDirs (KIP-113)."""
 
 import logging
 from pathlib import Path
@@ -19,9 +19,9 @@ from headrace.wire.items import made_of
 log = logging.getLogger(__name__)
 
 
-_OFTEN: Final = 256
+_PER_SLICE: Final = 256
 _LOGGED: Final = 10
-"""Refused moves of one request that have a line each in the log."""
+"""Refused moves of one request that are logged with their errors."""
 
 
 class LogDirsApi:
@@ -38,7 +38,7 @@ class LogDirsApi:
         }
 
     def describe_log_dirs(self, _: RequestContext, request: Any) -> Reply | Steps[Reply]:
-        """Sizes in bytes; all partitions when none are named. A directory that is offline has the error and no more."""
+        """Return sizes in bytes, of all partitions if none are named. Offline directories have only an error."""
         return in_slices(self._described(request))
 
     def _described(self, request: Any) -> Steps[Reply]:
@@ -46,10 +46,10 @@ class LogDirsApi:
         if request.topics is not None:
             wanted = set()
             for topic in request.topics:
-                for some in chunks(topic.partitions, _OFTEN):
+                for some in chunks(topic.partitions, _PER_SLICE):
                     wanted.update([TopicPartition(topic.topic, index) for index in some])
                     yield
-        # without sizes, which are looked up as the answer is encoded: hundreds of these may be under way
+        # Sizes are determined while the response is encoded, to save memory if many requests come at once.
         by_directory: dict[Path, dict[str, list[Partition | LogMove]]] = {}
 
         def add(directory: Path, topic_partition: TopicPartition, source: Partition | LogMove) -> None:
@@ -87,7 +87,7 @@ class LogDirsApi:
         return {"results": results}
 
     def alter_replica_log_dirs(self, _: RequestContext, request: Any) -> Reply | Steps[Reply]:
-        """Begin to move replicas; DescribeLogDirs tells how far they are."""
+        """Start to move replicas; DescribeLogDirs shows their progress."""
         return in_slices(self._altered(request))
 
     def _altered(self, request: Any) -> Steps[Reply]:
@@ -105,11 +105,11 @@ class LogDirsApi:
                         error = failure.code
                         refused += 1
                         if refused <= _LOGGED:
-                            log.warning("%s-%d is not moved to %s: %s", topic.name, index, path, failure)
+                            log.warning("%s-%d cannot be moved to %s: %s", topic.name, index, path, failure)
                     found.append({"partition_index": index, "error_code": error})
                     yield
         if refused > _LOGGED:
-            log.warning("%d more partitions of the same request are not moved", refused - _LOGGED)
+            log.warning("%d more partitions of the same request cannot be moved", refused - _LOGGED)
         return {"results": [{"topic_name": name, "partitions": found} for name, found in outcomes.items()]}
 
 

@@ -1,4 +1,4 @@
-"""The levels of this process's loggers as settings of the BROKER_LOGGER resource (KIP-412)."""
+"""Log levels as settings of the BROKER_LOGGER resource (KIP-412)."""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -11,11 +11,11 @@ ROOT: Final = "root"
 _SOURCE: Final = 6
 _SET, _DELETE = 0, 1
 _LEVELS: Final = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
-"""log4j's names, as Kafka's tools use them, and Python's numbers."""
+"""log4j's names, which Kafka's tools use, to Python's levels."""
 
 
 def entries(keys: Collection[str] | None) -> list[dict[str, Any]]:
-    """The level of every logger of Headrace's, its own or inherited."""
+    """Return the effective level of every logger of Headrace."""
     return [
         {
             "name": name,
@@ -33,7 +33,7 @@ def entries(keys: Collection[str] | None) -> list[dict[str, Any]]:
 
 
 def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool) -> None:
-    """Set levels, or with a deletion let a logger inherit again; raises KafkaError(INVALID_REQUEST, INVALID_CONFIG)."""
+    """Set or delete levels; raises KafkaError(INVALID_REQUEST, INVALID_CONFIG)."""
     names = _names()
     for name, operation, level in changes:
         if name not in names:
@@ -41,12 +41,15 @@ def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool
         if operation == _SET and level not in _LEVELS:
             raise KafkaError(
                 ErrorCode.invalid_config,
-                f"Cannot set the log level of {name} to {level}: allowed are {', '.join(_LEVELS)}.",
+                f"Cannot set the log level of {name} to {level}: use one of {', '.join(_LEVELS)}.",
             )
         if operation == _DELETE and name == ROOT:
-            raise KafkaError(ErrorCode.invalid_request, "The root logger's level cannot be removed; set another.")
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                "Removing the log level of the root logger is not allowed; set another level.",
+            )
         if operation not in (_SET, _DELETE):
-            raise KafkaError(ErrorCode.invalid_request, "Log levels can be set and deleted, nothing else.")
+            raise KafkaError(ErrorCode.invalid_request, "Log levels can only be set or deleted.")
     if not validate_only:
         for name, operation, level in changes:
             _logger(name).setLevel(_LEVELS[level] if operation == _SET and level else logging.NOTSET)
@@ -63,5 +66,5 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _name(level: int) -> str:
-    """The highest of log4j's levels that `level` reaches."""
+    """Return the highest log4j level that is not above `level`."""
     return max((number, name) for name, number in _LEVELS.items() if number <= max(level, 5))[1]

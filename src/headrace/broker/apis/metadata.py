@@ -1,7 +1,7 @@
-"""Metadata, DescribeCluster and DescribeTopicPartitions: who is in the cluster and who leads what.
+"""Metadata, DescribeCluster and DescribeTopicPartitions.
 
-Metadata is asked for again and again, and is large. Its answers are kept while the image that they were made from is
-current, and every topic as encoded while that topic is unchanged.
+Metadata requests are frequent and their responses large. Whole responses are cached until the image changes, encoded
+topics until the topic changes.
 """
 
 from collections.abc import Awaitable, Hashable, Iterable, Iterator, Mapping
@@ -24,26 +24,26 @@ from headrace.wire.apis import ApiKey, item_encoder, schema
 from headrace.wire.encoder import EncodedItems
 
 UNKNOWN_OPERATIONS: Final = -(2**31)
-"""What the authorized operations are when nobody asked (KIP-430)."""
+"""Value of authorized operations that were not requested (KIP-430)."""
 TOPIC_OPERATIONS: Final = 0b1101_1111_1000
-"""All that can be done to a topic: read, write, create, delete, alter, describe, describe and alter its settings."""
+"""All operations on a topic: read, write, create, delete, alter, describe, describe and alter configs."""
 CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
-"""All that can be done to the cluster: create, alter, describe, act on it, describe and alter settings, write."""
+"""All operations on the cluster: create, alter, describe, cluster action, describe and alter configs, write."""
 ANSWERS_BYTES: Final = 8 * 1024 * 1024
-"""Whole answers to Metadata that are kept."""
+"""Size of the cache of whole responses."""
 TOPICS_BYTES: Final = 16 * 1024 * 1024
-"""Encoded topics that are kept."""
+"""Size of the cache of encoded topics."""
 _MOST_NAMES: Final = 100
-"""Answers about more topics than this, unless it is all of them, are not kept: their keys would cost too much."""
+"""Responses for more topics, except for all, are not cached: their keys would be too large."""
 _NAMES_A_STEP: Final = 500
 _COST_A_STEP: Final = 2_000
-"""Partitions that are encoded, or about 100 topics, before others may have the loop."""
+"""Partitions, or about 100 topics, to encode without a pause."""
 _COPIED_BYTES: Final = 4096
 _BROKERS, _CONTROLLERS = 1, 2
 
 
 class MetadataApis:
-    """Answers what clients ask before they know where to go. Missing topics may be created on the way."""
+    """Handlers for metadata. Metadata may create missing topics."""
 
     def __init__(self, cache: MetadataCache, admin: TopicAdmin, config: BrokerConfig) -> None:
         self._cache = cache
@@ -53,7 +53,6 @@ class MetadataApis:
         self._topics: AnswerCache[bytes] = AnswerCache(TOPICS_BYTES)
 
     def routes(self) -> dict[ApiKey, Handler]:
-        """The handlers by API."""
         return {
             ApiKey.METADATA: self.metadata,
             ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
@@ -61,7 +60,7 @@ class MetadataApis:
         }
 
     def metadata(self, context: RequestContext, request: Request) -> Answer:
-        """Brokers and the topics asked for: all where the list is null (version 0: empty)."""
+        """Return the brokers and the requested topics: all if the list is null (version 0: empty)."""
         key = self._key(context, request)
         if key is not None:
             kept = self._answers.get(key, self._cache.image)
@@ -70,7 +69,7 @@ class MetadataApis:
         return self._metadata(context, request, key)
 
     def _key(self, context: RequestContext, request: Request) -> Hashable | None:
-        """All that the answer depends on beside the image; None where the answer is not to be kept."""
+        """Return everything that the response depends on besides the image; None if it is not to be cached."""
         asked = request.topics
         names: tuple[Any, ...] | None = None
         if asked is not None:
@@ -122,11 +121,11 @@ class MetadataApis:
         return _raw((yield from self._describe(context, request, image, wanted)))
 
     def describe_cluster(self, context: RequestContext, request: Request) -> Reply:
-        """Brokers, controller and cluster id; the brokers' endpoints only, as no broker here is a KRaft controller."""
+        """Return brokers, controller and cluster id. Controller endpoints are unsupported: this is not KRaft."""
         endpoint_type = getattr(request, "endpoint_type", _BROKERS)
         if endpoint_type == _CONTROLLERS:
             raise KafkaError(
-                ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint; there is no separate controller."
+                ErrorCode.mismatched_endpoint_type, "This is a broker endpoint; it has no separate controllers."
             )
         if endpoint_type != _BROKERS:
             raise KafkaError(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}")
@@ -142,7 +141,7 @@ class MetadataApis:
         }
 
     def describe_topic_partitions(self, context: RequestContext, request: Request) -> Steps[Reply]:
-        """Partitions of topics in order of name, a page at a time: `next_cursor` says where to go on (KIP-966)."""
+        """Return a page of partitions, sorted by topic; `next_cursor` is the start of the next page (KIP-966)."""
         image, cursor = self._cache.image, request.cursor
         first, start = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
         asked = {topic.name for topic in request.topics}
@@ -212,7 +211,7 @@ class MetadataApis:
         ids: Iterable[Any] = (),
         errors: dict[str, KafkaError] | None = None,
     ) -> Steps[bytes]:
-        """The body of the answer about these topics."""
+        """Encode the response for these topics."""
         version = context.api_version
         operations = UNKNOWN_OPERATIONS
         if getattr(request, "include_cluster_authorized_operations", False):
@@ -279,7 +278,7 @@ class MetadataApis:
         return described
 
     def _address(self, context: RequestContext, broker: BrokerImage) -> tuple[str, int] | None:
-        """Where this client finds `broker`: for this broker, if nothing is advertised, what the client reached."""
+        """Return the broker's address for this client: for this broker, unless advertised, the one it connected to."""
         if broker.id == self._config.node_id and self._config.advertised_listeners is None:
             host, port = context.local_address
             return host.removeprefix("::ffff:"), port
@@ -300,7 +299,7 @@ def _missing_topic(name: str | None, topic_id: Any, errors: Mapping[str, KafkaEr
         return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": ()}
     error = ErrorCode.unknown_topic_or_partition if topic_names.is_valid(name) else ErrorCode.invalid_topic_exception
     if name in errors and errors[name].code != ErrorCode.topic_already_exists:
-        # Clients wait after this one; they take no other error of a topic for one that passes.
+        # The only error of a topic that all clients retry.
         code = errors[name].code
         error = ErrorCode.leader_not_available if code == ErrorCode.not_controller else code
     return {
@@ -313,12 +312,12 @@ def _missing_topic(name: str | None, topic_id: Any, errors: Mapping[str, KafkaEr
 
 
 def _raw(answer: bytes) -> RawReply:
-    # A large one that is kept is not copied behind its header.
+    # Send a large cached response as a separate part, to avoid a copy.
     return RawReply((answer,) if len(answer) < _COPIED_BYTES else (b"", answer))
 
 
 def _invalid_metadata(version: int, asked: Iterable[Any]) -> Steps[bytes]:
-    """The answer to topics without a name, or with an id before version 12: every topic is refused."""
+    """Refuse all topics, because one has no name, or an id before version 12."""
     encode = item_encoder(ApiKey.METADATA, version, "topics")
     topics = bytearray()
     count = 0

@@ -1,7 +1,7 @@
-"""Encodes the partitions of a topic for Metadata and DescribeTopicPartitions, much faster than the general encoder.
+"""Encode the partitions of a topic for Metadata and DescribeTopicPartitions, faster than the general encoder.
 
-Partitions of a topic mostly differ in their number alone: what comes before and after it is encoded once for each
-state. A test compares the result with the general encoder's for every version.
+Most partitions of a topic differ only in their index, so the bytes around it are encoded once per state. A test
+compares the result with the general encoder's for every version.
 """
 
 import struct
@@ -17,13 +17,13 @@ _INT32 = struct.Struct(">i")
 
 
 class Layout(NamedTuple):
-    """The fields that a version has."""
+    """The fields of a version."""
 
     is_flexible: bool
     has_epoch: bool
     has_offline: bool
     has_eligible: bool
-    """Eligible leader replicas and the last known ones, of which there are none here."""
+    """Eligible leader replicas and the last known ones, which are always empty."""
     no_listener: ErrorCode
     """The error of a partition whose leader has no address on the client's listener."""
 
@@ -33,7 +33,7 @@ DESCRIBED = Layout(True, True, True, True, ErrorCode.listener_not_found)
 
 
 def metadata_layout(version: int) -> Layout:
-    """The layout in a version of Metadata."""
+    """Return the layout of a version of Metadata."""
     return Layout(
         is_flexible=version >= 9,
         has_epoch=version >= 7,
@@ -44,7 +44,7 @@ def metadata_layout(version: int) -> Layout:
 
 
 class BrokersSeen(NamedTuple):
-    """Brokers as a client sees them; hashable."""
+    """The brokers that a client sees; hashable."""
 
     alive: frozenset[int]
     reachable: frozenset[int]
@@ -54,7 +54,7 @@ class BrokersSeen(NamedTuple):
 def encode_partitions(
     partitions: Sequence[PartitionImage], layout: Layout, brokers: BrokersSeen, first: int = 0
 ) -> EncodedItems:
-    """The array's items for `partitions`, which are numbered from `first` on."""
+    """Encode `partitions`, which are numbered from `first` on, as items of an array."""
     out = bytearray()
     pack = _INT32.pack
     ends: dict[PartitionImage, tuple[bytes, bytes]] = {}
@@ -69,7 +69,7 @@ def encode_partitions(
 
 
 def _ends(partition: PartitionImage, layout: Layout, brokers: BrokersSeen) -> tuple[bytes, bytes]:
-    """The bytes before and after a partition's index."""
+    """Return the bytes before and after a partition's index."""
     error = ErrorCode.none
     if partition.leader not in brokers.alive:
         error = ErrorCode.leader_not_available

@@ -1,4 +1,4 @@
-"""Where a partition begins and ends: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
 
 import asyncio
 from collections import Counter
@@ -32,30 +32,30 @@ _SINCE_VERSION: Final = {
 _READ_COMMITTED: Final = 1
 _NOWHERE = (-1, -1, -1)
 _LOOKUPS: Final = 2 if COMPILED else 1
-"""Threads that read records by timestamp, each of them a batch at a time."""
+"""Threads that look up records by timestamp."""
 
 
-_OFTEN: Final = 256
-"""Partitions of a request that are looked at without a pause."""
+_PER_SLICE: Final = 256
+"""Partitions of a request to handle without a pause."""
 
 
-class _AskedTwice(NamedTuple):
+class _Duplicate(NamedTuple):
     partition_index: int
 
 
 class _Asked(NamedTuple):
-    """A topic and what is asked of its partitions, or _AskedTwice."""
+    """A topic of a request, with its partitions or _Duplicates."""
 
     topic: str
     partitions: list[Any]
 
 
 _Found: TypeAlias = tuple[int, ErrorCode, tuple[int, int, int]]
-"""A partition, and its answer as of `find_bound`."""
+"""A partition, an error, and a result of `find_bound`."""
 
 
 class PartitionOffsetsApi:
-    """Handlers of the questions and commands about a partition's bounds."""
+    """Handles ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
 
     def __init__(self, replicas: ReplicaManager, is_internal: Callable[[str], bool]) -> None:
         self._replicas = replicas
@@ -71,9 +71,9 @@ class PartitionOffsetsApi:
         }
 
     def list_offsets(self, context: RequestContext, request: Any) -> Answer:
-        """Offsets by timestamp, and the special ones that negative timestamps ask for.
+        """Find offsets by timestamp, or special ones by negative timestamps.
 
-        What is known without reading records is answered at once; for the rest a thread reads.
+        A thread reads records if necessary.
         """
         return in_slices(self._list(context, request))
 
@@ -94,10 +94,10 @@ class PartitionOffsetsApi:
         pace = Pace()
         topics = []
         for topic, partitions in asked_topics:
-            # one after the other, so that a request of many partitions leaves the thread to others in between
+            # One by one, so that other requests get the thread between two partitions.
             found: list[_Found] = []
             for asked in partitions:
-                if isinstance(asked, _AskedTwice) or not _reads_records(asked.timestamp):
+                if isinstance(asked, _Duplicate) or not _reads_records(asked.timestamp):
                     found.append(self._list_one(context, request, topic, asked))
                 else:
                     found.append(await self._look_up_one(context, request, topic, asked))
@@ -114,7 +114,7 @@ class PartitionOffsetsApi:
         return partition
 
     def _list_one(self, context: RequestContext, request: Any, topic: str, asked: Any) -> _Found:
-        if isinstance(asked, _AskedTwice):
+        if isinstance(asked, _Duplicate):
             return asked.partition_index, ErrorCode.invalid_request, _NOWHERE
         try:
             partition = self._partition(context, topic, asked)
@@ -135,11 +135,11 @@ class PartitionOffsetsApi:
         return asked.partition_index, ErrorCode.none, found
 
     def _offset_missing(self, asked: Any, failure: KafkaError) -> _Found:
-        self._replicas.tell_damage(failure)
+        self._replicas.report_damage(failure)
         return asked.partition_index, failure.code, _NOWHERE
 
     async def _looked_up(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
-        """`find_by_timestamp`, in a thread; those who ask the same at the same time share one look."""
+        """Call `find_by_timestamp` in a thread. Equal concurrent lookups share one call."""
         key = partition, timestamp, partition.log_end_offset
         looking = self._looking.get(key)
         if looking is None:
@@ -158,7 +158,7 @@ class PartitionOffsetsApi:
                 raise
 
     def offset_for_leader_epoch(self, _: RequestContext, request: Any) -> Reply:
-        """Where the log of a leader epoch ends, for a client that looks for the point of divergence."""
+        """Return the end offsets of leader epochs, by which clients find the point of divergence."""
 
         def ends(topic: Any) -> Fields:
             return {
@@ -185,7 +185,7 @@ class PartitionOffsetsApi:
         }
 
     async def delete_records(self, _: RequestContext, request: Any) -> Reply:
-        """Move log start offsets up; the new ones are on disk before the answer."""
+        """Raise log start offsets, and flush them before the answer."""
         pace = Pace()
         topics = []
         for topic in request.topics:
@@ -202,7 +202,9 @@ class PartitionOffsetsApi:
         low_watermark = -1
         try:
             if self._is_internal(topic):
-                raise KafkaError(ErrorCode.invalid_topic_exception, f"records of {topic} cannot be deleted by hand")
+                raise KafkaError(
+                    ErrorCode.invalid_topic_exception, f"records of the internal topic {topic} cannot be deleted"
+                )
             low_watermark = self._replicas.get(topic, asked.partition_index).delete_records(asked.offset)
         except KafkaError as failure:
             error = failure.code
@@ -210,31 +212,31 @@ class PartitionOffsetsApi:
 
 
 def _asked(request: Any) -> Steps[tuple[list[_Asked], bool]]:
-    """The topics of a request, and whether records have to be read for the answer."""
+    """Return the topics of a request, and True if the answer requires reading records."""
     times: Counter[tuple[str, int]] = Counter()
     reads_records = False
-    left = _OFTEN
+    left = _PER_SLICE
     for topic in request.topics:
-        for start in range(0, len(topic.partitions) or 1, _OFTEN):
-            some = topic.partitions[start : start + _OFTEN]
+        for start in range(0, len(topic.partitions) or 1, _PER_SLICE):
+            some = topic.partitions[start : start + _PER_SLICE]
             times.update((topic.name, each.partition_index) for each in some)
             reads_records = reads_records or any(_reads_records(each.timestamp) for each in some)
             left -= len(some) + 1
             if left < 0:
-                left = _OFTEN
+                left = _PER_SLICE
                 yield
     found: list[_Asked] = []
     for topic in request.topics:
         partitions: dict[int, Any] = {}
         if left < 0:
-            left = _OFTEN
+            left = _PER_SLICE
             yield
         for each in topic.partitions:
             index = each.partition_index
-            partitions[index] = each if times[topic.name, index] == 1 else _AskedTwice(index)
+            partitions[index] = each if times[topic.name, index] == 1 else _Duplicate(index)
             left -= 1
             if left < 0:
-                left = _OFTEN
+                left = _PER_SLICE
                 yield
         found.append(_Asked(topic.name, list(partitions.values())))
         left -= 1
@@ -261,9 +263,9 @@ def _reads_records(timestamp: int) -> bool:
 
 
 def find_bound(partition: Partition, timestamp: int, *, read_committed: bool) -> tuple[int, int, int]:
-    """`(timestamp in ms, offset, leader epoch)`, each -1 where there is none, as Kafka without tiered storage answers.
+    """Return `(timestamp in ms, offset, leader epoch)`, -1 where unknown, as Kafka without tiered storage.
 
-    `timestamp` is a special value that can be answered without reading records.
+    `timestamp` is a special value that does not require reading records.
     """
     log = partition.log
     if timestamp == LATEST:
@@ -271,15 +273,15 @@ def find_bound(partition: Partition, timestamp: int, *, read_committed: bool) ->
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
         epoch = log.leader_epochs.epoch_for(start)
-        # What will be written at the start of an empty log is of the present epoch.
+        # The next record in an empty log will have the current epoch.
         return -1, start, partition.leader_epoch if epoch < 0 and start == log.log_end_offset else epoch
     return _NOWHERE
 
 
 def find_by_timestamp(partition: Partition, timestamp: int) -> tuple[int, int, int]:
-    """The first record that is not older than `timestamp`, or for MAX_TIMESTAMP the newest; as `find_bound` answers.
+    """Find the first record not older than `timestamp`, or the newest for MAX_TIMESTAMP; returns as `find_bound`.
 
-    Reads records: for a thread.
+    Reads records, so call it in a thread.
     """
     log = partition.log
     if timestamp == MAX_TIMESTAMP:

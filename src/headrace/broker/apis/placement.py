@@ -1,7 +1,6 @@
-"""ElectLeaders and the reassignment of partitions, as a cluster of one broker answers them.
+"""ElectLeaders and reassignments of partitions, in a cluster of one broker.
 
-Every partition has its one replica here and is led by it, so that no election is ever needed and the only assignment
-there can be is the one that is.
+This broker has the only replica of every partition, so elections are never needed, and no reassignment is possible.
 """
 
 from typing import Any, Final
@@ -20,13 +19,12 @@ UNCLEAN: Final = 1
 
 
 class PlacementApis:
-    """Handlers for where replicas are and which of them leads."""
+    """Handlers for elections and reassignments."""
 
     def __init__(self, cache: MetadataCache) -> None:
         self._cache = cache
 
     def routes(self) -> dict[ApiKey, Handler]:
-        """The handlers by API."""
         return {
             ApiKey.ELECT_LEADERS: self.elect_leaders,
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
@@ -34,10 +32,10 @@ class PlacementApis:
         }
 
     def elect_leaders(self, _: RequestContext, request: Request) -> Reply:
-        """KIP-460. Asked for all partitions, the answer leaves out those that need no election: all of them."""
+        """Handle KIP-460. A request for all partitions returns only those that need an election, which are none."""
         election_type = getattr(request, "election_type", PREFERRED)
         if election_type not in (PREFERRED, UNCLEAN):
-            raise KafkaError(ErrorCode.invalid_request, f"election type {election_type} is neither 0 nor 1")
+            raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {election_type}")
 
         def results_of(topic: Any) -> Fields:
             return {
@@ -53,7 +51,7 @@ class PlacementApis:
         }
 
     def alter_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
-        """KIP-455."""
+        """Handle KIP-455."""
 
         def response_to(topic: Any) -> Fields:
             def partition(wanted: Any) -> Fields:
@@ -69,7 +67,7 @@ class PlacementApis:
         }
 
     def list_partition_reassignments(self, _: RequestContext, request: Request) -> Reply:
-        """None is ever in progress."""
+        """Return an empty list."""
         return {"error_code": ErrorCode.none, "error_message": None, "topics": ()}
 
     def _not_needed(self, topic: str, index: int) -> Fields:
@@ -90,7 +88,7 @@ class PlacementApis:
             return {"error_code": ErrorCode.none, "error_message": None}
         return {
             "error_code": ErrorCode.invalid_replica_assignment,
-            "error_message": f"Replicas {list(replicas)} cannot be: the only broker is {partition.replicas[0]}.",
+            "error_message": f"Invalid replicas {list(replicas)}: the only broker is {partition.replicas[0]}.",
         }
 
     def _partition(self, topic: str, index: int) -> PartitionImage | None:

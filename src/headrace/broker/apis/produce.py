@@ -1,6 +1,6 @@
-"""Produce: the hot path in. One validated batch a partition, one write each, an answer encoded by hand.
+"""Produce, the hot path for writes: validate one batch per partition, append it, and encode the response by hand.
 
-Layout of the answer: https://kafka.apache.org/protocol#The_Messages_Produce
+Layout of the response: https://kafka.apache.org/protocol#The_Messages_Produce
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headrace.broker.apis.produce_answers import Outcome, Results, any_failed, failed, replies_to
 from headrace.broker.apis.produce_transactions import TransactionVerification, Verdict, Verdicts
-from headrace.broker.large_batches import NOTHING_FOUND, Large, LargeBatches, Prepared, Requests
+from headrace.broker.large_batches import NONE_LARGE, Large, LargeBatches, Prepared, Requests
 from headrace.broker.refusals import RefusalLog
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import ErrorCode, KafkaError
@@ -33,7 +33,7 @@ from headrace.wire.compression import Codec
 from headrace.wire.encoder import put_string
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
-"""The client id that Kafka lets write to internal topics."""
+"""The client id that may write to internal topics, as in Kafka."""
 _FLEXIBLE: Final = 9
 _TOPIC_IDS: Final = 13
 _ZSTD: Final = 7
@@ -48,7 +48,7 @@ _PARTITION_V3 = struct.Struct(">ihqq")
 
 
 class _Batch(NamedTuple):
-    """A batch that waits for its partition. Its outcome goes to `outcomes[place]`."""
+    """A batch to append, whose outcome is stored in `outcomes[place]`."""
 
     records: bytes | PreparedBatch
     acks: int
@@ -61,11 +61,11 @@ class _Batch(NamedTuple):
 
 
 _Waiting: TypeAlias = dict[Partition, list[_Batch]]
-"""Batches by the partition that they are for."""
+"""Batches by partition."""
 
 
 class _Incomplete(NamedTuple):
-    """A batch that is in the log, and answered when `completion` is done."""
+    """An appended batch, which is answered when `completion` is done."""
 
     batch: _Batch
     completion: Completion
@@ -73,13 +73,13 @@ class _Incomplete(NamedTuple):
 
 _PENDING: Final = Outcome(-1, 0)
 _AT_ONCE: Final = 64
-"""Batches for one partition that are appended without a pause."""
+"""Batches for one partition to append without a pause."""
 
 _refusals: Final = RefusalLog()
 
 
 class ProduceApi:
-    """Handler of Produce, of one request and of several that have come together."""
+    """Handles Produce requests, singly or several of a client at once."""
 
     def __init__(
         self,
@@ -94,20 +94,20 @@ class ProduceApi:
         self._large_batches = LargeBatches(self._config_of)
         self._topic_name = topic_name
         self._many = asyncio.Lock()
-        """Requests of many batches take turns, so that together they take no more time than one."""
+        """Serializes requests with many batches, so that they do not hold the event loop together."""
 
     def produce(self, context: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
-        """Append what the request brings; answer when that is complete, as its acks ask for."""
+        """Append the request's batches, and answer when its acks are fulfilled."""
         replies = self.produce_run([(context, request)])
         return _only(replies) if isinstance(replies, list) else _only_later(replies)
 
     def produce_run(self, requests: Requests) -> Replies | Awaitable[Replies]:
-        """Append what requests bring that a client has sent one behind the other, with one write for each partition.
+        """Append the batches of consecutive requests of a client, with one write per partition.
 
-        Their replies, in order; an error instead of one ends the connection and is the last.
+        Return the replies in order; an error, which is the last one, closes the connection.
         """
-        found = self._large_batches.found_in(requests)
-        if found is NOTHING_FOUND:
+        found = self._large_batches.select(requests)
+        if found is NONE_LARGE:
             return self._append_run(requests, {}, None)
         large, prepared = found
         if large:
@@ -130,14 +130,14 @@ class ProduceApi:
         return replies if isinstance(replies, list) else await replies
 
     async def produce_many(self, requests: Requests) -> Replies:
-        """`produce_run` for requests with many batches: other clients are served in between."""
-        large, prepared = self._large_batches.found_in(requests)
+        """As `produce_run`, for requests with many batches, with pauses for other clients."""
+        large, prepared = self._large_batches.select(requests)
         if large:
             prepared = {**prepared, **await self._large_batches.prepare(large)}
         return await self._append_many(requests, prepared)
 
     def _config_of(self, context: RequestContext, topic: Any) -> LogConfig | None:
-        """The settings of a topic in a request; None where this broker has not the first of its partitions."""
+        """Return the config of a topic in a request; None if this broker does not have the first partition."""
         name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
         if name is None or not topic.partition_data:
             return None
@@ -149,17 +149,17 @@ class ProduceApi:
     def _append_run(
         self, requests: Requests, prepared: Prepared, verdicts: Verdicts | None
     ) -> Replies | Awaitable[Replies]:
-        """`produce_run`, with the batches that were prepared in place of what they were, as the verdicts have it."""
+        """As `produce_run`, after batches have been prepared and transactions verified."""
         results: list[Results] = []
         waiting: _Waiting = {}
         incomplete: list[_Incomplete] = []
         for number, (context, request) in enumerate(requests):
             verdict = None if verdicts is None else verdicts[number]
-            results.append(self._sort(number, context, request, waiting, prepared, verdict))
+            results.append(self._collect(number, context, request, waiting, prepared, verdict))
             if request.acks == 0:
                 self._append(waiting, incomplete)
                 if any_failed(results[-1]):
-                    requests = requests[: len(results)]  # it ends the connection: what comes after it never came
+                    requests = requests[: len(results)]  # it closes the connection: ignore later requests
                     break
         self._append(waiting, incomplete)
         return self._once_complete(requests, results, incomplete) if incomplete else replies_to(requests, results)
@@ -173,7 +173,7 @@ class ProduceApi:
             verdicts = await self._transactions.verify_many(requests)
             for number, (context, request) in enumerate(requests):
                 verdict = None if verdicts is None else verdicts[number]
-                results.append(self._sort(number, context, request, waiting, prepared, verdict))
+                results.append(self._collect(number, context, request, waiting, prepared, verdict))
                 await pace.rest()
                 if request.acks == 0:
                     await self._append_in_turns(waiting, incomplete, pace)
@@ -190,21 +190,23 @@ class ProduceApi:
                 some = batches[start : start + _AT_ONCE]
                 try:
                     if self._replicas.get(topic, index) is not partition:
-                        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{index} was deleted meanwhile")
+                        raise KafkaError(
+                            ErrorCode.unknown_topic_or_partition, f"{topic}-{index} was deleted during the request"
+                        )
                 except KafkaError as error:
-                    for each in some:
-                        each.outcomes[each.place] = _refused(each.context, topic, index, error)
+                    for batch in some:
+                        batch.outcomes[batch.place] = _refused(batch.context, topic, index, error)
                 else:
                     self._append({partition: some}, incomplete)
                 await pace.rest()
         waiting.clear()
 
     def _append(self, waiting: _Waiting, incomplete: list[_Incomplete]) -> None:
-        """Append what waits, and note the outcomes, and which of them depend on a completion."""
+        """Append waiting batches, store their outcomes, and collect those that are not complete yet."""
         began_ns = time.time_ns()
         now_ms = began_ns // 1_000_000
         for partition, batches in waiting.items():
-            if len(batches) == 1:  # as most are, and two microseconds cheaper so
+            if len(batches) == 1:  # the common case; this saves 2 µs
                 [batch] = batches
                 records, acks, outcomes, place, index, context, _, guard = batch
                 try:
@@ -236,7 +238,7 @@ class ProduceApi:
     def _note_incomplete(
         self, partition: Partition, batch: _Batch, last_offset: int, incomplete: list[_Incomplete]
     ) -> None:
-        """A batch that was there already, sent again, may wait as well: so does its first answer."""
+        """Collect a batch that is not complete yet. A duplicate waits as its original does."""
         completion = self._purgatory.completion(
             partition, last_offset + 1, batch.acks, timeout_s=batch.timeout.total_seconds()
         )
@@ -249,7 +251,7 @@ class ProduceApi:
         results: Sequence[Results],
         incomplete: Sequence[_Incomplete],
     ) -> Replies:
-        """The replies, once what the requests brought is complete, or will not be."""
+        """Return the replies when all appends have completed or failed."""
         if incomplete:
             began_ns = time.time_ns()
             ends = await asyncio.gather(*(each.completion for each in incomplete))
@@ -259,7 +261,7 @@ class ProduceApi:
             self._purgatory.slow_disk.waited(began_ns)
         return replies_to(requests, results)
 
-    def _sort(
+    def _collect(
         self,
         number: int,
         context: RequestContext,
@@ -268,7 +270,7 @@ class ProduceApi:
         prepared: Prepared,
         verdict: Verdict | None,
     ) -> Results:
-        """Put the request's batches to those that wait for their partitions; the places of what becomes of them."""
+        """Add the request's batches to `waiting`, and return the list of their future outcomes."""
         version = context.api_version
         acks = request.acks
         timeout = request.timeout
@@ -304,13 +306,13 @@ class ProduceApi:
                 except KafkaError as error:
                     outcomes.append(_refused(context, name, index, error))
                     continue
-                each = new_tuple(_Batch, (records, acks, outcomes, len(outcomes), index, context, timeout, guard))
+                batch = new_tuple(_Batch, (records, acks, outcomes, len(outcomes), index, context, timeout, guard))
                 outcomes.append(_PENDING)
                 batches = waiting.get(partition)
                 if batches is None:
-                    waiting[partition] = [each]
+                    waiting[partition] = [batch]
                 else:
-                    batches.append(each)
+                    batches.append(batch)
         return results
 
     @staticmethod
@@ -360,10 +362,11 @@ def _refuse_zstd(records: bytes) -> None:
         and _ATTRIBUTES.unpack_from(records, _ATTRIBUTES_POSITION)[0] & 7 == Codec.ZSTD
     ):
         raise KafkaError(
-            ErrorCode.unsupported_compression_type, f"zstd needs Produce version {_ZSTD} or newer; upgrade the client"
+            ErrorCode.unsupported_compression_type,
+            f"zstd requires Produce version {_ZSTD} or newer: upgrade the client",
         )
 
 
 _INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 or -1 (all)")
 _UNKNOWN_TOPIC_ID = KafkaError(ErrorCode.unknown_topic_id)
-_INTERNAL_TOPIC = KafkaError(ErrorCode.invalid_topic_exception, "only the broker itself writes to internal topics")
+_INTERNAL_TOPIC = KafkaError(ErrorCode.invalid_topic_exception, "only the broker may write to internal topics")

@@ -1,4 +1,4 @@
-"""Answers of Produce, encoded by hand.
+"""Encode responses to Produce by hand.
 
 Layout: https://kafka.apache.org/protocol#The_Messages_Produce
 """
@@ -24,7 +24,7 @@ _PARTITION_V3 = struct.Struct(">ihqq")
 
 
 class Outcome(NamedTuple):
-    """What became of one partition's batch; times in ms, offsets and times -1 where there are none."""
+    """The outcome of one partition's batch; times in ms; -1 for no offset or time."""
 
     partition: int
     error: int
@@ -36,11 +36,11 @@ class Outcome(NamedTuple):
 
 
 Results: TypeAlias = list[tuple[bytes, list[Outcome]]]
-"""Of one request: each topic as the answer names it, and what became of its batches."""
+"""The encoded topic names of one request, with the outcomes of their batches."""
 
 
 def replies_to(requests: Sequence[tuple[RequestContext, Any]], results: Sequence[Results]) -> Replies:
-    """The reply to each request, in order; an error instead of one ends the connection."""
+    """Return the replies in order; an error closes the connection."""
     return [
         _reply(topics, request.acks, context.api_version)
         for (context, request), topics in zip(requests, results, strict=True)
@@ -51,18 +51,18 @@ def _reply(results: Results, acks: int, version: int) -> RawReply | InvalidReque
     if acks != 0:
         return RawReply((_encode(results, version),))
     if failed := any_failed(results):
-        # As Kafka: without an answer, the end of the connection is the only sign of failure.
+        # As in Kafka: without a response, closing the connection is the only sign of failure.
         return InvalidRequestError(f"a Produce with acks=0 failed: {failed.message}")
     return NO_REPLY
 
 
 def any_failed(results: Results) -> Outcome | None:
-    """The first batch of a request that was refused."""
+    """Return the first failed outcome of a request."""
     return next((outcome for _, outcomes in results for outcome in outcomes if outcome.error), None)
 
 
 def failed(index: int, error: KafkaError, log_start_offset: int = -1) -> Outcome:
-    """The outcome of a batch that was refused."""
+    """Return the outcome of a refused batch."""
     records = error.records if isinstance(error, RecordsRefusedError) else ()
     return Outcome(index, error.code.value, -1, -1, log_start_offset, str(error), records)
 

@@ -1,6 +1,6 @@
-"""Transactional batches of Produce requests: their transactions are verified with the coordinator before the append.
+"""Verify transactional batches of Produce requests with the coordinator before the append.
 
-Most need no question: the partition knows that the transaction is open (KIP-98, KIP-890).
+Most need no verification, because the partition has the transaction open (KIP-98, KIP-890).
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from headrace.wire.batch import HEADER_SIZE, TRANSACTIONAL_FLAG, parse_header
 
 _TOPIC_IDS: Final = 13
 _ADDS: Final = 12
-"""From this version of Produce on a batch adds its partition to the transaction (version 2)."""
+"""First version of Produce that adds partitions to the transaction (version 2)."""
 _ABORTABLE: Final = 11
-"""From this version on clients know TRANSACTION_ABORTABLE."""
+"""First version with TRANSACTION_ABORTABLE."""
 _FLAGS: Final = 22
-_OFTEN: Final = 64
-"""Partitions that are looked at without a pause."""
+_PER_SLICE: Final = 64
+"""Partitions to handle without a pause."""
 
-_TO_BE_TRIED_AGAIN: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {
         ErrorCode.network_exception,
         ErrorCode.coordinator_load_in_progress,
@@ -40,20 +40,20 @@ _TO_BE_TRIED_AGAIN: Final = frozenset(
 
 
 class Verdict(NamedTuple):
-    """How the transactional batches of one request are to be appended, or why not."""
+    """The result of verifying one request: its errors, and the guards for its appends."""
 
     refusal: KafkaError | None
-    """Of the whole request."""
+    """Refuses the whole request."""
     errors: Mapping[tuple[str, int], KafkaError]
     guards: Mapping[tuple[str, int], VerificationGuard]
 
 
 Verdicts: TypeAlias = Sequence[Verdict | None]
-"""Of a run of requests; None for one without transactional batches."""
+"""Verdicts by request; None for one without transactional batches."""
 
 
 class _Question(NamedTuple):
-    """What the coordinator is asked about; questions of a run that are the same but for the partitions are one."""
+    """The key of a verification; equal ones of several requests are combined."""
 
     transactional_id: str
     producer_id: int
@@ -62,7 +62,7 @@ class _Question(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A request before the coordinator has answered."""
+    """A request before the coordinator's answer."""
 
     question: _Question | None
     version: int
@@ -86,7 +86,7 @@ class TransactionVerification:
         self._config = config
 
     def verify(self, requests: Requests) -> Verdicts | Awaitable[Verdicts] | None:
-        """The verdicts on a run; None where it has no transactional batches."""
+        """Return the verdicts on several requests; None without transactional batches."""
         if not any(_transactional(topic) for _, request in requests for topic in request.topic_data):
             return None
         begun = [_at_once(self._begin(context, request)) for context, request in requests]
@@ -100,7 +100,7 @@ class TransactionVerification:
         return self._verify_later(begun, asked, answers)
 
     async def verify_many(self, requests: Requests) -> Verdicts | None:
-        """`verify`, for requests of many partitions: other clients are served in between."""
+        """As `verify`, for requests with many partitions, with pauses for other clients."""
         begun = [await finish(self._begin(context, request)) for context, request in requests]
         if not any(begun):
             return None
@@ -118,7 +118,7 @@ class TransactionVerification:
         backoff_s = self._config.add_partitions_to_txn_retry_backoff_ms / 1000
         deadline = time.monotonic() + self._config.add_partitions_to_txn_retry_backoff_max_ms / 1000
         while time.monotonic() < deadline and (again := [each for each, _ in filter(_is_concurrent, known.items())]):
-            # the transaction before is being ended: clients would come back later than it takes
+            # The previous transaction is ending, usually sooner than a client would retry.
             await asyncio.sleep(backoff_s)
             for question in again:
                 known[question] = await _answer(self._ask(question, asked[question]))
@@ -129,14 +129,14 @@ class TransactionVerification:
         return self._verifier.verify(transactional_id, producer_id, producer_epoch, partitions, adds=adds)
 
     def _begin(self, context: RequestContext, request: Any) -> Steps[_Begun | Verdict | None]:
-        """Begin to verify the request's batches; None where none is transactional."""
+        """Begin to verify the request's batches; None without transactional ones."""
         first: dict[TopicPartition, int] = {}
         producers: set[tuple[int, int]] = set()
         for topic in request.topic_data:
             yield
             name = topic.name if context.api_version < _TOPIC_IDS else self._topic_name(topic.topic_id)
             for place, data in enumerate(topic.partition_data):
-                if place % _OFTEN == _OFTEN - 1:
+                if place % _PER_SLICE == _PER_SLICE - 1:
                     yield
                 records = data.records
                 if not records or len(records) <= _FLAGS or not records[_FLAGS] & TRANSACTIONAL_FLAG:
@@ -144,7 +144,7 @@ class TransactionVerification:
                 if request.transactional_id is None:
                     return _NO_TRANSACTIONAL_ID
                 if name is None or len(records) < HEADER_SIZE:
-                    continue  # which the append says
+                    continue  # the append reports it
                 header = parse_header(records)
                 if header.producer_id < 0:
                     continue
@@ -165,11 +165,11 @@ class TransactionVerification:
         guards: dict[tuple[str, int], VerificationGuard] = {}
         now = now_ms()
         for place, (topic_partition, sequence) in enumerate(first.items()):
-            if place % _OFTEN == _OFTEN - 1:
+            if place % _PER_SLICE == _PER_SLICE - 1:
                 yield
             partition = self._replicas.find(*topic_partition)
             if partition is None:
-                continue  # which the append says
+                continue  # the append reports it
             try:
                 guard = partition.start_verification(
                     question.producer_id, question.producer_epoch, sequence, adds=question.adds, now_ms=now
@@ -224,19 +224,19 @@ def _verdict(begun: _Begun | Verdict | None, answers: Mapping[_Question, Verifie
     for topic_partition in guards:
         code = answer.get(TopicPartition(*topic_partition), ErrorCode.none)
         if code is not ErrorCode.none:
-            errors[topic_partition] = _as_producers_know_it(code, version)
+            errors[topic_partition] = _producer_error(code, version)
     return Verdict(None, errors, guards)
 
 
-def _as_producers_know_it(code: ErrorCode, version: int) -> KafkaError:
+def _producer_error(code: ErrorCode, version: int) -> KafkaError:
     if code is ErrorCode.producer_fenced:
         code = ErrorCode.invalid_producer_epoch
     elif code is ErrorCode.transaction_abortable and version < _ABORTABLE:
         code = ErrorCode.invalid_txn_state
     if code is ErrorCode.invalid_txn_state:
         return KafkaError(code, "Partition was not added to the transaction")
-    if code in _TO_BE_TRIED_AGAIN or (code is ErrorCode.concurrent_transactions and version < _ADDS):
-        # older producers do not try the coordinator's errors again
+    if code in _RETRIABLE or (code is ErrorCode.concurrent_transactions and version < _ADDS):
+        # Older producers do not retry the coordinator's errors.
         return KafkaError(
             ErrorCode.not_enough_replicas,
             f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name.upper()}",

@@ -1,4 +1,4 @@
-"""Producers as partitions know them: InitProducerId and DescribeProducers."""
+"""InitProducerId and DescribeProducers."""
 
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
@@ -15,8 +15,8 @@ from headrace.wire.items import Items
 
 
 class ProducersApi:
-    """Handlers for producer ids and states; `next_producer_id` gives one that nobody has had, `init_transactional`
-    handles requests with a transactional id.
+    """Handlers for producer ids and states; `next_producer_id` returns an unused id, `init_transactional` handles
+    requests with a transactional id.
     """
 
     def __init__(
@@ -36,18 +36,18 @@ class ProducersApi:
         }
 
     async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
-        """A new producer id with epoch 0 for an idempotent producer (KIP-98). An id needs its epoch (KIP-360)."""
+        """Assign an idempotent producer a new id with epoch 0 (KIP-98). A given id requires an epoch (KIP-360)."""
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.invalid_request, "a transactional id cannot be empty")
         if (getattr(request, "producer_id", -1) == -1) != (getattr(request, "producer_epoch", -1) == -1):
-            raise KafkaError(ErrorCode.invalid_request, "give the producer's id and epoch both, or neither")
+            raise KafkaError(ErrorCode.invalid_request, "give both producer id and epoch, or neither")
         if request.transactional_id is not None:
             reply = self._init_transactional(context, request)
             return await reply if isawaitable(reply) else reply
         return {"error_code": ErrorCode.none, "producer_id": await self._next_producer_id(), "producer_epoch": 0}
 
     def describe_producers(self, _: RequestContext, request: Any) -> Reply:
-        """The producers that partitions remember (KIP-664)."""
+        """Describe the active producers of partitions (KIP-664)."""
 
         def described(topic: Any) -> Fields:
             return {
@@ -55,7 +55,7 @@ class ProducersApi:
                 "partitions": Items(topic.partition_indexes, lambda index: self._describe_one(topic.name, index)),
             }
 
-        # Made while they are encoded, however few are asked for: a partition may know thousands of producers.
+        # Created while they are encoded, because a partition may have thousands of producers.
         return {"topics": Items(request.topics, described)}
 
     def _describe_one(self, topic: str, index: int) -> Fields:

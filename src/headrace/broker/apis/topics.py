@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: requests that change which topics there are."""
+"""CreateTopics, DeleteTopics and CreatePartitions."""
 
 import uuid
 from collections.abc import Iterable
@@ -18,13 +18,15 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.items import made_of
 
 _DUPLICATE = "Duplicate topic name."
+_UNKNOWN = "This server does not host this topic-partition."
+_UNKNOWN_ID = "This server does not host this topic ID."
 
 _Deletion = tuple[str | None, uuid.UUID | None, KafkaError | None]
-"""Name, id, and why the topic is not deleted, if it is not."""
+"""Name, id, and the error if the topic was not deleted."""
 
 
 class TopicApis:
-    """Answers the APIs that create, grow and delete topics, through the controller."""
+    """Handlers that create, grow and delete topics."""
 
     def __init__(self, cache: MetadataCache, admin: TopicAdmin, config: BrokerConfig) -> None:
         self._cache = cache
@@ -32,7 +34,6 @@ class TopicApis:
         self._config = config
 
     def routes(self) -> dict[ApiKey, Handler]:
-        """The handlers by API."""
         return {
             ApiKey.CREATE_TOPICS: self.create_topics,
             ApiKey.DELETE_TOPICS: self.delete_topics,
@@ -40,7 +41,7 @@ class TopicApis:
         }
 
     async def create_topics(self, context: RequestContext, request: Request) -> Reply:
-        """Create topics, or with validate_only say whether they could be; answered once they are durable and led."""
+        """Create topics, or only validate the request; answered when they are durable and have leaders."""
         repeated = await _repeated(topic.name for topic in request.topics)
         pace = Pace()
         wanted: dict[str, NewTopic] = {}
@@ -48,18 +49,18 @@ class TopicApis:
             if topic.name not in repeated:
                 wanted[topic.name] = _new_topic(topic)
             await pace.rest()
-        news = tuple(wanted.values())
-        results = await self._admin.create_topics(news, validate_only=request.validate_only)
+        new_topics = tuple(wanted.values())
+        results = await self._admin.create_topics(new_topics, validate_only=request.validate_only)
         defaults = topic_entries(self._config, {})
         duplicates = [(NewTopic(name), _invalid(_DUPLICATE)) for name in repeated]
-        outcomes = [*zip(news, results, strict=True), *duplicates]
+        outcomes = [*zip(new_topics, results, strict=True), *duplicates]
         return {"topics": made_of(outcomes, lambda outcome: self._created(*outcome, defaults))}
 
     async def delete_topics(self, context: RequestContext, request: Request) -> Reply:
-        """Delete topics, named or (from version 6) by id; their logs are out of reach when the answer goes out."""
+        """Delete topics by name or (from version 6) by id; answered when their logs are no longer accessible."""
         if not self._config.delete_topic_enable:
             code = ErrorCode.invalid_request if context.api_version < 3 else ErrorCode.topic_deletion_disabled
-            raise KafkaError(code, "Topic deletion is switched off by delete.topic.enable=false.")
+            raise KafkaError(code, "Topic deletion is disabled (delete.topic.enable=false).")
         if context.api_version < 6:
             states: list[tuple[str | None, uuid.UUID | None]] = [(name, None) for name in request.topic_names]
         else:
@@ -71,7 +72,7 @@ class TopicApis:
         return {"responses": made_of(outcomes, lambda outcome: _deletion(*outcome))}
 
     async def create_partitions(self, context: RequestContext, request: Request) -> Reply:
-        """Add partitions to topics, or with validate_only say whether they could be added."""
+        """Add partitions to topics, or only validate the request."""
         check_records(len(request.topics))
         repeated = await _repeated(topic.name for topic in request.topics)
         wanted = [_new_partitions(topic) for topic in request.topics if topic.name not in repeated]
@@ -95,7 +96,7 @@ class TopicApis:
     async def _deletable(
         self, states: list[tuple[str | None, uuid.UUID | None]]
     ) -> tuple[list[_Deletion], list[TopicImage]]:
-        """Answers for what cannot be deleted, and the topics that can."""
+        """Return errors for invalid deletions, and the topics to delete."""
         image = self._cache.image
         times = await counted(states)
         outcomes: list[_Deletion] = []
@@ -108,15 +109,15 @@ class TopicApis:
             if name is None and topic_id is None:
                 problem = _invalid("Neither topic name nor id were specified.")
             elif name is not None and topic_id is not None:
-                problem = _invalid("Give the topic's name or its id, not both.")
+                problem = _invalid("You may not specify both topic name and topic id.")
             elif count > 1:
                 problem = _invalid(_DUPLICATE if name is not None else "Duplicate topic id.")
             elif topic_id is not None:
                 topic = image.topic_by_id(topic_id)
-                problem = None if topic else KafkaError(ErrorCode.unknown_topic_id, "There is no topic with this id.")
+                problem = None if topic else KafkaError(ErrorCode.unknown_topic_id, _UNKNOWN_ID)
             elif name is not None:
                 topic = image.topics.get(name)
-                problem = None if topic else KafkaError(ErrorCode.unknown_topic_or_partition, "There is no such topic.")
+                problem = None if topic else KafkaError(ErrorCode.unknown_topic_or_partition, _UNKNOWN)
             if problem is not None:
                 outcomes.append((name, topic_id, problem))
             elif topic is not None:
@@ -126,7 +127,7 @@ class TopicApis:
             if len(same) == 1:
                 targets.append(same[0][1])
             else:
-                both = _invalid("The topic is given both by name and by id.")
+                both = _invalid("The provided topic name maps to an ID that was already supplied.")
                 outcomes.append((same[0][1].name, same[0][1].topic_id, both))
         return outcomes, targets
 

@@ -1,1 +1,1 @@
-"""The coordinators in this broker: their APIs, the topics that keep their records, and what others left open."""
+"""The broker's coordinators: their APIs, and their internal topics."""

@@ -1,4 +1,4 @@
-"""Holds the coordinator's answers back until the records that it wrote are committed."""
+"""Delay the coordinator's responses until its records are committed."""
 
 from collections.abc import Awaitable, Generator, Mapping
 
@@ -12,9 +12,9 @@ from headrace.wire.apis import ApiKey
 
 
 def durable(routes: Mapping[ApiKey, Handler], purgatory: Purgatory) -> dict[ApiKey, Handler]:
-    """The same handlers, whose answers wait until `__consumer_offsets` is committed as far as it is written.
+    """Wrap handlers so that responses wait until all appended records of `__consumer_offsets` are committed.
 
-    They raise KafkaError(coordinator_not_available) where it fails: the group finds out elsewhere or later.
+    They raise KafkaError(coordinator_not_available) if that fails.
     """
     return {key: _durable(handler, purgatory) for key, handler in routes.items()}
 

@@ -1,7 +1,7 @@
-"""Consumer groups on this broker: the coordinator, its history and its APIs, made when they are first needed.
+"""Consumer groups on this broker: the coordinator, its history and its APIs, created when needed.
 
-Their modules are a quarter of what a start has to read. Where the cluster has no group yet, the broker serves before it
-has them: they come a moment later, or with the first request about a group.
+Their modules take a quarter of the time of a start. In a cluster without groups they are imported shortly after the
+start, or by the first request about a group.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _SOON_S: Final = 0.2
 
 
 class Groups:
-    """What the broker has to do with groups; `start` before anything else, `stop` at the end."""
+    """The broker's part for groups, between `start` and `stop`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Groups:
         opened: Callable[[], None],
         create_state_topic: Callable[[], Awaitable[None]],
     ) -> None:
-        """`opened` is called when all modules are loaded; `create_state_topic` makes that of transactions."""
+        """`opened` is called after the imports; `create_state_topic` creates `__transaction_state`."""
         self._create_state_topic = create_state_topic
         self._config = config
         self._cache = cache
@@ -85,14 +85,14 @@ class Groups:
         self._handlers: dict[ApiKey, Handler] = {}
 
     def start(self) -> None:
-        """Read the groups that there are, or be ready for the first one."""
+        """Load existing groups, or prepare for the first one."""
         if offsets_topic.NAME in self._cache.image.topics:
             self._open()
         else:
             self._opening = self._loop.call_later(_SOON_S, lambda: self.coordinator)
 
     async def stop(self) -> None:
-        """Let go of groups, whose state is in the log, and write what the history still has."""
+        """Unload the groups, and flush the history."""
         if self._opening is not None:
             self._opening.cancel()
         await self.topic_table.stop()
@@ -111,7 +111,6 @@ class Groups:
         return self._history
 
     def routes(self) -> dict[ApiKey, Handler]:
-        """The handlers of all APIs of groups."""
         has_consumer = "consumer" in self._config.group_coordinator_rebalance_protocols
         return {key: self._handler(key) for key in CLASSIC_APIS + (CONSUMER_APIS if has_consumer else ())}
 
@@ -143,7 +142,7 @@ class Groups:
             if resource.kind == GROUP_CONFIG:
                 self.configure(resource)
         for partition in self._replicas.partitions():
-            self._tell(partition.topic_partition)
+            self._lead(partition.topic_partition)
         history.start(coordinator, self.topic_table, self._replicas.find)
         self._opened()
         return coordinator
@@ -190,22 +189,22 @@ class Groups:
         )
 
     async def _create_offsets_topic(self) -> None:
-        # Whoever asks while it is being made waits too: a coordinator that is named must know its groups.
+        # Concurrent requests wait, too: a coordinator must be ready when clients learn of it.
         async with self._topic_creation:
             await self._admin.create_internal_topic(offsets_topic.NAME)
 
-    # What happens to topics and settings
+    # Changes of topics and settings
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
-        """There are new partitions, perhaps such as keep groups."""
+        """Lead new partitions of `__consumer_offsets`."""
         if self._coordinator is not None:
             for topic in topics:
                 if topic.name == offsets_topic.NAME:
                     for index in range(len(topic.partitions)):
-                        self._tell(TopicPartition(topic.name, index))
+                        self._lead(TopicPartition(topic.name, index))
 
     def on_topics_deleted(self, topics: Sequence[TopicImage]) -> Steps[None]:
-        """Topics are gone, perhaps the one that keeps groups."""
+        """Remove offsets in deleted topics, and all groups if `__consumer_offsets` is one of them."""
         for topic in topics:
             if topic.name == offsets_topic.NAME:
                 for index in range(len(topic.partitions)):
@@ -214,25 +213,25 @@ class Groups:
             yield from self._coordinator.topics_deleted(frozenset(topic.name for topic in topics))
 
     def resigned(self, topic_partition: TopicPartition) -> None:
-        """This broker does not have the partition any more, nor the groups that it may keep."""
+        """Drop the groups in a partition that this broker no longer has."""
         if self._coordinator is not None and topic_partition.topic == offsets_topic.NAME:
             self._coordinator.resigned(topic_partition.partition)
 
     def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> None:
-        """A marker has been appended to `partition` of `__consumer_offsets`."""
+        """Apply a marker that has been appended to `partition` of `__consumer_offsets`."""
         if self._coordinator is not None:
             self._coordinator.transaction_ended(partition, producer_id, committed)
 
-    def _tell(self, topic_partition: TopicPartition) -> None:
+    def _lead(self, topic_partition: TopicPartition) -> None:
         if topic_partition.topic == offsets_topic.NAME:
             try:
                 partition = self._replicas.get(*topic_partition)
             except KafkaError:
-                return  # it is offline, which has been logged: its groups stay away, all others are served
+                return  # offline, which has been logged; its groups are unavailable
             self.coordinator.elected(topic_partition.partition, offsets_topic.OffsetsTopicLog(partition))
 
     def configure_all(self) -> None:
-        """The one setting of all groups that may change while the broker runs, and what groups say of themselves."""
+        """Apply the dynamic settings of all groups."""
         if self._coordinator is None:
             return
         from headrace.coordinator.groups.settings import EVERY_GROUP
@@ -245,7 +244,7 @@ class Groups:
                 self.configure(resource)
 
     def configure(self, group: ConfigResource) -> None:
-        """Apply a group's own settings."""
+        """Apply the settings of one group."""
         if self._coordinator is None:
             return
         from headrace.coordinator.groups.settings import EVERY_GROUP

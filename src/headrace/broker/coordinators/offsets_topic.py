@@ -12,17 +12,17 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 class OffsetsTopicLog:
-    """Writes the coordinator's batches as the partition's leader and reads all of them back."""
+    """Appends the coordinator's batches as the partition's leader, and reads them back."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
 
     def append(self, batch: bytes, now_ms: int) -> int:
-        """The base offset that the batch got. Raises KafkaError."""
+        """Append a batch, and return its base offset. Raises KafkaError."""
         return self._partition.append_own(batch, now_ms)
 
     def batches(self) -> Iterator[Buffer]:
-        """Everything in the log, in buffers of whole batches of about a megabyte."""
+        """Yield the contents of the log as buffers of whole batches, about a megabyte each."""
         log = self._partition.log
         offset = log.log_start_offset
         while (part := log.reader.read(offset, _READ_BYTES, upto_offset=log.log_end_offset)) is not None:

@@ -1,4 +1,4 @@
-"""Partitions as the coordinator of transactions sees them: its own log, and those that markers go to."""
+"""The transaction coordinator's log, and the partitions that markers are written to."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,11 +23,11 @@ class StateTopicLog(OffsetsTopicLog):
 
     @property
     def coordinator_epoch(self) -> int:
-        """The leader epoch, which markers carry."""
+        """The leader epoch, which markers contain."""
         return self._partition.leader_epoch
 
     def committed(self) -> asyncio.Future[KafkaError | None] | None:
-        """Done when all that was appended is committed; None where it is so already."""
+        """Return a future that is done when all appended records are committed; None if they are."""
         partition = self._partition
         end_offset = partition.log_end_offset
         if partition.high_watermark >= end_offset:
@@ -36,7 +36,7 @@ class StateTopicLog(OffsetsTopicLog):
 
 
 class PartitionMarkers:
-    """Writes markers to the partitions of this broker; `exists` knows those of the cluster."""
+    """Writes markers to the partitions of this broker; `exists` checks whether the cluster has a partition."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class PartitionMarkers:
         exists: Callable[[TopicPartition], bool],
         on_offsets: Callable[[int, int, bool], None],
     ) -> None:
-        """`on_offsets` is told of a marker in `__consumer_offsets`: partition, producer id, whether it commits."""
+        """`on_offsets` is called after a marker in `__consumer_offsets` with (partition, producer id, is commit)."""
         self._replicas = replicas
         self._purgatory = purgatory
         self._exists = exists
@@ -58,7 +58,7 @@ class PartitionMarkers:
         markers: WriteMarkers,
         coordinator_epoch: int,
     ) -> asyncio.Future[KafkaError | None] | None:
-        """Append the marker; a future where it takes time to be committed. Raises KafkaError."""
+        """Append the marker; return a future of its commit, None if it is committed. Raises KafkaError."""
         try:
             found = self._replicas.get(*partition)
         except KafkaError as error:

@@ -1,6 +1,6 @@
-"""Transactions on this broker: the coordinator and its APIs, made when they are first needed.
+"""Transactions on this broker: the coordinator and its APIs, created when needed.
 
-A broker whose cluster has never had a transaction loads nothing of it.
+In a cluster without transactions they are never imported.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _APIS: Final = (
 
 
 class Transactions:
-    """What the broker has to do with transactions; `start` once partitions are led, `stop` at the end."""
+    """The broker's part for transactions, between `start` and `stop`."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class Transactions:
         self._expiry: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Read the transactional ids that there are; nothing to do where there are none."""
+        """Load existing transactional ids."""
         if TRANSACTION_STATE in self._cache.image.topics:
             self._open()
 
     async def stop(self) -> None:
-        """Let go of transactions, whose state is in the log."""
+        """Unload the transactions."""
         for task in (self._more_ids, self._aborts, self._expiry):
             if task is not None:
                 task.cancel()
@@ -97,7 +97,7 @@ class Transactions:
         return [] if self._coordinator is None else self._coordinator.present()
 
     def routes(self) -> dict[ApiKey, Handler]:
-        """The handlers of the APIs of transactions, but for InitProducerId."""
+        """Return the handlers of all APIs of transactions but InitProducerId."""
         return {key: self._handler(key) for key in _APIS}
 
     def _handler(self, key: ApiKey) -> Handler:
@@ -115,11 +115,11 @@ class Transactions:
         return self._handlers[ApiKey.INIT_PRODUCER_ID](context, request)
 
     async def create_topic(self) -> None:
-        """Make `__transaction_state`, if it is missing. Raises KafkaError."""
+        """Create `__transaction_state` if it is missing. Raises KafkaError."""
         async with self._topic_creation:
             await self._admin.create_internal_topic(TRANSACTION_STATE)
         if self._coordinator is None:
-            self._open()  # producers ask at once for what is in it
+            self._open()  # producers send requests at once
 
     def _open(self) -> "TransactionCoordinator":
         from headrace.broker.apis.transactions.admin import TransactionAdminApis
@@ -169,22 +169,22 @@ class Transactions:
         for family in (producers, TransactionAdminApis(coordinator, markers), offsets):
             self._handlers.update(family.routes())
         for partition in self._replicas.partitions():
-            self._tell(partition.topic_partition)
+            self._lead(partition.topic_partition)
         return coordinator
 
     def _take_producer_id(self) -> int | None:
-        taken = self._producer_ids.take()
-        if taken is None and (self._more_ids is None or self._more_ids.done()):
+        producer_id = self._producer_ids.take()
+        if producer_id is None and (self._more_ids is None or self._more_ids.done()):
             self._more_ids = self._loop.create_task(self._refill())
-        return taken
+        return producer_id
 
     async def _refill(self) -> None:
         try:
             await self._producer_ids.refill()
         except KafkaError as error:
-            log.warning("No producer ids are left for now: %s", error)
+            log.warning("No producer ids could be allocated: %s", error)
 
-    # What others ask
+    # Verification
 
     def verify(
         self,
@@ -195,7 +195,7 @@ class Transactions:
         *,
         adds: bool,
     ) -> Mapping[TopicPartition, ErrorCode] | Awaitable[Mapping[TopicPartition, ErrorCode]]:
-        """Whether the partitions are in the producer's transaction; `adds` makes them so (KIP-890)."""
+        """Check that the partitions are in the producer's transaction, or add them (KIP-890)."""
         from headrace.coordinator.transactions.states import ProducerIdentity
 
         coordinator = self.coordinator
@@ -227,14 +227,14 @@ class Transactions:
             group_id, self._partition_count(GROUP_OFFSETS) or self._config.offsets_topic_num_partitions
         )
 
-    # What happens to topics, and with time
+    # Changes of topics, and timeouts
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
-        """There are new partitions, perhaps such as keep transactions."""
+        """Lead new partitions of `__transaction_state`."""
         for topic in topics:
             if topic.name == TRANSACTION_STATE:
                 for index in range(len(topic.partitions)):
-                    self._tell(TopicPartition(topic.name, index))
+                    self._lead(TopicPartition(topic.name, index))
 
     def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
         for topic in topics:
@@ -243,11 +243,11 @@ class Transactions:
                     self.resigned(TopicPartition(topic.name, index))
 
     def resigned(self, topic_partition: TopicPartition) -> None:
-        """This broker does not have the partition any more."""
+        """Drop the transactional ids in a partition that this broker no longer has."""
         if self._coordinator is not None and topic_partition.topic == TRANSACTION_STATE:
             self._coordinator.resigned(topic_partition.partition)
 
-    def _tell(self, topic_partition: TopicPartition) -> None:
+    def _lead(self, topic_partition: TopicPartition) -> None:
         if topic_partition.topic == TRANSACTION_STATE and self._coordinator is not None:
             from headrace.broker.coordinators.state_topic import StateTopicLog
 
@@ -258,11 +258,11 @@ class Transactions:
             self._coordinator.elected(topic_partition.partition, StateTopicLog(partition, self._purgatory))
 
     def abort_timed_out(self) -> None:
-        """Abort the transactions whose time is up, a slice of time after the other."""
+        """Abort transactions that have timed out, in time slices."""
         if self._coordinator is not None and (self._aborts is None or self._aborts.done()):
             self._aborts = self._loop.create_task(finish(self._coordinator.abort_timed_out()))
 
     def forget_expired(self) -> None:
-        """Forget transactional ids that nobody uses, a slice of time after the other."""
+        """Remove idle transactional ids, in time slices."""
         if self._coordinator is not None and (self._expiry is None or self._expiry.done()):
             self._expiry = self._loop.create_task(finish(self._coordinator.forget_expired()))

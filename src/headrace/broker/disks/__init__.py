@@ -1,1 +1,1 @@
-"""What the broker does about its disks: it watches them, drops failed ones, moves logs, and compacts them."""
+"""Disks: watch free space, handle failures, move logs, and compact them."""

@@ -1,6 +1,6 @@
-"""The shell round the log cleaner: its threads, its processes and the way from them to the event loop.
+"""The shell around the log cleaner: its threads, processes, and calls to the event loop.
 
-Nothing of it is loaded before there is a log to compact.
+The cleaner is imported when the first log needs compaction.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Compaction:
-    """Compacts logs with `log.cleaner.threads` threads from `start` to `stop`; each has a process beside it."""
+    """Compacts logs with `log.cleaner.threads` threads and as many processes."""
 
     def __init__(self, config: BrokerConfig, replicas: ReplicaManager, loop: asyncio.AbstractEventLoop) -> None:
         self._config = config
@@ -42,23 +42,23 @@ class Compaction:
 
     @property
     def cleaner(self) -> "LogCleaner | None":
-        """None as long as there was no log to compact."""
+        """None until the first log needs compaction."""
         return self._cleaner
 
     @property
     def dead_threads(self) -> int:
-        """How many of its loops have ended though they should not have."""
+        """Number of cleaner loops that have ended unexpectedly."""
         return 0 if self._stopping.is_set() else sum(task.done() for task in self._tasks)
 
     def start(self) -> None:
-        """Look for logs to compact every `log.cleaner.backoff.ms`, the first time after as long."""
+        """Compact logs every `log.cleaner.backoff.ms`, first after this delay."""
         if self._config.log_cleaner_enable and self._config.log_cleaner_threads:
             count = self._config.log_cleaner_threads
             self._threads = ThreadPoolExecutor(count, thread_name_prefix="headrace-cleaner")
             self._tasks = [self._loop.create_task(self._repeat()) for _ in range(count)]
 
     async def stop(self) -> None:
-        """End a compaction that is going on; it begins anew after the next start."""
+        """Abort running compactions, which start over after a restart."""
         self._stopping.set()
         for process in self._processes:
             process.close()
@@ -85,7 +85,7 @@ class Compaction:
                     if not await self._loop.run_in_executor(self._threads, self._cleaner.clean_filthiest, process):
                         break
             except Exception:
-                log.exception("Compaction failed and is tried again later")
+                log.exception("Compaction failed and will be retried")
 
     def _load(self) -> "CleanerProcess":
         from headrace.storage.cleaner.log_cleaner import LogCleaner
@@ -93,7 +93,7 @@ class Compaction:
 
         if self._cleaner is None and find_spec("numpy") is None:
             log.info(
-                "Compacting without numpy, which takes several times as long. Install it with: %s",
+                "Compaction runs without numpy, which takes several times as long. Install it with: %s",
                 install("compaction"),
             )
         process = CleanerProcess()

@@ -1,9 +1,8 @@
-"""Watches the log directories: whether they are still there, and how full they are.
+"""Watch the log directories: check that they exist, and how full they are.
 
-It warns at the soft mark, and at the hard one keeps clients from writing.
+It warns at the soft mark, and refuses records of clients at the hard mark.
 
-The file system is asked often where it could be full before the next look, and never by an append: partitions carry a
-flag instead.
+The closer a file system is to the hard mark, the more often it is checked. Appends check only a flag of the partition.
 """
 
 import asyncio
@@ -21,12 +20,12 @@ log = logging.getLogger(__name__)
 _SLOWEST_S: Final = 1.0
 _FASTEST_S: Final = 0.005
 _FILLED_PER_SECOND: Final = 1024**3
-"""Bytes in a second that the broker is assumed to write at most, with others beside it."""
+"""Assumed maximum rate (bytes per second) of all writes to the file system."""
 _RETENTION_S: Final = 2.0
 
 
 class DiskWatch:
-    """Looks at the directories of `replicas` from `start` to `stop`."""
+    """Checks the directories of `replicas` from `start` to `stop`."""
 
     def __init__(self, config: BrokerConfig, replicas: ReplicaManager, loop: asyncio.AbstractEventLoop) -> None:
         self._config = config
@@ -36,7 +35,7 @@ class DiskWatch:
         self._retention_at = 0.0
 
     def start(self) -> None:
-        """Look now, and again and again."""
+        """Check now, and periodically from now on."""
         pause = _SLOWEST_S
         try:
             self._replicas.log_dirs.check()
@@ -46,12 +45,12 @@ class DiskWatch:
                 self._see(directory, before, space)
                 if space.room is not Room.NONE:
                     pause = min(pause, max(_FASTEST_S, (space.free - space.hard) / _FILLED_PER_SECOND))
-                    if some_are_full:  # and partitions may have been moved from there
+                    if some_are_full:  # partitions may have moved here from there
                         self._replicas.refuse_records(directory, None)
         except KafkaError:
-            return  # no directory is left, which has been told
+            return  # no directory is left, which has been logged
         except Exception:
-            log.exception("Looking how full the log directories are failed and is tried again")
+            log.exception("The check of free disk space failed and will be retried")
         self._timer = self._loop.call_later(pause, self.start)
 
     def stop(self) -> None:
@@ -69,32 +68,32 @@ class DiskWatch:
 
     def _see(self, directory: Path, before: Room, space: DiskSpace) -> None:
         if space.room is not before:
-            _tell(directory, before, space)
+            _log(directory, before, space)
         if space.room is Room.NONE:
-            # every time, for partitions are created and moved
+            # repeated for created and moved partitions
             self._replicas.refuse_records(
                 directory,
-                f"log directory {directory} has only {_mib(space.free)} free, and {_mib(space.hard)} are kept for the"
-                " broker itself (headrace.disk.hard.free.*): free space, delete topics or lower their retention;"
-                " records are taken again as soon as there is room",
+                f"log directory {directory} has only {_mib(space.free)} free, and {_mib(space.hard)} are reserved for"
+                " the broker (headrace.disk.hard.free.*): free space, delete topics or lower their retention;"
+                " records are accepted again as soon as enough space is free",
             )
             if self._loop.time() >= self._retention_at:
                 self._retention_at = self._loop.time() + _RETENTION_S
                 self._replicas.apply_retention()
 
 
-def _tell(directory: Path, before: Room, space: DiskSpace) -> None:
+def _log(directory: Path, before: Room, space: DiskSpace) -> None:
     if space.room is Room.NONE:
         log.error(
-            "%s has %s free, less than the hard mark of %s (headrace.disk.hard.free.*): its partitions take no records"
-            " from clients until there is more; reads, retention, deletions and internal topics go on",
+            "%s has %s free, less than the hard mark of %s (headrace.disk.hard.free.*): its partitions refuse records"
+            " of clients until more is free; reads, retention, deletions and internal topics continue to work",
             directory,
             _mib(space.free),
             _mib(space.hard),
         )
         return
     if before is Room.NONE:
-        log.warning("%s has %s free: its partitions take records again", directory, _mib(space.free))
+        log.warning("%s has %s free: its partitions accept records again", directory, _mib(space.free))
     if space.room is Room.LOW:
         log.warning(
             "%s has %s of %s free, less than the soft mark of %s (headrace.disk.soft.free.*); producers will be refused"

@@ -1,4 +1,4 @@
-"""Disks that fail while the broker runs: their partitions go offline, the others are served."""
+"""Handle disks that fail while the broker is running: take their partitions offline."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from headrace.wording import count
 log = logging.getLogger(__name__)
 
 _LAST_ANSWERS_S: Final = 1.0
-"""How long a broker without log directories still says so to its clients, before it ends."""
+"""Time between the failure of the last directory and the stop, in which clients get an error."""
 
 
 class FailedDisks:
@@ -25,56 +25,56 @@ class FailedDisks:
         self._loop = loop
         self._replicas = replicas
         self.all_failed = asyncio.Event()
-        """Set when no log directory is left: the broker has to end, as Kafka's does."""
+        """Set when the last log directory has failed, which stops the broker, as in Kafka."""
         self.metadata_directory: Path | None = None
-        """The directory that has the cluster's metadata."""
-        self.on_resigned: Callable[[TopicPartition], None] = _nobody
-        """Called with every partition that goes."""
+        """The directory of the cluster's metadata."""
+        self.on_resigned: Callable[[TopicPartition], None] = _ignore
+        """Called with every partition that goes offline."""
 
-    def directory_failed(self, directory: Path, why: str) -> None:
-        """A log directory has failed. Any thread may call this."""
-        self._loop.call_soon_threadsafe(self._take_offline, directory, why)
+    def directory_failed(self, directory: Path, reason: str) -> None:
+        """Take a directory offline. Thread-safe."""
+        self._loop.call_soon_threadsafe(self._take_offline, directory, reason)
 
     def partition_failed(self, partition: Partition, error: KafkaError) -> None:
-        """The log of one partition could not be flushed."""
+        """Take a partition offline whose log could not be flushed."""
         if self._replicas.give_up(partition, str(error)):
             self.on_resigned(partition.topic_partition)
 
-    def look(self) -> None:
-        """Find the partitions whose flush has failed in another thread."""
-        for partition, why in self._replicas.failed():
-            self.partition_failed(partition, KafkaError(ErrorCode.kafka_storage_error, why))
+    def check(self) -> None:
+        """Take partitions offline whose flush has failed in another thread."""
+        for partition, reason in self._replicas.failed():
+            self.partition_failed(partition, KafkaError(ErrorCode.kafka_storage_error, reason))
 
-    def _take_offline(self, directory: Path, why: str) -> None:
-        gone = self._replicas.take_offline(directory, why)
+    def _take_offline(self, directory: Path, reason: str) -> None:
+        offline = self._replicas.take_offline(directory, reason)
         working = self._replicas.log_dirs.directories
         if not working:
             log.critical(
-                "Log directory %s has failed (%s), and no other is left: the broker ends. Mend it, then start the"
+                "Log directory %s has failed (%s), and no other is left: the broker stops. Repair it, then start the"
                 " broker again",
                 directory,
-                why,
+                reason,
             )
             self._loop.call_later(_LAST_ANSWERS_S, self.all_failed.set)
-            self._resign(gone)
+            self._resign(offline)
             return
         log.error(
-            "Log directory %s has failed (%s). Offline, with KAFKA_STORAGE_ERROR as the answer: %s. Still served: %s."
-            " Mend it, then restart the broker%s",
+            "Log directory %s has failed (%s). %s offline (KAFKA_STORAGE_ERROR); %s still served. Repair it, then"
+            " restart the broker%s",
             directory,
-            why,
-            count(len(gone), "partition"),
+            reason,
+            count(len(offline), "partition"),
             count(len(working), "other directory", "other directories"),
-            "; until then topics and settings cannot be changed, as it has the cluster's metadata"
+            "; until then topics and settings cannot be changed, because it contains the cluster's metadata"
             if self.metadata_directory == directory
             else "",
         )
-        self._resign(gone)
+        self._resign(offline)
 
-    def _resign(self, gone: Sequence[TopicPartition]) -> None:
-        for topic_partition in gone:
+    def _resign(self, offline: Sequence[TopicPartition]) -> None:
+        for topic_partition in offline:
             self.on_resigned(topic_partition)
 
 
-def _nobody(_: TopicPartition) -> None:
-    """While the broker starts, nobody relies on a partition yet."""
+def _ignore(_: TopicPartition) -> None:
+    """Do nothing: during the start no coordinator uses the partition."""

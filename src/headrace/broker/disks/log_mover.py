@@ -1,6 +1,6 @@
-"""Moves partitions from one log directory to another while they are served (KIP-113): the shell round `log_move`.
+"""Move partitions between log directories while they are served (KIP-113): the shell around `log_move`.
 
-One at a time for each directory that is moved to. A move that a restart ends is not taken up again.
+Runs one move at a time per target directory. A restart aborts all moves.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class LogMover:
-    """`moves` has what is under way or waits for its turn. Little is loaded before there is something to move."""
+    """`moves` are running or waiting. `log_move` is imported by the first move."""
 
     def __init__(
         self,
@@ -41,22 +41,22 @@ class LogMover:
         self.moves: dict[TopicPartition, LogMove] = {}
 
     def move(self, topic: str, index: int, path: Path) -> None:
-        """Begin to move a partition to the log directory `path`, or end a move to another.
+        """Start to move a partition to the log directory `path`, and abort a move to another directory.
 
-        One that does not exist yet will be created there. Raises KafkaError: log_dir_not_found, kafka_storage_error
-        where the directory or the partition is offline, unknown_topic_or_partition, invalid_topic_exception.
+        A partition that does not exist yet will be created there. Raises KafkaError: log_dir_not_found,
+        kafka_storage_error (offline), unknown_topic_or_partition, invalid_topic_exception.
         """
         topic_partition = TopicPartition(topic, index)
         log_dirs = self._replicas.log_dirs
         if path in log_dirs.owned.offline:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{path} is offline: {log_dirs.owned.offline[path]}")
         if path not in log_dirs.directories:
-            raise KafkaError(ErrorCode.log_dir_not_found, f"{path} is none of this broker's log.dirs")
-        under_way = self.moves.get(topic_partition)
-        if under_way is not None:
-            if under_way.target == path:
+            raise KafkaError(ErrorCode.log_dir_not_found, f"{path} is not one of this broker's log.dirs")
+        current = self.moves.get(topic_partition)
+        if current is not None:
+            if current.target == path:
                 return
-            under_way.aborted = True
+            current.aborted = True
             del self.moves[topic_partition]
         try:
             partition = self._replicas.get(topic, index)
@@ -69,19 +69,19 @@ class LogMover:
         from headrace.storage.dirs.log_move import LogMove
 
         move = self.moves[topic_partition] = LogMove(partition.log, partition.topic_id, path)
-        task = self._loop.create_task(self._carry_out(move))
+        task = self._loop.create_task(self._run(move))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """Abort all moves."""
         for move in self.moves.values():
             move.aborted = True
         await asyncio.gather(*self._tasks)
         if self._threads is not None:
             self._threads.shutdown()
 
-    async def _carry_out(self, move: "LogMove") -> None:
+    async def _run(self, move: "LogMove") -> None:
         from headrace.storage.dirs.log_move import MoveAbortedError, MoveFailedError
 
         moved = move.log
@@ -92,10 +92,10 @@ class LogMover:
                 moved.is_moving = True
                 await self._copy(move)
                 switched = True
-                await self._take_its_place(move)
+                await self._finish(move)
             log.info("%s has moved from %s to %s", moved.topic_partition, source, move.target)
         except MoveAbortedError:
-            log.info("%s is not moved to %s any more", moved.topic_partition, move.target)
+            log.info("Stopped moving %s to %s", moved.topic_partition, move.target)
         except MoveFailedError as error:
             log.error("Moving %s from %s to %s failed: %s", moved.topic_partition, source, move.target, error)
             self._replicas.log_dirs.note_failure(error.directory, error.error)
@@ -109,7 +109,7 @@ class LogMover:
                 await self._in_thread(move.discard)
 
     async def _copy(self, move: "LogMove") -> None:
-        """Until the partition is served from the copy."""
+        """Copy until the partition is served from the copy."""
         from headrace.storage.dirs import log_switch
         from headrace.storage.dirs.log_move import MoveAbortedError
 
@@ -124,7 +124,7 @@ class LogMover:
             if log_switch.switch(log_dirs, move):
                 return
 
-    async def _take_its_place(self, move: "LogMove") -> None:
+    async def _finish(self, move: "LogMove") -> None:
         from headrace.storage.dirs import log_switch
 
         await self._in_thread(move.log.flusher.sync_switch)

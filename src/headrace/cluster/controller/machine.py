@@ -51,7 +51,7 @@ class ControllerMachine:
         self.context = effects.context
 
     def brokers_changed(self, brokers: Iterable[BrokerImage]) -> Effects:
-        """Handle that exactly `brokers` are alive. A partition whose leader is or was dead gets the next leader epoch.
+        """Set the live brokers. A partition whose leader is or was dead gets the next leader epoch.
 
         The epoch rises even if the leader stays: after an unclean stop other records may be written at the offsets of
         lost ones, and only the epoch distinguishes the two (KIP-101).

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NEXT_LOCK_WAIT_S: Final = 0.1
-"""Wait of requests that follow one that waited LOCK_WAIT_S in vain."""
+"""Lock timeout after a request has waited LOCK_WAIT_S in vain."""
 _PATHS_AT_ONCE: Final = 500
 """Some builds of SQLite allow only 999 values in a statement."""
 _STAT: Final = "version, czxid, mzxid, ctime_ms, ephemeral"

@@ -122,10 +122,10 @@ class Group(Protocol):
         """Start the session timers of a group loaded from the log."""
 
     def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Handle that the group moves to another coordinator, or the broker stops."""
+        """Handle a move of the group to another coordinator, or a stop of the broker."""
 
     def append_failed(self) -> None:
-        """Handle that the last decision could not be written."""
+        """Handle a failed write of the last decision."""
 
     def check(self) -> None:
         """Assert every invariant; for tests."""

@@ -34,7 +34,7 @@ class Machine(ShardState, Protocol):
         """Handle the expiry of a timer; ignore names that no longer exist."""
 
     def append_failed(self, name: str) -> None:
-        """Handle that the last records of `name` could not be written."""
+        """Handle a failed write of the last records of `name`."""
 
 
 S = TypeVar("S", bound=Machine)

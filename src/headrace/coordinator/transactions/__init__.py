@@ -1,1 +1,1 @@
-"""Transactions: what becomes of a transactional id, and the records of `__transaction_state`. Pure."""
+"""Transactional ids: their states, decisions about them, and the records of `__transaction_state`. Pure."""

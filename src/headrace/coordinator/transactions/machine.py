@@ -1,12 +1,11 @@
-"""What becomes of a transactional id: requests in, records to write, effects and the answer out (KIP-98, KIP-890).
+"""Decisions about transactional ids: requests go in, records, effects and the answer come out (KIP-98, KIP-890).
 
-Pure, and without state of its own: every function is given what is known of the id, and the time. An end is decided by
-writing PREPARE_COMMIT or PREPARE_ABORT; from then on it cannot be undone, and the markers are effects. Once they are
-all in their partitions, `complete` writes the last record. While an id is prepared, requests for it are answered with
-CONCURRENT_TRANSACTIONS.
+Pure and stateless: every function gets the id's metadata and the time. PREPARE_COMMIT or PREPARE_ABORT decides the end
+of a transaction irrevocably, and the markers are effects. When all are written, `complete` writes the last record.
+While an id is prepared, requests are answered with CONCURRENT_TRANSACTIONS.
 
-Epochs: with version 1 of transactions they are raised by InitProducerId alone; with version 2 by every end, so that no
-request of a former transaction can reach the next one.
+Epochs: with version 1 of transactions only InitProducerId raises them; with version 2 every end does, so that late
+requests of a transaction cannot affect the next one.
 """
 
 from collections.abc import Iterable
@@ -37,12 +36,12 @@ _ENDED: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 
 
 class NeedsProducerIdError(Exception):
-    """The decision takes a producer id that nobody has had: decide again with one."""
+    """The decision requires a fresh producer id: retry with one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """Write the marker of a prepared transaction to its partitions, as soon as the decision is committed."""
+    """Write the markers of a prepared transaction after the decision is committed."""
 
     producer: ProducerIdentity
     commit: bool
@@ -51,7 +50,6 @@ class WriteMarkers:
 
 
 def markers_of(metadata: TransactionMetadata) -> WriteMarkers:
-    """The markers that a prepared transaction asks for."""
     return WriteMarkers(
         metadata.identity, metadata.state is State.PREPARE_COMMIT, metadata.partitions, metadata.client_version
     )
@@ -80,13 +78,13 @@ def init_producer_id(
     fresh_id: int | None,
     now_ms: int,
 ) -> Result[ProducerIdentity]:
-    """Give a producer its id and an epoch that fences its predecessors; `expected` is who it took itself for (KIP-360).
+    """Assign a producer its id and an epoch that fences its predecessors; `expected` is its current identity (KIP-360).
 
-    An open transaction is aborted first, and the producer asked to come again. `version` is that of the cluster.
+    An open transaction is aborted first, and the producer has to retry. `version` is the cluster's.
     Raises NeedsProducerIdError.
     """
     if metadata is None:
-        metadata = TransactionMetadata(_taken(fresh_id), NO_EPOCH, timeout_ms, last_update_ms=now_ms)
+        metadata = TransactionMetadata(_require_id(fresh_id), NO_EPOCH, timeout_ms, last_update_ms=now_ms)
     if metadata.state.is_prepared:
         return _refused(ErrorCode.concurrent_transactions)
     if expected is not None and not _may_expect(metadata, expected):
@@ -103,18 +101,20 @@ def init_producer_id(
     }
     if metadata.is_exhausted and (expected is None or expected.epoch == metadata.producer_epoch):
         last = NO_EPOCH if expected is None else metadata.producer_epoch
-        changed = _moved(metadata, now_ms, producer_id=_taken(fresh_id), producer_epoch=0, last_epoch=last, **began)
+        changed = _moved(
+            metadata, now_ms, producer_id=_require_id(fresh_id), producer_epoch=0, last_epoch=last, **began
+        )
     elif expected is None or metadata.producer_epoch in (NO_EPOCH, expected.epoch):
         last = NO_EPOCH if expected is None else metadata.producer_epoch
         changed = _moved(metadata, now_ms, producer_epoch=metadata.producer_epoch + 1, last_epoch=last, **began)
     elif expected.epoch == metadata.last_epoch:
-        changed = _moved(metadata, now_ms, **began)  # a repeated request, whose answer was lost
+        changed = _moved(metadata, now_ms, **began)  # a retry after a lost response
     else:
         return _refused(ErrorCode.producer_fenced)
     return Result(changed.identity, records=[(name, changed)])
 
 
-def _taken(fresh_id: int | None) -> int:
+def _require_id(fresh_id: int | None) -> int:
     if fresh_id is None:
         raise NeedsProducerIdError
     return fresh_id
@@ -131,7 +131,7 @@ def _may_expect(metadata: TransactionMetadata, expected: ProducerIdentity) -> bo
 def _fence(
     name: str, metadata: TransactionMetadata, *, version: int, fresh_id: int | None, now_ms: int
 ) -> Result[ProducerIdentity]:
-    """Abort an open transaction under an epoch that its producer does not have."""
+    """Abort an open transaction with an epoch that fences its producer."""
     raised = min(metadata.producer_epoch + 1, MAX_EPOCH)
     if version >= EPOCH_BUMP_VERSION:
         return _ended(name, metadata, commit=False, fresh_id=fresh_id, now_ms=now_ms)
@@ -144,8 +144,8 @@ def _fence(
 def _ended(
     name: str, metadata: TransactionMetadata, *, commit: bool, fresh_id: int | None, now_ms: int
 ) -> Result[ProducerIdentity]:
-    """Prepare the end as version 2 does, under the next epoch. The last one leads over to a new producer id."""
-    next_id = _taken(fresh_id) if metadata.is_exhausted else NO_PRODUCER_ID
+    """Prepare the end with the next epoch, as in version 2. After the last epoch the producer id changes."""
+    next_id = _require_id(fresh_id) if metadata.is_exhausted else NO_PRODUCER_ID
     changed = _moved(
         metadata,
         now_ms,
@@ -172,7 +172,7 @@ def add_partitions(
     client_version: int,
     now_ms: int,
 ) -> Result[None]:
-    """Make partitions part of the producer's transaction, and begin it with the first."""
+    """Add partitions to the producer's transaction; the first ones begin it."""
     if metadata is None:
         return _refused(ErrorCode.invalid_producer_id_mapping)
     if metadata.state.is_prepared:
@@ -198,7 +198,7 @@ def add_partitions(
 def verify_partitions(
     metadata: TransactionMetadata | None, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Whether partitions are in the producer's transaction (KIP-890, part 1), as an error code for each."""
+    """Check that partitions are in the producer's transaction (KIP-890, part 1). Return an error code per partition."""
     if metadata is None or metadata.producer_id != producer.producer_id:
         return dict.fromkeys(partitions, ErrorCode.invalid_producer_id_mapping)
     if metadata.producer_epoch != producer.epoch:
@@ -206,7 +206,8 @@ def verify_partitions(
     if metadata.state.is_prepared:
         return dict.fromkeys(partitions, ErrorCode.concurrent_transactions)
     return {
-        each: ErrorCode.none if each in metadata.partitions else ErrorCode.transaction_abortable for each in partitions
+        partition: ErrorCode.none if partition in metadata.partitions else ErrorCode.transaction_abortable
+        for partition in partitions
     }
 
 
@@ -223,7 +224,7 @@ def end(
     fresh_id: int | None,
     now_ms: int,
 ) -> Result[ProducerIdentity]:
-    """Decide the end of a transaction; the answer is who the producer is from now on, with version 2 of transactions.
+    """Decide the end of a transaction. With version 2 the answer is the producer's next identity.
 
     Raises NeedsProducerIdError.
     """
@@ -239,8 +240,8 @@ def end(
     if metadata.producer_epoch != producer.epoch and not is_retry:
         return _refused(ErrorCode.producer_fenced)
     if is_retry:
-        asked = State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT
-        if metadata.state is asked:
+        requested = State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT
+        if metadata.state is requested:
             return Result(metadata.identity)
         return _refused(ErrorCode.invalid_txn_state)
     if commit and metadata.state is not State.ONGOING:
@@ -249,7 +250,7 @@ def end(
 
 
 def _is_repeated(metadata: TransactionMetadata, producer: ProducerIdentity) -> bool:
-    """The transaction has ended, and its producer asks for that once more: it has not seen its new epoch."""
+    """Return True for a retry of EndTxn by a producer that has not received its new epoch."""
     if metadata.state not in _ENDED or metadata.client_version < EPOCH_BUMP_VERSION:
         return False
     if metadata.producer_id == producer.producer_id:
@@ -280,7 +281,7 @@ def _end_with_version_1(
 
 
 def complete(name: str, metadata: TransactionMetadata, now_ms: int) -> Result[None]:
-    """All markers are in their partitions: the id is free for the next transaction."""
+    """Complete a transaction after all markers are written."""
     changes: dict[str, Any] = {
         "state": State.COMPLETE_COMMIT if metadata.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
         "partitions": frozenset[TopicPartition](),
@@ -304,11 +305,11 @@ def has_timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
 def time_out(
     name: str, metadata: TransactionMetadata, *, version: int, fresh_id: int | None, now_ms: int
 ) -> Result[None]:
-    """Abort a transaction whose time is up. Raises NeedsProducerIdError."""
+    """Abort a transaction that has timed out. Raises NeedsProducerIdError."""
     return _fence(name, metadata, version=version, fresh_id=fresh_id, now_ms=now_ms).answering(None)
 
 
 def has_expired(metadata: TransactionMetadata, expiration_ms: int, now_ms: int) -> bool:
-    """Nobody has used the id for so long that it may be forgotten."""
+    """Return True if the id has been idle for so long that it may be removed."""
     is_idle = metadata.state is State.EMPTY or metadata.state in _ENDED
     return is_idle and metadata.last_update_ms <= now_ms - expiration_ms

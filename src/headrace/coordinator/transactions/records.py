@@ -1,7 +1,7 @@
 """Records of `__transaction_state`, byte for byte as Kafka's transaction coordinator writes them. Pure.
 
-Layouts: `transaction-coordinator/src/main/resources/common/message` of Kafka. Values of version 0 are plain; those of
-version 1, from `transaction.version` 1 on, are flexible.
+Layouts: `transaction-coordinator/src/main/resources/common/message` in Kafka. Values of version 0 are plain; version 1,
+written from `transaction.version` 1 on, is flexible.
 """
 
 import struct
@@ -35,7 +35,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def encode_value(metadata: TransactionMetadata, *, flexible: bool) -> bytes:
-    """The state in version 1, or in version 0, which lacks what tagged fields say."""
+    """Encode the metadata in version 1, or in version 0, which has no tagged fields."""
     out = bytearray(
         _HEAD.pack(
             1 if flexible else 0,
@@ -96,20 +96,21 @@ def _put_tags(out: bytearray, metadata: TransactionMetadata) -> None:
 
 
 def decode_key(key: bytes) -> str | None:
-    """The transactional id; None for a record of another kind."""
+    """Return the transactional id; None for a record of another type."""
     reader = RecordReader.of_key(key)
     return reader.string() if reader.version == 0 else None
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata | None:
-    """The state of an id; None for one that is dead.
+    """Return the metadata of an id; None if it is dead.
 
     Raises KafkaError: corrupt_message, unsupported_version.
     """
     version = int.from_bytes(value[:2], "big", signed=True)
     if version not in (0, 1):
         raise KafkaError(
-            ErrorCode.unsupported_version, f"the state of transactional id {transactional_id} has version {version}"
+            ErrorCode.unsupported_version,
+            f"the record of transactional id {transactional_id} has the unknown version {version}",
         )
     reader = RecordReader(value, flexible=version > 0)
     producer_id = reader.int64()
@@ -158,7 +159,7 @@ def _number(content: bytes | None, default: int) -> int:
 
 
 def _last_epoch(state: TransactionState, epoch: int, client_version: int, *, has_new_id: bool) -> int:
-    """The epoch before a transaction's end, which version 2 raises. The log has no field for it."""
+    """Return the epoch before a transaction's end, which version 2 raises. The record has no field for it."""
     if client_version < 2 or state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return NO_EPOCH
     return MAX_EPOCH - 1 if has_new_id else epoch - 1

@@ -1,4 +1,4 @@
-"""The transactional ids of one partition of `__transaction_state`. `replay` alone changes them. Pure."""
+"""The transactional ids of one partition of `__transaction_state`. Only `replay` changes them. Pure."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,25 +10,23 @@ from headrace.errors import ErrorCode
 
 
 class TransactionShard:
-    """State of one shard; `version` gives the cluster's `transaction.version`. Times in ms."""
+    """The state of a shard; `version` returns the cluster's `transaction.version`. Times in ms."""
 
     def __init__(self, version: Callable[[], int]) -> None:
         self._version = version
         self.ids: dict[str, TransactionMetadata] = {}
         self.ongoing: dict[str, None] = {}
-        """The ids with an open transaction, which may time out; the oldest first, but for those that were loaded."""
+        """Ids with an open transaction, which may time out; oldest first, except for loaded ones."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def encode(self, name: str, metadata: TransactionMetadata | None) -> tuple[bytes, bytes | None]:
-        """Key and value of a record; None forgets the id."""
         if metadata is None:
             return encode_key(name), None
         return encode_key(name), encode_value(metadata, flexible=self._version() >= 1)
 
     def replay(self, name: str, metadata: TransactionMetadata | None, now_ms: int) -> None:  # noqa: ARG002
-        """Apply one change that has been written."""
         if metadata is None:
             self.ids.pop(name, None)
             self.ongoing.pop(name, None)
@@ -48,7 +46,7 @@ class TransactionShard:
         now_ms: int,
         producer_id: int,  # noqa: ARG002
     ) -> bool:
-        """Apply a record of the log; false for one of another kind.
+        """Apply an encoded record. Return False for a record of another type.
 
         Raises KafkaError: corrupt_message, unsupported_version.
         """
@@ -59,24 +57,24 @@ class TransactionShard:
         return True
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """This log has no transactions of its own."""
+        """Do nothing: this log contains no transactions."""
 
     def loaded(self, now_ms: int) -> Iterator[tuple[str, list[WriteMarkers]]]:  # noqa: ARG002
-        """What is left to do after a load: the markers of ends that were decided."""
+        """Yield the markers of prepared transactions."""
         for name, metadata in list(self.ids.items()):
             if metadata.state.is_prepared:
                 yield name, [markers_of(metadata)]
 
     def unloaded(self, error: ErrorCode, now_ms: int) -> Iterator[tuple[str, list[object]]]:  # noqa: ARG002
-        """Nobody is parked here: whoever waits, waits for the log."""
+        """Yield nothing: no requests are parked."""
         yield from ()
 
     def timer_fired(self, name: str, timer: object, now_ms: int) -> Result[None]:  # noqa: ARG002
-        """There are no timers: transactions that take too long are looked for at an interval, as in Kafka."""
+        """Do nothing: timeouts are checked periodically, as in Kafka."""
         return Result(None)
 
     def append_failed(self, name: str) -> None:
-        """Nothing was remembered before it was written."""
+        """Do nothing: state changes only after writes."""
 
     def timed_out(self, now_ms: int) -> Iterator[str | None]:
         """The ids whose transaction is to be aborted; None for one that stays open, as of `expired`."""
@@ -85,7 +83,7 @@ class TransactionShard:
             yield name if metadata is not None and has_timed_out(metadata, now_ms) else None
 
     def expired(self, expiration_ms: int, now_ms: int) -> Iterator[str | None]:
-        """The ids to forget; None for one that stays, so that a long walk can be interrupted."""
+        """Yield ids to remove, and None for all others, so that the caller can pause."""
         for name in list(self.ids):
             metadata = self.ids.get(name)
             is_old = metadata is not None and has_expired(metadata, expiration_ms, now_ms)

@@ -1,4 +1,4 @@
-"""What a transactional id is at: its states, and all that the coordinator remembers of it. Pure."""
+"""The states of transactional ids, and their metadata. Pure."""
 
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -10,11 +10,11 @@ NO_EPOCH: Final = -1
 MAX_EPOCH: Final = 2**15 - 1
 NO_TIME: Final = -1
 NEVER_MS: Final = 2**31 - 1
-"""The timeout of a transaction that an outside coordinator prepares (KIP-939): it never times out."""
+"""The timeout of a transaction with two-phase commit (KIP-939): none."""
 
 
 class TransactionState(IntEnum):
-    """States of a transactional id, with the numbers that the records carry."""
+    """States of a transactional id, with their numbers in records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -27,12 +27,12 @@ class TransactionState(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """As DescribeTransactions and ListTransactions call it."""
+        """The name in DescribeTransactions and ListTransactions."""
         return _NAMES[self]
 
     @property
     def is_prepared(self) -> bool:
-        """The end is decided, and markers are on their way."""
+        """True if the end is decided and markers are being written."""
         return self in _PREPARED
 
 
@@ -54,7 +54,7 @@ NOBODY: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
 
 
 class TransactionMetadata(NamedTuple):
-    """All that is known of a transactional id; times in ms."""
+    """The state of a transactional id; times in ms."""
 
     producer_id: int
     producer_epoch: int
@@ -66,13 +66,11 @@ class TransactionMetadata(NamedTuple):
     client_version: int = 0
     """The `transaction.version` of the client's latest change."""
     last_epoch: int = NO_EPOCH
-    """The epoch before this one, if its owner got the new one by itself: a repeated request is known by it. Not written
-    to the log.
-    """
+    """The previous epoch, if the producer itself requested the new one: it identifies a retry. Not in the log."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The producer id before the latest change."""
     next_producer_id: int = NO_PRODUCER_ID
-    """The producer id from the end of this transaction on, as the epochs of the present one are used up."""
+    """The producer id after this transaction, if the current one has no epochs left."""
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -80,7 +78,7 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def is_exhausted(self) -> bool:
-        """No epoch is left to hand out: the last one is kept to fence the producer with."""
+        """True if no epoch is left: the last one is reserved for fencing."""
         return is_exhausted(self.producer_epoch)
 
 

@@ -94,7 +94,7 @@ class TopicProgress:
         self.rates.note(self.ends, now_ms)
 
     def markers_after(self, positions: "array[int]") -> "array[int] | None":
-        """The number of transaction markers between each position and the end; None if there are none."""
+        """Transaction markers between each position and the end; None if there are none."""
         if not any(self.markers):
             return None
         found = array("q", bytes(8 * max(len(positions), len(self.ends))))

@@ -170,8 +170,8 @@ class GroupHistory:
     async def _touch(self) -> None:
         live = self.sampler.live()
         await self.in_thread(lambda: self.store.touch(live, now_ms()))
-        there = {group.group_id for group, _ in self.coordinator.groups_with_offsets()}
-        self.rebalances = {name: count for name, count in self.rebalances.items() if name in there}
+        existing = {group.group_id for group, _ in self.coordinator.groups_with_offsets()}
+        self.rebalances = {name: count for name, count in self.rebalances.items() if name in existing}
 
     def _write_events(self) -> None:
         self._write_handle = None

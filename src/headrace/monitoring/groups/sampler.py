@@ -213,7 +213,7 @@ class GroupSampler:
                 progress.sum_up(topic, now_ms)
 
     def take_scans(self) -> list[MarkerScan]:
-        """Counts of markers that the sweep lacked: to be made in a thread by `scan`, and taken in by `learn`."""
+        """Marker counts missing in the sweep: `scan` makes them in a thread, `learn` takes them."""
         scans = list(self._scans.values())[:_SCANS_PER_SWEEP]
         for each in scans:
             del self._scans[each.partition.topic_partition]

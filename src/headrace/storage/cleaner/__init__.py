@@ -1,1 +1,1 @@
-"""Compaction of logs, in a process beside the broker. The only package that loads numpy."""
+"""Log compaction, in a separate process. The only package that loads numpy."""

@@ -1,6 +1,7 @@
-"""Which transactions a compaction has come across, to tell which of their batches and markers may go.
+"""Follows the transactions in a log during compaction, and decides which batches and markers to remove.
 
-Records of an aborted transaction go. Its marker goes when no batch of it is left, and not before the delete horizon.
+Records of aborted transactions are removed. A marker is removed after the delete horizon, once its transaction has no
+batches left.
 """
 
 from collections.abc import Iterable
@@ -11,19 +12,19 @@ from headrace.wire.control import Marker, marker_of
 
 
 class CleanedTransactions:
-    """Told of every batch from `from_offset` on in order; `aborted` is what the log's transaction indexes have."""
+    """Sees every batch from `from_offset` on in order; `aborted` comes from the log's transaction indexes."""
 
     __slots__ = ("_aborted", "_ongoing_aborted", "_ongoing_committed", "_seen")
 
     def __init__(self, aborted: Iterable[AbortedTransaction], from_offset: int) -> None:
-        reaching = {each for each in aborted if each.last_offset >= from_offset}
-        self._aborted = sorted(reaching, key=lambda each: each.first_offset, reverse=True)
+        relevant = {transaction for transaction in aborted if transaction.last_offset >= from_offset}
+        self._aborted = sorted(relevant, key=lambda transaction: transaction.first_offset, reverse=True)
         self._ongoing_aborted: dict[int, AbortedTransaction] = {}
         self._ongoing_committed: set[int] = set()
         self._seen: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether the batch, one of data, belongs to an aborted transaction."""
+        """Return True if the data batch belongs to an aborted transaction."""
         if not header.is_transactional:
             return False
         self._begin_up_to(header.last_offset)
@@ -34,9 +35,9 @@ class CleanedTransactions:
         return False
 
     def marker(self, header: BatchHeader, key: bytes | None) -> tuple[bool, AbortedTransaction | None]:
-        """Whether the control batch is of no more use, and the transaction to note in the new transaction index.
+        """Return True if the control batch may be removed, and the transaction for the new transaction index.
 
-        `key` is that of its record, None where the record has gone already.
+        `key` is that of its record; None if the record was already removed.
         """
         self._begin_up_to(header.last_offset)
         if key is None:

@@ -1,4 +1,4 @@
-"""The records of many batches at once, as columns: for compaction, which has to look at every record.
+"""Parses the records of many batches into columns, for compaction, which must examine every record.
 
 Layout: https://kafka.apache.org/documentation/#record
 """
@@ -20,25 +20,25 @@ Flags = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 
 PADDING: Final = 16
-"""Zero bytes behind the bodies: a varint or a word that begins in them can be read without looking where they end."""
+"""Zero bytes after the bodies, so that reading a varint or a word needs no bounds check."""
 _NULL: Final = 1
 """The varint -1."""
 _WALK: Final = 64
-"""Records that are looked at one by one before it is tried whether those behind them are all of one size."""
+"""Records to walk one by one before checking for a run of records of one size."""
 _LONGEST_WALK: Final = 1024
 _LONGEST_RUN: Final = 8192
 _ROWS: Final = 65_536
-"""Records of which the fields are found at once: what that takes on the way is some ten times what it leaves behind."""
+"""Records per step: intermediate results take about ten times the memory of the columns."""
 _MAX_VARINT: Final = 10
 _MAX_VARINT32: Final = 5
 
 
 class RecordColumns(NamedTuple):
-    """One row a record, in the order of the batches.
+    """One row per record, in batch order, except for `counts` and `has_offsets`, with one row per batch.
 
-    `content` has the bodies back to back, and `PADDING`. `counts` are the records of each batch, `has_offsets` whether
-    they ascend within those of the batch: a producer may lie. `deltas` are the distances from the batch's base offset.
-    Sizes in bytes; `key_sizes` is -1 where there is no key. `key_starts` are positions in `content`.
+    `content` is the concatenated bodies and `PADDING`. `has_offsets` is True if the records' offsets ascend within the
+    batch's range: a producer may lie. `deltas` are relative to the base offset. Sizes are in bytes; `key_sizes` is -1
+    without a key. `key_starts` are positions in `content`.
     """
 
     content: Bytes
@@ -52,13 +52,13 @@ class RecordColumns(NamedTuple):
 
 
 def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> RecordColumns:
-    """The records in `bodies`, the uncompressed ones of batches that have some.
+    """Parse the uncompressed `bodies` of non-empty batches.
 
-    Raises KafkaError(corrupt_message) where a body does not hold what its header says.
+    Raises KafkaError(corrupt_message) if a body does not match its header.
     """
     counts = np.array([header.record_count for header in headers], np.int64)
     if (counts <= 0).any():
-        raise KafkaError(ErrorCode.corrupt_message, f"a batch counts {counts.min()} records")
+        raise KafkaError(ErrorCode.corrupt_message, f"a batch declares {counts.min()} records")
     joined = b"".join((*bodies, bytes(PADDING)))
     content = np.frombuffer(joined, np.uint8)
     starts = _starts(joined, headers, bodies)
@@ -90,7 +90,7 @@ def columns_of(headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Reco
 
 
 def _are_offsets(zigzags: Integers, counts: Integers, headers: Sequence[BatchHeader]) -> Flags:
-    """Of each batch. A distance is half its zigzag; an odd one is negative."""
+    """Return True for every batch with valid offsets. A delta is half its zigzag; an odd zigzag is negative."""
     last = np.cumsum(counts) - 1
     first = last + 1 - counts
     ascends = np.ones(len(zigzags), np.bool_)
@@ -103,7 +103,7 @@ def _are_offsets(zigzags: Integers, counts: Integers, headers: Sequence[BatchHea
 
 
 def _starts(content: bytes, headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> Integers:
-    """Where each record begins; it ends where the next one does, as the bodies do."""
+    """Return the positions of the records, which end where the next one begins."""
     runs: list[Integers] = []
     walked: list[int] = []
     end = 0
@@ -114,20 +114,20 @@ def _starts(content: bytes, headers: Sequence[BatchHeader], bodies: Sequence[Buf
         except IndexError:
             position = end + 1
         if position > end:
-            raise KafkaError(ErrorCode.corrupt_message, "the last record goes beyond its batch")
+            raise KafkaError(ErrorCode.corrupt_message, "the last record ends after its batch")
         if position < end:
             raise KafkaError(
-                ErrorCode.corrupt_message, f"the batch holds more than the {header.record_count} records it counts"
+                ErrorCode.corrupt_message, f"the batch contains more than the declared {header.record_count} records"
             )
     runs.append(np.array(walked, np.int64))
     return np.concatenate(runs)
 
 
 def _walk(content: bytes, position: int, count: int, walked: list[int], runs: list[Integers]) -> int:
-    """Note where `count` records from `position` on begin; where the last one ends. Raises IndexError, KafkaError.
+    """Append the positions of `count` records from `position` on, and return the end of the last one.
 
-    This is the only loop over records: it costs more than all the columns. It goes from length to length, and leaps
-    over records of one size.
+    This is the only loop over records, and takes longer than all columns. It goes from length to length, and skips runs
+    of records of one size. Raises IndexError; KafkaError.
     """
     add = walked.append
     steps = _WALK
@@ -136,7 +136,7 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
         try:
             for _ in range(min(count, steps)):
                 add(position)
-                # None cannot be added, and costs nothing where there is none
+                # adding None raises TypeError, which is cheaper than a test
                 position += RECORD_SIZES[content[position]][content[position + 1]]  # type: ignore[operator]
         except TypeError:
             length, position = get_varint(content, position)
@@ -164,34 +164,34 @@ def _walk(content: bytes, position: int, count: int, walked: list[int], runs: li
 
 
 def _skip_varints(content: Bytes, at: Integers) -> Integers:
-    """The positions behind the varints that are `at` these positions. Raises KafkaError(corrupt_message)."""
-    behind = at + 1
+    """Return the ends of the varints `at` these positions. Raises KafkaError(corrupt_message)."""
+    ends = at + 1
     more = np.flatnonzero(content[at] > 0x7F)
     for _ in range(_MAX_VARINT):
         if not more.size:
-            return behind
-        byte = content[behind[more]]
-        behind[more] += 1
+            return ends
+        byte = content[ends[more]]
+        ends[more] += 1
         more = more[byte > 0x7F]
-    raise KafkaError(ErrorCode.corrupt_message, f"a varint of 64 bits has over {_MAX_VARINT} bytes")
+    raise KafkaError(ErrorCode.corrupt_message, f"a 64-bit varint has more than {_MAX_VARINT} bytes")
 
 
 def _varints(content: Bytes, at: Integers) -> tuple[Integers, Integers]:
-    """The zigzags of the varints `at` these positions, and the positions behind them.
+    """Return the zigzags of the varints `at` these positions, and their ends.
 
-    Raises KafkaError(corrupt_message) for one of more than 32 bits.
+    Raises KafkaError(corrupt_message) for a varint of more than 32 bits.
     """
     byte = content[at]
     values = (byte & 0x7F).astype(np.int64)
-    behind = at + 1
+    ends = at + 1
     more = np.flatnonzero(byte > 0x7F)
     for shift in range(7, 7 * _MAX_VARINT32, 7):
         if not more.size:
-            return values, behind
-        byte = content[behind[more]]
+            return values, ends
+        byte = content[ends[more]]
         values[more] |= (byte & 0x7F).astype(np.int64) << shift
-        behind[more] += 1
+        ends[more] += 1
         more = more[byte > 0x7F]
     if more.size:
-        raise KafkaError(ErrorCode.corrupt_message, f"a varint of 32 bits has over {_MAX_VARINT32} bytes")
-    return values, behind
+        raise KafkaError(ErrorCode.corrupt_message, f"a 32-bit varint has more than {_MAX_VARINT32} bytes")
+    return values, ends

@@ -1,7 +1,7 @@
-"""Compaction of one log: copies segments without the records that have a newer one of the same key.
+"""Compacts one log: copies segments without superseded records.
 
-Reads segments that are not appended to any more and writes `.cleaned` files; knows neither the log nor its readers, so
-that it can work in a process of its own. The rules are those of Kafka's log cleaner:
+Reads inactive segments and writes `.cleaned` files; knows neither the log nor its readers, so that it can run in a
+separate process. The rules are those of Kafka's log cleaner:
 https://kafka.apache.org/documentation/#design_compactionconfig
 """
 
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
     from headrace.storage.cleaner.plain_offset_map import PlainOffsetMap
 
 _PINNED_BYTES: Final = 4 * 1024 * 1024
-_MOST_UNPACKED: Final = 1024 * 1024 * 1024
-"""Bytes that a batch may unpack to and still be cleaned."""
-_DECIDED_BYTES: Final = 1024 * 1024
-"""Batches, with what they unpack to, that are looked at together."""
+_MAX_UNCOMPRESSED: Final = 1024 * 1024 * 1024
+"""The largest uncompressed batch, in bytes, that is cleaned."""
+_PLAN_BYTES: Final = 1024 * 1024
+"""Bytes of batches, with their uncompressed bodies, that are processed together."""
 
 
 class _Marker(NamedTuple):
-    """What a control batch is: without its record, of no more use, the end of that transaction."""
+    """A control batch: `is_empty` if its record was removed; `is_obsolete` if it may be removed."""
 
-    is_gone: bool
-    is_useless: bool
+    is_empty: bool
+    is_obsolete: bool
     aborted: AbortedTransaction | None
 
 
-class _Decided(NamedTuple):
-    """A batch: its marker, if it is a control batch; whether its records go; its `body` if they are to be judged."""
+class _Planned(NamedTuple):
+    """A batch, with its `marker` if it is a control batch, and its `body` if its records must be judged."""
 
     header: BatchHeader
     batch: memoryview
     marker: _Marker | None = None
-    goes: bool = False
+    drops_records: bool = False
     body: Buffer | None = None
 
 
 class Cleaner:
     """Does one job: `build_map`, then `clean` for each of `groups`.
 
-    `check` is called at every read; it raises to end the work. A batch with a sound checksum whose records cannot be
-    read stays as it is, and is told of in `unreadable`: nobody can read it, and the rest of the log is to be cleaned.
+    `check` is called at every read, and raises to end the job. A batch with a valid checksum but unreadable records is
+    kept unchanged and added to `unreadable`, so that the rest of the log can be cleaned.
     """
 
     def __init__(self, job: CleaningJob, check: Callable[[], None] = lambda: None) -> None:
@@ -71,26 +71,26 @@ class Cleaner:
 
     @property
     def end_offset(self) -> int:
-        """Where the next pass begins: everything before it is clean after this one."""
+        """The offset before which the log is clean after this job, where the next one begins."""
         return self.map.latest_offset + 1
 
     @property
     def unreadable(self) -> dict[int, str]:
-        """The batches that stay because they cannot be read, by base offset, and why."""
+        """The reasons that batches are unreadable, by base offset."""
         return self.map.unreadable
 
     def _map_from(self, offset: int) -> "OffsetMap | PlainOffsetMap":
         try:
             from headrace.storage.cleaner.offset_map import OffsetMap as Map
-        except ModuleNotFoundError:  # numpy comes with an extra
+        except ModuleNotFoundError:  # numpy is optional
             from headrace.storage.cleaner.plain_offset_map import PlainOffsetMap as Map  # type: ignore[assignment]
         return Map(offset, max_bytes=self._job.map_bytes, random_bytes=os.urandom)
 
     def build_map(self) -> None:
-        """Find the newest record of each key from the first dirty offset on, as far as memory allows.
+        """Find the newest record of every key from the first dirty offset on, as far as memory allows.
 
-        Raises KafkaError: corrupt_message for damage on the disk; kafka_storage_error where not even one batch fits
-        into the memory. OSError.
+        Raises KafkaError: corrupt_message for a damaged file, kafka_storage_error if not even one batch fits into
+        memory; OSError.
         """
         self._fill_map()
         self.map.settle()
@@ -119,28 +119,28 @@ class Cleaner:
                 self.map.skip_to(header.last_offset)
                 read += len(batch)
                 if read >= _PINNED_BYTES:
-                    # A body that waits to be looked at may be a small part of what was read with it, and keeps that.
-                    self.map.look_at_waiting()
+                    # a pending body keeps the whole buffer alive that it was read with
+                    self.map.process_pending()
                     read = 0
             self.map.skip_to(ends - 1)
 
     def _readable_body(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
-        """The uncompressed records; None where they cannot be read, or are too many to be held."""
+        """Return the uncompressed records; None if they are unreadable or too many."""
         try:
             body = _body(header, batch)
         except KafkaError as error:
             self.map.unreadable[header.base_offset] = str(error)
             return None
         if header.record_count * MIN_RECORD > len(body):
-            # it would take up the room of records that it does not have
-            self.map.unreadable[header.base_offset] = f"{header.record_count} records are counted in {len(body)} bytes"
+            # it would reserve memory for records that it does not contain
+            self.map.unreadable[header.base_offset] = f"{header.record_count} records cannot fit in {len(body)} bytes"
             return None
         return body
 
     def _make_room(self, header: BatchHeader) -> bool:
-        """Whether the batch fits into the map. Raises KafkaError(kafka_storage_error) where none ever will."""
+        """Return True if the batch fits into the map. Raises KafkaError(kafka_storage_error) if the map is empty."""
         if self.map.is_empty:
-            # every offset takes some bytes from here on, and there may be a long gap behind the first dirty one
+            # offsets take memory even without records, and a long gap may follow the first dirty offset
             first = max(self._job.first_dirty_offset, header.base_offset)
             unreadable = self.map.unreadable
             self.map = self._map_from(first)
@@ -151,15 +151,15 @@ class Cleaner:
             return False
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            f"{header.record_count} records at offset {header.base_offset} do not fit into the "
-            f"{self._job.map_bytes:.0f} bytes of a cleaner thread: raise log.cleaner.dedupe.buffer.size",
+            f"{header.record_count} records at offset {header.base_offset} do not fit into the"
+            f" {self._job.map_bytes:.0f} bytes of a cleaner thread: increase log.cleaner.dedupe.buffer.size",
         )
 
     def groups(self) -> list[list[SourceSegment]]:
-        """Runs of segments that together are no larger than one may be, up to where the map reaches."""
+        """Return groups of adjacent segments, before the end of the map, that fit into one segment each."""
         job = self._job
-        segments = [each for each in job.segments if each.base_offset < self.end_offset]
-        ends = [each.base_offset for each in segments[1:]] + [job.first_uncleanable_offset]
+        segments = [segment for segment in job.segments if segment.base_offset < self.end_offset]
+        ends = [segment.base_offset for segment in segments[1:]] + [job.first_uncleanable_offset]
         groups: list[list[SourceSegment]] = []
         size = index_size = time_index_size = 0
         for segment, end in zip(segments, ends, strict=True):
@@ -180,17 +180,17 @@ class Cleaner:
         return groups
 
     def clean(self, group: Sequence[SourceSegment]) -> CleanedGroup:
-        """Write what stays of the segments into `.cleaned` files, which are on the disk afterwards.
+        """Write the remaining batches of the segments to `.cleaned` files, and sync these.
 
-        Raises KafkaError(corrupt_message), OSError; the files of a failed attempt are removed.
+        Raises KafkaError(corrupt_message); OSError; either removes the files.
         """
         writer = CleanedSegment(self._job, group[0].base_offset, self._throttle)
         records_read = 0
         try:
             for segment in group:
-                for decided in self._some_decided(segment):
-                    records_read += sum(each.header.record_count for each in decided)
-                    self._copy_all(decided, writer)
+                for planned in self._plans(segment):
+                    records_read += sum(item.header.record_count for item in planned)
+                    self._copy_all(planned, writer)
             writer.finish(segment_file(self._job.directory, group[-1].base_offset, LOG_SUFFIX).stat().st_mtime_ns)
         except BaseException:
             with suppress(OSError):
@@ -208,63 +208,63 @@ class Cleaner:
         path = segment_file(self._job.directory, segment.base_offset, LOG_SUFFIX)
         return read_batches(path, segment.size, self._job.io_buffer_bytes, self._throttle)
 
-    # -- what stays of a batch -----------------------------------------------------------------------------------------
+    # -- copying batches -----------------------------------------------------------------------------------------------
 
-    def _some_decided(self, segment: SourceSegment) -> Iterator[list["_Decided"]]:
-        """The batches of a segment, as many at a time as do not take much memory."""
-        some: list[_Decided] = []
+    def _plans(self, segment: SourceSegment) -> Iterator[list[_Planned]]:
+        """Plan all batches of a segment, in lists of limited size."""
+        planned: list[_Planned] = []
         size = 0
         for header, batch in self._batches(segment):
-            each = self._decided(header, batch)
-            some.append(each)
-            size += len(batch) if each.body is None else len(batch) + len(each.body)
-            if size >= _DECIDED_BYTES or len(some) >= MANY_BATCHES:
-                yield some
-                some = []
+            item = self._plan(header, batch)
+            planned.append(item)
+            size += len(batch) if item.body is None else len(batch) + len(item.body)
+            if size >= _PLAN_BYTES or len(planned) >= MANY_BATCHES:
+                yield planned
+                planned = []
                 size = 0
-        if some:
-            yield some
+        if planned:
+            yield planned
 
-    def _decided(self, header: BatchHeader, batch: memoryview) -> "_Decided":
-        """Told of every batch in order."""
+    def _plan(self, header: BatchHeader, batch: memoryview) -> _Planned:
+        """Plan one batch; must be called for all batches in order, because it follows transactions."""
         if header.is_control:
             key = _control_key(header, batch)
-            useless, aborted = self._transactions.marker(header, key)
-            return _Decided(header, batch, marker=_Marker(key is None, useless, aborted))
+            obsolete, aborted = self._transactions.marker(header, key)
+            return _Planned(header, batch, marker=_Marker(key is None, obsolete, aborted))
         if self._transactions.is_aborted(header) or not header.record_count:
-            return _Decided(header, batch, goes=True)
+            return _Planned(header, batch, drops_records=True)
         if header.base_offset < self.map.first_offset:
-            return _Decided(header, batch, body=self._readable_body(header, batch))
-        return new_tuple(_Decided, (header, batch, None, False, None))
+            return _Planned(header, batch, body=self._readable_body(header, batch))
+        return new_tuple(_Planned, (header, batch, None, False, None))
 
-    def _copy_all(self, decided: Sequence["_Decided"], writer: CleanedSegment) -> None:
-        clean = [(each.header, each.body) for each in decided if each.body is not None]
+    def _copy_all(self, planned: Sequence[_Planned], writer: CleanedSegment) -> None:
+        clean = [(item.header, item.body) for item in planned if item.body is not None]
         judged = iter(self.map.judge([header for header, _ in clean], [body for _, body in clean]) if clean else ())
-        for header, batch, marker, goes, body in decided:
+        for header, batch, marker, drops_records, body in planned:
             fates = None if body is None else next(judged)
             if marker is not None:
                 self._copy_control(header, batch, marker, writer)
-            elif goes:
+            elif drops_records:
                 self._copy_empty(header, writer)
             elif header.base_offset > self.map.latest_offset or header.base_offset in self.map.unreadable:
                 writer.add(header, batch)
             else:
                 self._copy_records(header, batch, fates, writer)
 
-    def _copy_control(self, header: BatchHeader, batch: memoryview, marker: "_Marker", writer: CleanedSegment) -> None:
+    def _copy_control(self, header: BatchHeader, batch: memoryview, marker: _Marker, writer: CleanedSegment) -> None:
         if marker.aborted is not None:
             writer.segment.txn_index.append(marker.aborted)
         horizon = _delete_horizon(header)
-        if marker.is_gone or (marker.is_useless and horizon is not None and horizon <= self._job.now_ms):
+        if marker.is_empty or (marker.is_obsolete and horizon is not None and horizon <= self._job.now_ms):
             self._copy_empty(header, writer)
-        elif marker.is_useless and horizon is None and header.record_count == 1:
+        elif marker.is_obsolete and horizon is None and header.record_count == 1:
             body = uncompressed_body(header, batch, 0)
             self._rebuild(header, body, [only_record(body)], writer, set_horizon=True)
         else:
             writer.add(header, batch)
 
     def _copy_empty(self, header: BatchHeader, writer: CleanedSegment) -> None:
-        """Keep the header where it alone tells a producer's state or where the cleaned part ends."""
+        """Keep the header if it is the last trace of a producer's state or the end of the cleaned part."""
         last = self._job.producers.get(header.producer_id) if header.producer_id >= 0 else None
         if last is None:
             needed = False
@@ -286,12 +286,12 @@ class Cleaner:
             writer.add(header, batch)
             return
         records = judged or self.map.records_in(header)
-        body = uncompressed_body(header, batch, 0, _MOST_UNPACKED)
+        body = uncompressed_body(header, batch, 0, _MAX_UNCOMPRESSED)
         kept = survivors(body, records.fates, records.sizes)
         horizon = _delete_horizon(header)
         if horizon is not None and horizon <= self._job.now_ms:
-            kept = [each for each in kept if each.has_value]
-        set_horizon = horizon is None and not all(each.has_value for each in kept)
+            kept = [record for record in kept if record.has_value]
+        set_horizon = horizon is None and not all(record.has_value for record in kept)
         if not kept:
             self._copy_empty(header, writer)
         elif len(kept) == header.record_count and not set_horizon:
@@ -308,8 +308,8 @@ class Cleaner:
 
 
 def _body(header: BatchHeader, batch: memoryview) -> Buffer:
-    """The uncompressed records; a part of `batch` where they are not compressed."""
-    return batch[HEADER_SIZE:] if header.codec == Codec.NONE else uncompressed_body(header, batch, 0, _MOST_UNPACKED)
+    """Return the uncompressed records; a view of `batch` if they are not compressed."""
+    return batch[HEADER_SIZE:] if header.codec == Codec.NONE else uncompressed_body(header, batch, 0, _MAX_UNCOMPRESSED)
 
 
 def _control_key(header: BatchHeader, batch: Buffer) -> bytes | None:
@@ -324,7 +324,6 @@ def _delete_horizon(header: BatchHeader) -> int | None:
 
 
 def _aborted_in(directory: Path, base_offsets: Sequence[int]) -> list[AbortedTransaction]:
-    """Every aborted transaction that the indexes of the segments tell of."""
     return [
         transaction
         for base_offset in base_offsets

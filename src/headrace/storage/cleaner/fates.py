@@ -1,14 +1,14 @@
-"""What becomes of a record in compaction, as both kinds of offset map say it."""
+"""The fates of records in compaction, for both implementations of the offset map."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 BYTES_PER_OFFSET: Final = 5
 MANY_BATCHES: Final = 8192
-"""Batches that wait to be looked at, at most: each takes 700 bytes beside its records."""
+"""The maximum of pending batches, which take 700 bytes each besides their records."""
 
 LIVE: Final = 0
-"""The record is the newest of its key and has a value; or there is no such record."""
+"""The record is the newest of its key and has a value; also stands for offsets without a record."""
 SUPERSEDED: Final = 1
 """A newer record has the same key, or the record has no key."""
 TOMBSTONE: Final = 2
@@ -16,7 +16,7 @@ TOMBSTONE: Final = 2
 
 
 class Fates(NamedTuple):
-    """Of the records in a batch, in their order: what becomes of each, and its size in bytes."""
+    """The fates of a batch's records in order, and their sizes in bytes."""
 
     fates: bytearray
     sizes: Sequence[int]

@@ -1,6 +1,6 @@
-"""What a broker asks of a cleaner process, and what it is answered.
+"""The requests to a cleaner process and its answers.
 
-Apart from the cleaner, so that a broker need not load what that is made of.
+Separate from the cleaner, so that the broker need not load its modules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ class SourceSegment(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """What must survive of an active producer: its last batch of data, or (offset -1) a marker of its epoch."""
+    """What to keep of an active producer: its last data batch or, if the offset is -1, a marker of its epoch."""
 
     last_data_offset: int
     epoch: int
@@ -29,8 +29,8 @@ class LastRecord(NamedTuple):
 class CleaningJob:
     """One pass over a log; times in ms, sizes in bytes.
 
-    `segments` are those before `first_uncleanable_offset`, the base offset of the one after them.
-    `transaction_segments` are the base offsets of all segments, whose transaction indexes may tell of these.
+    `segments` are those before `first_uncleanable_offset`, a base offset. `transaction_segments` are the base offsets
+    of all segments, because a transaction may end in a later one.
     """
 
     directory: Path
@@ -50,7 +50,7 @@ class CleaningJob:
 
 
 class CleanedGroup(NamedTuple):
-    """Segments that were copied into one `.cleaned` segment named by the first of them."""
+    """Segments copied into one `.cleaned` segment, which has the base offset of the first."""
 
     base_offsets: tuple[int, ...]
     bytes_read: int
@@ -60,7 +60,7 @@ class CleanedGroup(NamedTuple):
 
 
 class CleanedLog(NamedTuple):
-    """Where the clean part of a log ends, and batches that stay because they cannot be read: offset and reason."""
+    """The offset before which the log is clean, and the reasons that batches are unreadable, by base offset."""
 
     end_offset: int
     unreadable: Mapping[int, str]

@@ -1,9 +1,9 @@
-"""Digests of many keys at once, short enough to keep one of every key in a log.
+"""Computes digests of many keys at once, short enough to store one for every key of a log.
 
-A digest is 128 bits from four sums of the key's 32-bit words, each times a random number of 64 bits, of which the upper
-half counts: multiply-shift hashing (Dietzfelbinger 1996; Thorup, "High Speed Hashing for Integers and Strings", 2015).
-Whatever two keys are compared, one choice of numbers in 2^128 takes them for one; nobody knows the numbers, which are
-drawn anew for every map. Long keys, with more words than there are numbers, get a keyed BLAKE2b digest.
+A digest has 128 bits: the upper halves of four sums, which multiply the key's 32-bit words by random 64-bit numbers
+(multiply-shift hashing: Dietzfelbinger 1996; Thorup, "High Speed Hashing for Integers and Strings", 2015). Any two keys
+collide with a probability of 2^-128. The numbers are secret and differ for every map, so clients cannot produce
+collisions. Long keys, with more words than numbers, get a keyed BLAKE2b digest.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from headrace.storage.cleaner.columns import Bytes, Integers
 Words = NDArray[np.uint64]
 
 LONGEST_SUMMED: Final = 64
-"""Bytes of a key up to which sums are cheaper than a call of BLAKE2b."""
+"""The longest key, in bytes, for which sums are faster than BLAKE2b."""
 _ROWS: Final = 65_536
-"""Keys that are worked on at once: they take five times the memory of their digests."""
+"""Keys per step: intermediate results take five times the memory of the digests."""
 _SUMS: Final = 4
 _WORD: Final = 8
 _LOWER: Final = np.uint64(0xFFFF_FFFF)
@@ -29,26 +29,26 @@ _HALF: Final = np.uint64(32)
 
 
 class Digests(NamedTuple):
-    """Two columns of 64 bits, a row a key."""
+    """Two columns of 64 bits, with one row per key."""
 
     high: Words
     low: Words
 
 
 class KeyDigests:
-    """Makes digests; those of two instances have nothing to do with each other.
+    """Computes digests, which are comparable within one instance only.
 
-    `random_bytes` gives as many as it is asked for, e.g. `os.urandom`.
+    `random_bytes` returns the given number of random bytes, like `os.urandom`.
     """
 
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:
-        # one row for each half of a word, and one for the length, which sets a key apart from one with zeros behind it
+        # one row per half word, and two for the length, which distinguishes keys that differ in trailing zeros
         rows = LONGEST_SUMMED // 4 + 2
         self._numbers: Words = np.frombuffer(random_bytes(rows * _SUMS * 8), np.uint64).reshape(rows, _SUMS)
         self._secret = random_bytes(32)
 
     def of(self, content: Bytes, starts: Integers, sizes: Integers) -> Digests:
-        """Of the keys in `content`; at least `_WORD` bytes follow the last one."""
+        """Return the digests of the keys in `content`; at least `_WORD` bytes must follow the last one."""
         digests = Digests(np.empty(len(starts), np.uint64), np.empty(len(starts), np.uint64))
         words: Words = np.ndarray((len(content) - _WORD + 1,), "<u8", content, strides=(1,))
         for first in range(0, len(starts), _ROWS):
@@ -61,10 +61,10 @@ class KeyDigests:
         return digests
 
     def _summed(self, words: Words, starts: Integers, size: int) -> Digests:
-        """Of keys that are all of one size."""
+        """Return the digests of keys of one size."""
         numbers = self._numbers
         length = np.uint64(size) * numbers[-2] + numbers[-1]
-        sums = [np.full(len(starts), each) for each in length]
+        sums = [np.full(len(starts), start) for start in length]
         for place in range(0, size, _WORD):
             word = words[starts + place]
             if size - place < _WORD:

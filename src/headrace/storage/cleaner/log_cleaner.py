@@ -1,6 +1,6 @@
-"""Compaction of all logs: which one is next, its job for the cleaner process, and the swap of what comes back.
+"""Schedules compaction: chooses the next log, passes it to the cleaner process, and swaps in the result.
 
-Runs in threads beside the one that owns the logs; whatever touches a log is handed to that one through `on_loop`.
+Runs in threads of its own; all access to a log goes to the thread that owns the logs, through `on_loop`.
 """
 
 import logging
@@ -23,7 +23,7 @@ from headrace.storage.log.segment_files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG
 from headrace.types import TopicPartition
 
 RETRY_MS: Final = 60_000
-"""How long a log that could not be compacted is left alone."""
+"""The delay before a failed log is compacted again."""
 
 _NO_LIMIT: Final = 2**63 - 1
 _T = TypeVar("_T")
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """What is in force of `log.cleaner.*`, for one thread."""
+    """Current values of `log.cleaner.*` for one thread; sizes in bytes."""
 
     map_bytes: float
     io_buffer_bytes: int
@@ -49,13 +49,13 @@ class Compactable(NamedTuple):
 
 
 class OnLoop(Protocol):
-    """Runs a function in the thread that owns the logs and returns what it returns."""
+    """Runs a function in the thread that owns the logs, and returns its result."""
 
     def __call__(self, work: Callable[[], _T], /) -> _T: ...
 
 
 class Dirt(NamedTuple):
-    """What there is to do in a log: `segments` from the first to the last that may be cleaned, `ratio` dirty bytes."""
+    """The work to do in a log: cleanable `segments`, and the `ratio` of dirty bytes in them."""
 
     first_dirty_offset: int
     first_uncleanable_offset: int
@@ -65,19 +65,20 @@ class Dirt(NamedTuple):
 
 
 def dirt_of(cleanable: Compactable, cleaned_upto: int | None, now_ms: int) -> Dirt | None:
-    """None where nothing can be cleaned. The active segment never is, nor what is newer than `min.compaction.lag.ms`.
+    """Return the dirty part of a log; None if nothing can be cleaned.
 
-    Raises OSError and KafkaError where a segment cannot be read.
+    The active segment and segments newer than `min.compaction.lag.ms` are never cleaned. Raises OSError and KafkaError
+    for an unreadable segment.
     """
-    log_of_it, config = cleanable.log, cleanable.log.config
-    first_dirty = log_of_it.log_start_offset if cleaned_upto is None else cleaned_upto
-    if not log_of_it.log_start_offset <= first_dirty <= log_of_it.log_end_offset:
-        first_dirty = log_of_it.log_start_offset
+    dirty_log, config = cleanable.log, cleanable.log.config
+    first_dirty = dirty_log.log_start_offset if cleaned_upto is None else cleaned_upto
+    if not dirty_log.log_start_offset <= first_dirty <= dirty_log.log_end_offset:
+        first_dirty = dirty_log.log_start_offset
     cleanable_segments: list[Segment] = []
     clean_bytes = dirty_bytes = 0
     overdue = False
-    first_uncleanable = log_of_it.log_start_offset
-    for segment, following in pairwise(log_of_it.segments.ordered):
+    first_uncleanable = dirty_log.log_start_offset
+    for segment, following in pairwise(dirty_log.segments.ordered):
         end = following.base_offset
         dirty = end > first_dirty
         too_new = (
@@ -107,9 +108,9 @@ def dirt_of(cleanable: Compactable, cleaned_upto: int | None, now_ms: int) -> Di
 
 
 class LogCleaner:
-    """Compacts the logs that need it; each thread calls `clean_filthiest` with its own CleanerProcess.
+    """Compacts logs; every cleaner thread calls `clean_filthiest` with its own CleanerProcess.
 
-    `failing` has the reason of every log that could not be compacted the last time, for a metric.
+    `failing` has the logs whose last compaction failed, and the reasons, for a metric.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class LogCleaner:
         on_loop: OnLoop,
         now_ms: Callable[[], int],
     ) -> None:
-        """`logs` gives those whose `cleanup.policy` has `compact`; it is called in the thread of the logs."""
+        """`logs` returns the logs whose `cleanup.policy` has `compact`; it is called in the thread of the logs."""
         self._log_dirs = log_dirs
         self._logs = logs
         self._settings = settings
@@ -130,15 +131,15 @@ class LogCleaner:
         self._in_progress: set[TopicPartition] = set()
         self._retry_at: dict[TopicPartition, int] = {}
         self._warned: dict[TopicPartition, set[int]] = {}
-        """The batches that cannot be read and were named in the log."""
+        """Base offsets of unreadable batches that were already logged."""
         self.failing: dict[TopicPartition, str] = {}
         self.looked_at_ms = now_ms()
-        """When it last looked for logs to compact."""
+        """The time of the last search for a log to compact."""
         self.max_dirty_ratio = 0.0
-        """Of all logs, when it last looked."""
+        """The maximum over all logs in the last search."""
 
     def clean_filthiest(self, process: CleanerProcess) -> bool:
-        """Compact the log with the largest share of dirty bytes; whether there was one. Blocks: call it in a thread."""
+        """Compact the log with the largest ratio of dirty bytes; return False if none needs it. Call it in a thread."""
         chosen = self._on_loop(self._choose)
         if chosen is None:
             process.end()
@@ -148,7 +149,7 @@ class LogCleaner:
         try:
             self._clean(cleanable.log, dirt, job, process)
         except CleaningAbortedError as error:
-            log.info("Compaction of %s ended early and begins anew: %s", topic_partition, error)
+            log.info("Compaction of %s was aborted and will start again: %s", topic_partition, error)
         except (CleaningFailedError, CorruptIndexError, KafkaError, OSError) as error:
             self._failed(cleanable.log, str(error))
         else:
@@ -162,49 +163,49 @@ class LogCleaner:
         now = self.looked_at_ms = self._now_ms()
         self.max_dirty_ratio = 0.0
         found: list[tuple[Compactable, Dirt]] = []
-        logs = {each.log.topic_partition: each for each in self._logs()}
+        logs = {candidate.log.topic_partition: candidate for candidate in self._logs()}
         for topic_partition in self.failing.keys() - logs.keys():
             del self.failing[topic_partition]
         for topic_partition in self._warned.keys() - logs.keys():
             del self._warned[topic_partition]
-        for topic_partition, each in logs.items():
+        for topic_partition, candidate in logs.items():
             if (
                 topic_partition in self._in_progress
                 or now < self._retry_at.get(topic_partition, 0)
-                or each.log.is_moving
+                or candidate.log.is_moving
             ):
                 continue
             try:
-                dirt = dirt_of(each, self._log_dirs.cleaned_upto(topic_partition), now)
+                dirt = dirt_of(candidate, self._log_dirs.cleaned_upto(topic_partition), now)
             except (KafkaError, CorruptIndexError, OSError) as error:
-                self._failed(each.log, str(error))
+                self._failed(candidate.log, str(error))
                 continue
             if dirt is None:
                 continue
             self.max_dirty_ratio = max(self.max_dirty_ratio, dirt.ratio)
-            if dirt.overdue or dirt.ratio > each.log.config.min_cleanable_dirty_ratio:
-                reason = self._lack_of_room(each.log, dirt.segments)
+            if dirt.overdue or dirt.ratio > candidate.log.config.min_cleanable_dirty_ratio:
+                reason = self._lack_of_space(candidate.log, dirt.segments)
                 if reason is None:
-                    found.append((each, dirt))
+                    found.append((candidate, dirt))
                 else:
-                    self._failed(each.log, reason)
+                    self._failed(candidate.log, reason)
         if not found:
             return None
         cleanable, dirt = max(found, key=lambda pair: pair[1].ratio)
         self._in_progress.add(cleanable.log.topic_partition)
         return cleanable, dirt, self._job_for(cleanable, dirt, now)
 
-    def _lack_of_room(self, cleanable: Log, segments: Iterable[Segment]) -> str | None:
-        """Why the next segment cannot be written now, or None. The old ones go only some time after it is there."""
+    def _lack_of_space(self, cleanable: Log, segments: Iterable[Segment]) -> str | None:
+        """Return the reason that the disk lacks space for the next segment besides the old ones, or None."""
         directory = cleanable.directory.parent
         space = self._log_dirs.owned.disk_space.get(directory)
         _, free = self._log_dirs.owned.space(directory)
         if space is None or free < 0:
             return None
-        needed = min(sum(each.size for each in segments), cleanable.config.segment_bytes) + space.hard // 2
+        needed = min(sum(segment.size for segment in segments), cleanable.config.segment_bytes) + space.hard // 2
         if free >= needed:
             return None
-        return f"it may need {needed} bytes before it frees any, and {directory} has {free}: make room there"
+        return f"it may need {needed} bytes before it frees any, but {directory} has only {free}: free some space there"
 
     def _job_for(self, cleanable: Compactable, dirt: Dirt, now: int) -> CleaningJob:
         config = cleanable.log.config
@@ -212,13 +213,15 @@ class LogCleaner:
         return CleaningJob(
             directory=cleanable.log.directory,
             segments=[
-                SourceSegment(each.base_offset, each.size, each.index.size, each.time_index.size)
-                for each in dirt.segments
+                SourceSegment(segment.base_offset, segment.size, segment.index.size, segment.time_index.size)
+                for segment in dirt.segments
             ],
-            transaction_segments=[each.base_offset for each in cleanable.log.segments.ordered],
+            transaction_segments=[segment.base_offset for segment in cleanable.log.segments.ordered],
             first_dirty_offset=dirt.first_dirty_offset,
             first_uncleanable_offset=dirt.first_uncleanable_offset,
-            producers={each.producer_id: LastRecord(each.last_offset, each.epoch) for each in cleanable.producers()},
+            producers={
+                entry.producer_id: LastRecord(entry.last_offset, entry.epoch) for entry in cleanable.producers()
+            },
             now_ms=now,
             delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes,
@@ -235,38 +238,37 @@ class LogCleaner:
         by_base = {segment.base_offset: segment for segment in dirt.segments}
 
         def swap(group: CleanedGroup) -> None:
-            self._swap(cleaned, [by_base[each] for each in group.base_offsets])
+            self._swap(cleaned, [by_base[base_offset] for base_offset in group.base_offsets])
             groups.append(group)
-            for each in group.base_offsets:
-                del by_base[each]
-            if by_base and (reason := self._lack_of_room(cleaned, by_base.values())) is not None:
+            for base_offset in group.base_offsets:
+                del by_base[base_offset]
+            if by_base and (reason := self._lack_of_space(cleaned, by_base.values())) is not None:
                 raise CleaningAbortedError(reason)
 
-        # compaction leaves gaps; recovery takes one behind the recovery point for something that was lost
+        # compaction leaves gaps, which recovery would take for lost records after the recovery point
         cleaned.flusher.flush_rolled()
         self._log_dirs.save_bounds(cleaned)
         try:
             end_offset, unreadable = process.clean(job, swap)
         except (CleaningFailedError, OSError) as error:
             if self._on_loop(lambda: not set(by_base.values()).issubset(cleaned.segments.ordered)):
-                raise CleaningAbortedError(f"its segments have changed meanwhile ({error})") from error
+                raise CleaningAbortedError(f"its segments have changed since it began ({error})") from error
             raise
         finally:
             for path in job.directory.glob(f"*{CLEANED_SUFFIX}"):
                 path.unlink(missing_ok=True)
         self._log_dirs.note_cleaned(cleaned, end_offset)
         self._warn_of(cleaned.topic_partition, unreadable)
-        read, written = sum(each.bytes_read for each in groups), sum(each.bytes_written for each in groups)
         log.info(
-            "Compacted %s from offset %d up to %d: %.1f MB of %.1f MB, %d of %d records stay, in %.1f s",
+            "Compacted %s from offset %d to %d in %.1f s: kept %.1f of %.1f MB, %d of %d records",
             cleaned.topic_partition,
             dirt.first_dirty_offset,
             end_offset,
-            written / 1e6,
-            read / 1e6,
-            sum(each.records_kept for each in groups),
-            sum(each.records_read for each in groups),
             time.monotonic() - started,
+            sum(group.bytes_written for group in groups) / 1e6,
+            sum(group.bytes_read for group in groups) / 1e6,
+            sum(group.records_kept for group in groups),
+            sum(group.records_read for group in groups),
         )
 
     def _warn_of(self, topic_partition: TopicPartition, unreadable: Mapping[int, str]) -> None:
@@ -275,7 +277,7 @@ class LogCleaner:
             if offset not in warned:
                 warned.add(offset)
                 log.warning(
-                    "The batch at offset %d of %s cannot be read and stays as it is; consumers have to skip it: %s",
+                    "The batch at offset %d of %s cannot be read and is kept unchanged; consumers must skip it: %s",
                     offset,
                     topic_partition,
                     reason,
@@ -285,7 +287,7 @@ class LogCleaner:
         new = _open_cleaned(old[0], self._now_ms())
         self._on_loop(lambda: cleaned.stage_swap(old, new))
         try:
-            # the new files have their names for good before the old ones lose theirs, even if the power fails
+            # even after a power failure, the new files must have their names before the old ones lose theirs
             sync_directory(new.directory)
         except OSError:
             for path in new.files():
@@ -297,10 +299,10 @@ class LogCleaner:
     def _failed(self, failed: Log, reason: str) -> None:
         topic_partition = failed.topic_partition
         if self._log_dirs.logs.get(topic_partition) is not failed:
-            return  # it has been deleted meanwhile, or the broker is stopping
+            return  # it has been deleted, or the broker is stopping
         self._retry_at[topic_partition] = self._now_ms() + RETRY_MS
         if self.failing.get(topic_partition) != reason:
-            log.error("Compaction of %s failed and is tried again every minute: %s", topic_partition, reason)
+            log.error("Compaction of %s failed and will be retried every minute: %s", topic_partition, reason)
         self.failing[topic_partition] = reason
 
 

@@ -1,6 +1,6 @@
-"""The offset map of a broker without numpy: the same answers as `offset_map`, several times as slow, for small logs.
+"""The offset map for installations without numpy: equivalent to `offset_map`, but several times slower.
 
-`__consumer_offsets` is such a log, and every broker has it.
+It suits small logs such as `__consumer_offsets`, which every broker has.
 """
 
 from array import array
@@ -15,13 +15,13 @@ from headrace.wire.batch import BatchHeader
 from headrace.wire.varint import get_varint
 
 BYTES_PER_KEY: Final = 260
-"""Measured: a digest, a number, and their place in a table that doubles when it is full."""
+"""Measured: a digest and a number in a hash table that doubles when it is full."""
 _NULL: Final = 1
 """The varint -1."""
 
 
 class _Record(NamedTuple):
-    """`delta` is the distance from the batch's base offset, `size` in bytes with the length in front."""
+    """`delta` is relative to the batch's base offset; `size` is in bytes and includes the length field."""
 
     size: int
     delta: int
@@ -30,7 +30,7 @@ class _Record(NamedTuple):
 
 
 class PlainOffsetMap:
-    """See `OffsetMap`. Records are looked at as soon as they are added."""
+    """See `OffsetMap`. Batches are processed as soon as they are added."""
 
     def __init__(self, first_offset: int, *, max_bytes: float, random_bytes: Callable[[int], bytes]) -> None:
         self.first_offset = first_offset
@@ -38,27 +38,27 @@ class PlainOffsetMap:
         self._budget = max_bytes
         self._secret = random_bytes(32)
         self._newest: dict[bytes, int] = {}
-        """By digest: twice the distance from the first offset, plus one without a value."""
+        """By digest: twice the offset relative to `first_offset`, plus 1 for a record without a value."""
         self._fates = bytearray()
         self._sizes = array("I")
         self.unreadable: dict[int, str] = {}
-        """The batches whose records cannot be read, by base offset, and why."""
+        """The reasons that batches are unreadable, by base offset."""
 
     def __len__(self) -> int:
         return len(self._newest)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no batch was added."""
+        """True if no batch was added."""
         return not self._fates
 
     def has_room(self, records: int, last_offset: int) -> bool:
-        """Whether a batch of `records` records up to `last_offset` fits, even if every key in it is new."""
+        """Return True if a batch of `records` records up to `last_offset` fits, even if all of its keys are new."""
         offsets = last_offset - self.first_offset + 1
         return (len(self._newest) + records) * BYTES_PER_KEY + offsets * BYTES_PER_OFFSET <= self._budget
 
     def add(self, header: BatchHeader, body: Buffer) -> None:
-        """Take a batch, with its uncompressed records, into account; one that cannot be read stays whole."""
+        """Process a batch with its uncompressed records; unreadable ones are kept whole."""
         self.skip_to(header.last_offset)
         try:
             has_offsets, records = _read(header, body)
@@ -70,7 +70,7 @@ class PlainOffsetMap:
         self._sizes.frombytes(bytes(self._sizes.itemsize * missing))
         first = header.base_offset - self.first_offset
         for size, delta, key, has_value in records:
-            # A batch without offsets stays whole, and what is older than it goes.
+            # a batch without valid offsets is kept whole, and supersedes older records
             place = first + delta if has_offsets else max(first, 0)
             if place < 0:
                 continue
@@ -83,37 +83,37 @@ class PlainOffsetMap:
                 if entry > self._newest.get(digest, -1):
                     self._newest[digest] = entry
 
-    def look_at_waiting(self) -> None:
-        """Nothing waits."""
+    def process_pending(self) -> None:
+        """Nothing is ever pending."""
 
     def skip_to(self, last_offset: int) -> None:
-        """There is nothing more to know up to `last_offset`."""
+        """Extend the map to `last_offset`, before which no more records come."""
         self.latest_offset = max(self.latest_offset, last_offset)
 
     def settle(self) -> None:
-        """Nothing more is added: decide the fates."""
+        """Decide the fates, after the last `add`."""
         for entry in self._newest.values():
             self._fates[entry >> 1] = TOMBSTONE if entry & 1 else LIVE
 
     def fates_in(self, header: BatchHeader) -> bytearray:
-        """Of every offset in a batch that begins at `first_offset` or later."""
+        """Return the fate of every offset in a batch that begins at `first_offset` or later."""
         first = header.base_offset - self.first_offset
         return self._fates[first : first + header.last_offset_delta + 1]
 
     def records_in(self, header: BatchHeader) -> Fates:
-        """Of every record in a batch that begins at `first_offset` or later."""
+        """Return the fate of every record in a batch that begins at `first_offset` or later."""
         fates = self.fates_in(header)
         first = header.base_offset - self.first_offset
         sizes = self._sizes[first : first + len(fates)].tolist()
         if len(fates) == header.record_count:
             return Fates(fates, sizes)
-        there = [place for place, size in enumerate(sizes) if size]
-        return Fates(bytearray(fates[place] for place in there), [sizes[place] for place in there])
+        present = [place for place, size in enumerate(sizes) if size]
+        return Fates(bytearray(fates[place] for place in present), [sizes[place] for place in present])
 
     def judge(self, headers: Sequence[BatchHeader], bodies: Sequence[Buffer]) -> list[Fates]:
-        """Of the records in batches that begin before `first_offset`.
+        """Return the fates of the records in batches that begin before `first_offset`.
 
-        A batch whose records cannot be read is noted in `unreadable`; its records are alive.
+        Batches with unreadable records are added to `unreadable`, and kept.
         """
         return [self._judged(header, body) for header, body in zip(headers, bodies, strict=True)]
 
@@ -135,19 +135,19 @@ class PlainOffsetMap:
                 fates.append(SUPERSEDED)
             else:
                 fates.append(LIVE if has_value else TOMBSTONE)
-        return Fates(fates, [each.size for each in records])
+        return Fates(fates, [record.size for record in records])
 
     def _digest(self, key: bytes) -> bytes:
         return blake2b(key, digest_size=16, key=self._secret).digest()
 
 
 def _read(header: BatchHeader, body: Buffer) -> tuple[bool, list[_Record]]:
-    """Whether the records' offsets ascend within those of the batch (a producer may lie), and the records.
+    """Return True if the records' offsets ascend within the batch's range (a producer may lie), and the records.
 
-    Raises KafkaError(corrupt_message) where the body does not hold what the header says.
+    Raises KafkaError(corrupt_message) if the body does not match the header.
     """
     if header.record_count <= 0:
-        raise _corrupt(f"a batch counts {header.record_count} records")
+        raise _corrupt(f"a batch declares {header.record_count} records")
     data = bytes(body)
     records: list[_Record] = []
     position = 0
@@ -160,9 +160,9 @@ def _read(header: BatchHeader, body: Buffer) -> tuple[bool, list[_Record]]:
             last = record.delta
             records.append(record)
     except IndexError:
-        raise _corrupt("the last record goes beyond its batch") from None
+        raise _corrupt("the last record ends after its batch") from None
     if position != len(data):
-        raise _corrupt(f"the batch holds more than the {header.record_count} records it counts")
+        raise _corrupt(f"the batch contains more than the declared {header.record_count} records")
     return has_offsets and last <= header.last_offset_delta, records
 
 
@@ -172,7 +172,7 @@ def _record(data: bytes, start: int) -> tuple[_Record, int]:
         raise _corrupt("a record's length is negative")
     end = position + length
     if end > len(data):
-        raise _corrupt("the last record goes beyond its batch")
+        raise _corrupt("the last record ends after its batch")
     _, position = get_varint(data, position + 1, 64)
     delta, position = get_varint(data, position)
     key_size, position = get_varint(data, position)

@@ -1,9 +1,9 @@
-"""Compaction in a process of its own: the broker's side, which gives it jobs. The other is `cleaner_worker`.
+"""The broker's side of the cleaner process, whose code is `worker`.
 
-A cleaner would take the interpreter's lock from the event loop for milliseconds at a time: see
-docs/decisions/012-compaction-in-a-process.md. The two talk in lines of JSON: a job; `cleaned` for a group of segments,
-answered by `swapped`; `end_offset` or `error`. The process ends with its standard input, so none is left behind by a
-broker that dies.
+In the broker, a cleaner would hold the interpreter's lock for milliseconds at a time: see
+docs/decisions/012-compaction-in-a-process.md. The protocol is lines of JSON: a job; `cleaned` for a group of segments,
+answered by `swapped`; finally `end_offset` or `error`. The process ends with its standard input, so none outlives the
+broker.
 """
 
 import json
@@ -23,11 +23,11 @@ _WORKER: Final = "headrace.storage.cleaner.worker"
 
 
 class CleaningFailedError(Exception):
-    """A log could not be compacted; the message says why and what to do."""
+    """A log could not be compacted; the message has the reason and the remedy."""
 
 
 class CleanerProcess:
-    """Started by the first job, used again for the next ones, ended by `close` or a failure."""
+    """A process that is started by the first job, reused by later ones, and ended by `close` or a failure."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -35,9 +35,9 @@ class CleanerProcess:
         self._closed = False
 
     def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> CleanedLog:
-        """Do the job, calling `swap` for each group as soon as it is written.
+        """Run the job, and call `swap` for every group when it is written. Blocks.
 
-        Blocks. Raises CleaningFailedError, CleaningAbortedError after `close`, OSError, and what `swap` raises.
+        Raises CleaningFailedError; CleaningAbortedError after `close`; OSError; the exceptions of `swap`.
         """
         process = self._start()
         try:
@@ -70,14 +70,14 @@ class CleanerProcess:
                     [sys.executable, "-m", _WORKER],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    start_new_session=True,  # an interrupt from the keyboard is for the broker
-                    # numpy's algebra, which is not used, would start a thread for each processor
+                    start_new_session=True,  # only the broker handles Ctrl-C
+                    # numpy's linear algebra, which is not used, would start a thread per processor
                     env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 )
             return self._process
 
     def end(self) -> None:
-        """Let go of the process and its memory; the next job starts another."""
+        """End the process to free its memory; the next job starts another."""
         with self._lock:
             process, self._process = self._process, None
             if process is None:
@@ -92,7 +92,7 @@ class CleanerProcess:
                     pass
 
     def close(self) -> None:
-        """End the process, and a job that it is at, for good."""
+        """End the process and its current job, and refuse further jobs."""
         with self._lock:
             self._closed = True
             if self._process is not None:

@@ -1,4 +1,4 @@
-"""The size of a record by its first two bytes, which hold its length where that is not over 8 KB, as it mostly is.
+"""A table of record sizes by the first two bytes, which contain the length of records up to 8 KB.
 
 A record of magic 2 begins with its length as a zigzag varint: https://kafka.apache.org/documentation/#record
 """
@@ -21,16 +21,15 @@ def _by_second_byte(first: int) -> list[int | None]:
 
 
 RECORD_SIZES: Final = [_by_second_byte(first) for first in range(256)]
-"""`RECORD_SIZES[first][second]`: bytes of the record, its length included; None where there is more to the length than
-two bytes, or it is none that a record can have. A loop over records takes 70 ns each so, a third of what it takes to
-read the length bit by bit.
+"""`RECORD_SIZES[first][second]`: bytes of the record with its length field; None if the length has more than two bytes
+or is invalid. With the table, a loop takes 70 ns per record, a third of the time to decode the varint.
 """
 
 
 def equal_run(data: bytes, position: int, size: int, longest: int) -> int:
-    """How many records in a row, up to `longest`, have the `size` that RECORD_SIZES tells of the one at `position`.
+    """Count the consecutive records from `position` on, up to `longest`, that have the same `size`.
 
-    Where the same length stands at every step of that size, they are as long as it says.
+    They do if the length field of the first one repeats at every step of that size.
     """
     end = position + size * longest
     column = data[position:end:size]

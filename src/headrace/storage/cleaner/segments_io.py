@@ -1,4 +1,4 @@
-"""What a cleaner reads and writes, at the pace that it may: batches of closed segments, and `.cleaned` segments."""
+"""Throttled I/O of a cleaner: reads batches of inactive segments, and writes `.cleaned` segments."""
 
 import os
 import time
@@ -20,7 +20,7 @@ _THROTTLE_INTERVAL_S: Final = 0.1
 
 
 class Throttle:
-    """Sleeps off what was read and written faster than `bytes_per_second`."""
+    """Sleeps to limit reads and writes to `bytes_per_second`."""
 
     def __init__(self, bytes_per_second: float, check: Callable[[], None]) -> None:
         self._rate = bytes_per_second
@@ -38,9 +38,9 @@ class Throttle:
 def read_batches(
     path: Path, size: int, buffer_bytes: int, throttle: Throttle
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Header and bytes of every batch in the first `size` bytes of a file, from offset to offset.
+    """Yield header and bytes of every batch in the first `size` bytes of a file.
 
-    Raises KafkaError(corrupt_message) for what is no sound batch: a copy of it would get a valid checksum. OSError.
+    Raises KafkaError(corrupt_message) for an invalid batch, because its copy would get a valid checksum; OSError.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -77,13 +77,12 @@ def read_batches(
 def _corrupt(path: Path, position: int) -> KafkaError:
     return KafkaError(
         ErrorCode.corrupt_message,
-        f"{path} has no sound batch at byte {position}: it is damaged on the disk; restore the segment from a replica "
-        "or a backup",
+        f"{path} has no valid batch at byte {position}: the file is damaged; restore it from a replica or a backup",
     )
 
 
 class CleanedSegment:
-    """A `.cleaned` segment in the making; batches are written some at a time."""
+    """A `.cleaned` segment that is being written, through a buffer."""
 
     def __init__(self, job: CleaningJob, base_offset: int, throttle: Throttle) -> None:
         remove_cleaned(job.directory, base_offset)
@@ -119,7 +118,7 @@ class CleanedSegment:
         self.segment.write_indexes()
 
     def finish(self, modified_ns: int) -> None:
-        """Bring everything to the disk; the file keeps its age, `modified_ns`, for retention by time."""
+        """Write and sync all files. Retention by time uses the modification time, so set it to `modified_ns`."""
         self._write()
         segment = self.segment
         segment.seal()
@@ -132,6 +131,6 @@ class CleanedSegment:
 
 
 def remove_cleaned(directory: Path, base_offset: int) -> None:
-    """Remove the files of a copy that is of no use. Raises OSError."""
+    """Remove the files of an unfinished copy. Raises OSError."""
     for path in directory.glob(f"{base_offset:020d}.*{CLEANED_SUFFIX}"):
         path.unlink(missing_ok=True)

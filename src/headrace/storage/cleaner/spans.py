@@ -1,6 +1,6 @@
-"""Where each record of a batch lies and what decides its fate in compaction, and batches made of some of the records.
+"""Locates records in a batch, and builds batches from those that compaction keeps.
 
-Records that stay are copied as bytes: their offsets and timestamps are relative to the batch, which keeps its base.
+Records are copied as bytes: their offsets and timestamps are relative to the batch, which keeps its base.
 """
 
 from collections.abc import Sequence
@@ -23,16 +23,12 @@ class RecordSpan(NamedTuple):
 
 
 def only_record(body: Buffer) -> RecordSpan:
-    """Of a control batch, which has one."""
+    """Return the record of a control batch, which has exactly one."""
     return RecordSpan(True, 0, len(body), _timestamp_delta(body, 0))
 
 
 def survivors(body: Buffer, fates: Buffer, sizes: Sequence[int]) -> list[RecordSpan]:
-    """The records that stay of those in `body`.
-
-    `fates` has a byte for each of them: 0 if it stays, 1 if it goes, anything else if it stays and has no value;
-    `sizes` has its bytes.
-    """
+    """Return the records in `body` that are not superseded, by their `fates` (see `fates.py`) and `sizes` in bytes."""
     kept: list[RecordSpan] = []
     end = 0
     for fate, size in zip(fates, sizes, strict=True):
@@ -43,7 +39,7 @@ def survivors(body: Buffer, fates: Buffer, sizes: Sequence[int]) -> list[RecordS
 
 
 def _timestamp(value: int) -> int:
-    """A sum of what a producer wrote, which may have lied, within the 64 bits that there are for it."""
+    """Limit a computed timestamp to 64 bits: a producer may have sent any values."""
     return min(max(value, -(2**63)), 2**63 - 1)
 
 
@@ -55,13 +51,13 @@ def _timestamp_delta(body: Buffer, start: int) -> int:
 def batch_of(
     header: rb.BatchHeader, body: bytes, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None
 ) -> bytes:
-    """A batch of the records `kept`, at least one, with the offsets, the producer and the codec of the original.
+    """Build a batch of the records `kept`, at least one, with the offsets, the producer and the codec of the original.
 
-    `delete_horizon_ms`, from when on tombstones and markers in it may go, takes the place of the base timestamp
-    (KIP-534); None leaves what there is.
+    `delete_horizon_ms`, after which its tombstones or marker may be removed, replaces the base timestamp (KIP-534);
+    None leaves it unchanged.
     """
     if delete_horizon_ms is None:
-        records: bytes | bytearray = b"".join([body[each.start : each.end] for each in kept])
+        records: bytes | bytearray = b"".join([body[record.start : record.end] for record in kept])
         base_timestamp, attributes = header.base_timestamp, header.attributes
     else:
         records = _with_base_timestamp(header, body, kept, delete_horizon_ms)
@@ -73,7 +69,7 @@ def batch_of(
         base_timestamp=base_timestamp,
         max_timestamp=header.max_timestamp
         if header.is_log_append_time
-        else _timestamp(header.base_timestamp + max(each.timestamp_delta for each in kept)),
+        else _timestamp(header.base_timestamp + max(record.timestamp_delta for record in kept)),
         base_offset=header.base_offset,
         codec=Codec(header.codec),
         level=None,
@@ -88,19 +84,19 @@ def batch_of(
 def _with_base_timestamp(header: rb.BatchHeader, body: bytes, kept: Sequence[RecordSpan], base: int) -> bytearray:
     shift = header.base_timestamp - base
     out = bytearray()
-    for each in kept:
-        _, attributes_at = get_varint(body, each.start)
+    for span in kept:
+        _, attributes_at = get_varint(body, span.start)
         _, rest_at = get_varint(body, attributes_at + 1, 64)
         record = bytearray(body[attributes_at : attributes_at + 1])
-        put_varint(record, _timestamp(each.timestamp_delta + shift))
-        record += body[rest_at : each.end]
+        put_varint(record, _timestamp(span.timestamp_delta + shift))
+        record += body[rest_at : span.end]
         put_varint(out, len(record))
         out += record
     return out
 
 
 def empty_batch(header: rb.BatchHeader) -> bytes:
-    """The batch without its records: it still tells the last offset and the producer's last sequence."""
+    """Return the batch without its records; it preserves the last offset and the producer's last sequence."""
     kept = rb.LOG_APPEND_TIME_FLAG | rb.TRANSACTIONAL_FLAG | rb.CONTROL_FLAG
     out = bytearray(
         rb.pack_header(

@@ -1,4 +1,4 @@
-"""Compaction in a process of its own: the side that does the jobs. The other is `cleaner_process`."""
+"""The cleaner process, which runs compaction jobs; `process` is the broker's side."""
 
 import gc
 import json
@@ -15,19 +15,19 @@ from headrace.storage.cleaner.job import CleaningJob, LastRecord, SourceSegment
 from headrace.storage.cleaner.process import SWAPPED
 
 _NICENESS: Final = 10
-_MOST_TOLD: Final = 100
-"""Batches that cannot be read of which the broker is told."""
+_MAX_REPORTED: Final = 100
+"""Unreadable batches reported to the broker per log."""
 
 
 def _job(fields: dict[str, Any]) -> CleaningJob:
     fields["directory"] = Path(fields["directory"])
-    fields["segments"] = [SourceSegment(*each) for each in fields["segments"]]
-    fields["producers"] = {int(producer_id): LastRecord(*each) for producer_id, each in fields["producers"].items()}
+    fields["segments"] = [SourceSegment(*segment) for segment in fields["segments"]]
+    fields["producers"] = {int(producer_id): LastRecord(*last) for producer_id, last in fields["producers"].items()}
     return CleaningJob(**fields)
 
 
 def main() -> None:
-    """Do jobs until there are no more, or no broker that gives them."""
+    """Run jobs until standard input ends or the broker dies."""
     os.nice(_NICENESS)
     broker = os.getppid()
 
@@ -35,7 +35,7 @@ def main() -> None:
         if os.getppid() != broker:
             _end_without_broker()
 
-    gc.disable()  # many objects, and none in a cycle
+    gc.disable()  # many objects, no cycles
     try:
         _do_jobs(check)
     except BrokenPipeError:
@@ -43,9 +43,9 @@ def main() -> None:
 
 
 def _end_without_broker() -> NoReturn:
-    """End at once and say nothing: the broker has died, and leaves its log directories to the next one.
+    """Exit at once, because the broker has died and the next one may already use the log directories.
 
-    What is still to be written would meet the closed pipe again on the way out of the interpreter.
+    A normal exit would fail again when it flushes standard output to the closed pipe.
     """
     os._exit(1)
 
@@ -53,7 +53,7 @@ def _end_without_broker() -> NoReturn:
 def _do_jobs(check: Callable[[], None]) -> None:
     for line in sys.stdin.buffer:
         if not line.endswith(b"\n"):
-            _end_without_broker()  # in the middle of the job
+            _end_without_broker()  # an incomplete job
         try:
             answer = _do(_job(json.loads(line)), check)
         except BrokenPipeError:
@@ -61,7 +61,7 @@ def _do_jobs(check: Callable[[], None]) -> None:
         except (KafkaError, OSError) as error:
             answer = {"error": str(error)}
         except (MemoryError, ValueError, LookupError, struct.error) as error:
-            # of records that no client should have been able to write; there are other logs
+            # malformed records that should never have been stored; continue with other logs
             answer = {"error": f"{type(error).__name__}: {error}"}
         _answer(answer)
 
@@ -73,7 +73,7 @@ def _do(job: CleaningJob, check: Callable[[], None]) -> dict[str, Any]:
         _answer({"cleaned": cleaner.clean(group)})
         if sys.stdin.buffer.readline() != SWAPPED:
             _end_without_broker()
-    return {"end_offset": cleaner.end_offset, "unreadable": list(cleaner.unreadable.items())[:_MOST_TOLD]}
+    return {"end_offset": cleaner.end_offset, "unreadable": list(cleaner.unreadable.items())[:_MAX_REPORTED]}
 
 
 def _answer(fields: dict[str, Any]) -> None:

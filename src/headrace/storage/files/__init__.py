@@ -1,1 +1,1 @@
-"""Files as logs need them: atomic replacement, checkpoints, shared descriptors, failures of disks."""
+"""File access for logs: atomic replacement, checkpoints, shared descriptors, disk failures."""

@@ -1,4 +1,4 @@
-"""Small files that are replaced whole, so that a reader sees the old content or the new; syncing and removing."""
+"""Atomic replacement of small files, so that readers see either the old or the new content; syncing and removing."""
 
 import os
 from pathlib import Path
@@ -8,16 +8,14 @@ from typing import Final
 fdatasync = getattr(os, "fdatasync", os.fsync)
 """macOS has no fdatasync."""
 
+_MAX_READ_BYTES: Final = 256 * 1024 * 1024
+"""The largest file that is read whole: the state of five million producers."""
 
-_MOST_READ: Final = 256 * 1024 * 1024
-"""Bytes of a file that is read whole: the state of five million producers."""
-
-
-_COPIED: Final = 1024 * 1024
+_COPY_BYTES: Final = 1024 * 1024
 
 
 class UnusableFileError(OSError):
-    """Something else is in the place of a file."""
+    """The file is of another kind or far too large."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"{path} {what}: move it away while the broker is down")
@@ -33,7 +31,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make what other descriptors wrote to `path` survive a power failure."""
+    """Make writes of other descriptors to `path` survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -42,17 +40,17 @@ def sync_file(path: Path) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """All of a small file. A broker with thousands of partitions reads several of each when it starts.
+    """Read a small file whole, with few system calls: a start reads several of them per partition.
 
-    Raises OSError, which names the file; UnusableFileError, one of those, for what would block or fill the memory.
+    Raises OSError with the file name; UnusableFileError, a subclass, for files that would block or fill the memory.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO is opened without waiting for its writer
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # do not wait for the writer of a FIFO
     try:
         status = os.fstat(descriptor)
         if not S_ISREG(status.st_mode):
             raise UnusableFileError(path, "is not a regular file")
-        if status.st_size > _MOST_READ:
-            raise UnusableFileError(path, f"has {status.st_size} bytes, more than {_MOST_READ}")
+        if status.st_size > _MAX_READ_BYTES:
+            raise UnusableFileError(path, f"has {status.st_size} bytes, more than {_MAX_READ_BYTES}")
         return os.read(descriptor, status.st_size)
     except UnusableFileError:
         raise
@@ -64,11 +62,11 @@ def read_file(path: Path) -> bytes:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the bytes of a file, without the holes in it. Raises OSError."""
+    """Copy a file, keeping its holes. Raises OSError."""
     with source.open("rb", buffering=0) as read, target.open("wb") as written:
         size = os.fstat(read.fileno()).st_size
         written.truncate(size)
-        while chunk := read.read(_COPIED):
+        while chunk := read.read(_COPY_BYTES):
             if chunk.strip(b"\0"):
                 written.seek(read.tell() - len(chunk))
                 written.write(chunk)
@@ -79,14 +77,14 @@ def copy_file(source: Path, target: Path) -> None:
 def _next_data(descriptor: int, position: int, size: int) -> int:
     try:
         return os.lseek(descriptor, position, os.SEEK_DATA)
-    except OSError:  # nothing but a hole up to the end
+    except OSError:  # only a hole up to the end
         return size
 
 
 def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Put `data` under the name `path`; with `sync` it also survives a power failure.
+    """Replace the content of `path`; with `sync` the change survives a power failure.
 
-    Raises OSError; the old content is then still there.
+    On OSError, the old content remains.
     """
     temporary = path.with_name(path.name + ".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -104,8 +102,8 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory of files, as far as that is possible; what stays is found again at the next start."""
-    # imported late: it brings the libraries of every kind of archive with it, which a starting broker has no use for
+    """Remove a directory as far as possible; the next start removes the rest."""
+    # imported late: shutil loads the libraries of all archive formats, which slows the start of a broker
     from shutil import rmtree
 
     rmtree(directory, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Kafka's checkpoint files: a version, a count and one line an entry.
+"""Kafka's checkpoint files: a version, a count and one line per entry.
 
-`OffsetCheckpoint` maps partitions to offsets; a log directory has one each for recovery points, high watermarks, log
-start offsets and the cleaner.
+`OffsetCheckpoint` maps partitions to offsets. A log directory has four: for recovery points, high watermarks, log start
+offsets and the cleaner.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,11 +20,11 @@ CLEANER_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
 
 
 class CorruptCheckpointError(Exception):
-    """The file is not what its writer must have meant."""
+    """The file is malformed."""
 
 
 def read_lines(path: Path) -> list[str]:
-    """The entries' lines; none when the file is missing or empty, as Kafka leaves a new one.
+    """Return the entries' lines; none if the file is missing, or empty as Kafka creates it.
 
     Raises CorruptCheckpointError.
     """
@@ -38,13 +38,13 @@ def read_lines(path: Path) -> list[str]:
         raise CorruptCheckpointError(f"{path} is not text: {error}") from None
     if len(lines) < 2:
         if lines and lines[0] != str(VERSION):
-            raise CorruptCheckpointError(f"{path} has version {lines[0]!r}; only version {VERSION} is known")
+            raise CorruptCheckpointError(f"{path} has version {lines[0]!r}; only version {VERSION} is supported")
         return []
     if lines[0] != str(VERSION):
-        raise CorruptCheckpointError(f"{path} has version {lines[0]!r}; only version {VERSION} is known")
+        raise CorruptCheckpointError(f"{path} has version {lines[0]!r}; only version {VERSION} is supported")
     entries = lines[2:]
     if lines[1] != str(len(entries)):
-        raise CorruptCheckpointError(f"{path} announces {lines[1]} entries and has {len(entries)}")
+        raise CorruptCheckpointError(f"{path} declares {lines[1]} entries but contains {len(entries)}")
     return entries
 
 
@@ -54,7 +54,7 @@ def write_lines(path: Path, entries: Iterable[str], *, sync: bool = True) -> Non
 
 
 class OffsetCheckpoint:
-    """One file of offsets by partition."""
+    """A file of offsets by partition."""
 
     __slots__ = ("_stored", "path")
 
@@ -63,7 +63,7 @@ class OffsetCheckpoint:
         self._stored: dict[TopicPartition, int] | None = None
 
     def read(self) -> dict[TopicPartition, int]:
-        """Raises CorruptCheckpointError; OSError."""
+        """Return the offsets in the file. Raises CorruptCheckpointError; OSError."""
         offsets: dict[TopicPartition, int] = {}
         for line in read_lines(self.path):
             try:
@@ -75,11 +75,11 @@ class OffsetCheckpoint:
         return offsets
 
     def stores(self, topic_partition: TopicPartition) -> bool:
-        """Whether the file, as it was last read or written, has an offset of the partition."""
+        """Return True if the file, as last read or written, has an offset of the partition."""
         return self._stored is not None and topic_partition in self._stored
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file, unless it has these very offsets. Raises OSError."""
+        """Replace the file if the offsets have changed. Raises OSError."""
         snapshot = dict(offsets)
         if snapshot == self._stored:
             return

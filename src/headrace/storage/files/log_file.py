@@ -1,6 +1,6 @@
-"""The open file of one segment: writes at its end, reads anywhere, closes itself with its last reference.
+"""The open file of one segment, which is closed with its last reference.
 
-Every read and write names its position, so that threads can share the file.
+Every read and write passes its position, so threads can share the file.
 """
 
 import os
@@ -12,13 +12,13 @@ from headrace.storage.files.atomic_file import fdatasync
 from headrace.types import Buffer
 
 _MAX_BUFFERS = 1024
-"""Linux and macOS refuse more in one call (IOV_MAX)."""
+"""The most buffers that Linux and macOS accept in one call (IOV_MAX)."""
 
 
 class LogFile:
-    """A file descriptor shared by the segment and by every answer that is still being sent from it.
+    """A file descriptor shared by the segment and the responses that are being sent from it.
 
-    The segment never closes it: a slice of a deleted segment stays readable until it has been sent.
+    The segment never closes it, so a slice of a deleted segment stays readable until it is sent.
     """
 
     __slots__ = ("__weakref__", "_descriptor")
@@ -35,13 +35,13 @@ class LogFile:
         return self._descriptor
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer at the end of the file."""
+        """Read `size` bytes, or fewer at the end of the file."""
         return os.pread(self._descriptor, size, position)
 
     def append(self, buffers: Sequence[Buffer], size: int, position: int) -> None:
-        """Write `buffers`, `size` bytes together, behind the `position` bytes that are there.
+        """Write `buffers`, `size` bytes in total, at `position`, the end of the file.
 
-        All or nothing: raises OSError (a full disk, for one) with the file back at `position` bytes.
+        On OSError, such as a full disk, cut the file back to `position` bytes.
         """
         try:
             few = buffers if len(buffers) <= _MAX_BUFFERS else buffers[:_MAX_BUFFERS]
@@ -58,7 +58,6 @@ class LogFile:
             written += os.pwrite(self._descriptor, rest[written:], position + written)
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
         os.ftruncate(self._descriptor, size)
 
     def preallocate(self, size: int) -> None:
@@ -69,7 +68,7 @@ class LogFile:
             os.ftruncate(self._descriptor, size)
 
     def trim(self, size: int) -> None:
-        """Give back what was reserved beyond `size` bytes."""
+        """Free preallocated space after `size` bytes."""
         if os.fstat(self._descriptor).st_size > size:
             self.truncate(size)
 
@@ -77,15 +76,14 @@ class LogFile:
         fdatasync(self._descriptor)
 
     def __del__(self, _close=os.close) -> None:  # type: ignore[no-untyped-def]
-        # bound at definition: os may be gone when the interpreter shuts down
+        # bound at definition, because `os` may be unloaded when the interpreter exits
         _close(self._descriptor)
 
 
 class FileSlice(NamedTuple):
-    """A region of a log file, in bytes; the file stays open while the slice lives.
+    """A region of a log file, in bytes; it keeps the file open.
 
-    A truncation may take the bytes away before they are sent: a sender treats a short read as the end of the answer's
-    connection.
+    A truncation may remove the bytes before they are sent; a sender closes the connection on a short read.
     """
 
     file: LogFile

@@ -1,7 +1,7 @@
-"""Bounds how many segment files are open: a broker may have more partitions than the system allows it files.
+"""Limits the number of open segment files: a broker may have more partitions than the system allows open files.
 
-Those opened longest ago are closed first. One that is still in use costs an open again, once in as many as are allowed;
-in return reading and appending carry no bookkeeping.
+The files opened first are closed first, even if they are still used: reopening one is cheaper than bookkeeping on every
+read and append.
 """
 
 import errno
@@ -17,27 +17,27 @@ from headrace.storage.files.log_file import LogFile
 log = logging.getLogger(__name__)
 
 _SHARE: Final = 2
-"""Segments have one in so many of the files that `ulimit -n` allows; clients and everything else have the others."""
+"""Segments may use `ulimit -n` divided by this; the rest is for connections and other files."""
 _SPARE: Final = 32
-"""So many are left for what opens a file for a moment: indexes, checkpoints, modules."""
+"""Descriptors left for short uses: indexes, checkpoints, modules."""
 _PART: Final = 8
-"""One in so many is closed where there are too many, so that not every open finds the limit again."""
+"""At the limit, one in so many files is closed, so that the next opens do not reach it again."""
 
 
 class Closable(Protocol):
-    """What has a file open; it opens it again when it is needed."""
+    """The owner of an open file, which reopens it when needed."""
 
     def close_file(self) -> None: ...
 
 
 class OpenFiles:
-    """All segment files that this process has open. Any thread may call it."""
+    """The open segment files of this process. Safe in any thread."""
 
     def __init__(self, capacity: int | None = None) -> None:
-        """At most `capacity` files; without it, a share of what the system allows when the first is opened."""
+        """Allow `capacity` files; by default a share of the system's limit when the first is opened."""
         self._capacity = capacity
         self._highest = -1
-        # a lock that may be taken again: opening allocates, and what is collected then takes itself off the list
+        # reentrant: an allocation in `open` can trigger a garbage collection, whose callbacks remove owners
         self._lock = RLock()
         self._owners: dict[int, ReferenceType[Closable]] = {}
 
@@ -45,10 +45,10 @@ class OpenFiles:
         return len(self._owners)
 
     def open(self, path: Path, owner: Closable, *, create: bool = False) -> LogFile:
-        """Open the file that `owner` has from now on, at the expense of others. Raises OSError."""
+        """Open a file for `owner`, and close others if there are too many. Raises OSError."""
         with self._lock:
             if self._highest < 0:
-                self._ask_system()
+                self._read_limit()
             try:
                 file = LogFile.open(path, create=create)
             except OSError as error:
@@ -62,7 +62,7 @@ class OpenFiles:
                 self._close_some()
             return file
 
-    def _ask_system(self) -> None:
+    def _read_limit(self) -> None:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if allowed == resource.RLIM_INFINITY:
             allowed = 2**31 - 1
@@ -71,15 +71,15 @@ class OpenFiles:
             self._capacity = max(1, allowed // _SHARE)
 
     def _close_some(self) -> bool:
-        """Close those opened longest ago, but for the newest; whether there were any."""
+        """Close the oldest files, but never the newest; return True if any was closed."""
         oldest = list(self._owners)[: max(1, len(self._owners) // _PART)][: len(self._owners) - 1]
         for key in oldest:
             owner = self._owners.pop(key)()
             if owner is not None:
                 owner.close_file()
-        log.debug("Closed %d segment files that were opened long ago; %d are open", len(oldest), len(self._owners))
+        log.debug("Closed the %d oldest segment files; %d are open", len(oldest), len(self._owners))
         return bool(oldest)
 
 
 OPEN_FILES: Final = OpenFiles()
-"""Of this process, as the limit is."""
+"""One per process, like the limit."""

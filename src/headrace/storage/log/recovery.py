@@ -404,7 +404,6 @@ def finish_interrupted_swaps(directory: Path) -> None:
 
 
 def remove_unfinished_swaps(directory: Path) -> None:
-    """Remove the output of unfinished compactions. Raises OSError."""
     for path in directory.iterdir():
         if path.name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
             path.unlink(missing_ok=True)

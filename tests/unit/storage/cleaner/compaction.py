@@ -1,4 +1,4 @@
-"""Logs that are compacted at once, without threads and processes."""
+"""Logs that are compacted synchronously, without threads and processes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ SETTINGS = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second
 
 
 class InlineProcess(CleanerProcess):
-    """Does the job where it is called."""
+    """Runs jobs in the calling process."""
 
     def clean(self, job: CleaningJob, swap: Callable[[CleanedGroup], None]) -> CleanedLog:
         cleaner = Cleaner(job)
@@ -49,7 +49,7 @@ class InlineProcess(CleanerProcess):
 
 
 class Table:
-    """A compacted log in a log directory of its own, and its cleaner."""
+    """A compacted log in its own log directory, and its cleaner."""
 
     def __init__(self, directory: Path, config: LogConfig = COMPACTED) -> None:
         self.directory = directory
@@ -125,7 +125,7 @@ class Table:
         return header
 
     def compact(self, *, from_start: bool = False) -> bool:
-        """One pass, over the whole log if it is `from_start`; whether there was anything to do."""
+        """Run one pass, over the whole log if `from_start`; return False if nothing needed cleaning."""
         if from_start:
             self.dirs.note_cleaned(self.log, self.log.log_start_offset)
         return self.cleaner.clean_filthiest(InlineProcess())
@@ -134,7 +134,7 @@ class Table:
         return [record for segment in self.log.segments.ordered for record in iter_records(segment.path.read_bytes())]
 
     def records_at(self, segment: Segment, position: int, header: BatchHeader) -> list[Record]:
-        """The records of one batch."""
+        """Return the records of one batch."""
         return list(iter_records(segment.file.pread(header.size, position)))
 
     def pairs(self) -> list[tuple[int, bytes | None, bytes | None]]:

@@ -1,4 +1,4 @@
-"""What a cleaner process must bear: little memory whatever the log holds, and batches that no client writes."""
+"""The cleaner process uses little memory whatever the log contains, and handles batches that no client writes."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.unit.storage.logs import NOW
 
 PRODUCER = 7
 LIMIT = 30_000_000
-"""Bytes; each of these logs held twice as much in memory where batches, or what was read with them, piled up."""
+"""Bytes; without the limits, all of these logs take twice as much memory."""
 
 
 def _batch(offset: int, *records: tuple[bytes, bytes | None], codec: Codec = Codec.NONE, **options: int) -> bytes:
@@ -95,7 +95,7 @@ def _peak(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_small_batches_between_large_ones_that_go_do_not_keep_what_was_read_with_them(tmp_path: Path) -> None:
+def test_small_batches_do_not_keep_the_buffers_that_they_were_read_with(tmp_path: Path) -> None:
     batches = []
     for offset in range(0, 500, 2):
         batches += [_batch(offset, (b"%d" % offset, b"v")), _aborted(offset + 1, bytes(250_000))]
@@ -106,26 +106,26 @@ def test_small_batches_between_large_ones_that_go_do_not_keep_what_was_read_with
     assert len(cleaner.map) == 250
 
 
-def test_clean_batches_that_unpack_to_much_are_looked_at_a_few_at_a_time(tmp_path: Path) -> None:
+def test_highly_compressed_clean_batches_are_processed_a_few_at_a_time(tmp_path: Path) -> None:
     batches = [_batch(offset, (b"%d" % offset, bytes(2_000_000)), codec=Codec.ZSTD) for offset in range(50)]
     cleaner = _cleaner(tmp_path, [*batches, _batch(50, (b"0", b"new"))], first_dirty=50)
     cleaner.build_map()
     assert _peak(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
 
 
-def test_many_small_batches_do_not_wait_until_there_is_a_megabyte_of_them(tmp_path: Path) -> None:
+def test_many_small_batches_are_processed_before_they_reach_a_megabyte(tmp_path: Path) -> None:
     cleaner = _cleaner(tmp_path, [_batch(offset, (b"%d" % (offset % 100), b"")) for offset in range(60_000)])
     assert _peak(cleaner.build_map) < LIMIT
 
 
-def test_nobody_looks_into_a_batch_that_was_aborted(tmp_path: Path) -> None:
+def test_aborted_batches_are_not_decompressed(tmp_path: Path) -> None:
     batches = [_batch(0, (b"a", b"1")), _aborted(1, b"\x02garbage"), _marker(2, 0), _batch(3, (b"a", b"2"))]
     _note_aborted(tmp_path, 1, 2)
     left = _cleaned(_cleaner(tmp_path, batches, first_dirty=1), tmp_path)
     assert [(each.offset, each.value) for each in iter_records(left) if each.key == b"a"] == [(3, b"2")]
 
 
-def test_a_control_batch_of_more_than_one_record_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_control_batch_with_several_records_is_kept_unchanged(tmp_path: Path) -> None:
     # the transaction that it ends is not in this log
     marker = _marker(1, 1, records=2)
     left = _cleaned(_cleaner(tmp_path, [_batch(0, (b"a", b"1")), marker, _batch(3, (b"a", b"2"))]), tmp_path)
@@ -133,17 +133,17 @@ def test_a_control_batch_of_more_than_one_record_stays_as_it_is(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("lie", ["overlaps", "ends before it begins"])
-def test_batches_that_do_not_go_from_offset_to_offset_are_damage(tmp_path: Path, lie: str) -> None:
+def test_batches_with_inconsistent_offsets_are_damage(tmp_path: Path, lie: str) -> None:
     second = bytearray(_batch(1 if lie == "overlaps" else 2, (b"b", b"1")))
     if lie != "overlaps":
         second[23:27] = pack(">i", -1)
         seal(second)
     cleaner = _cleaner(tmp_path, [_batch(0, (b"a", b"1"), (b"b", b"1")), bytes(second)])
-    with pytest.raises(KafkaError, match="no sound batch at byte"):
+    with pytest.raises(KafkaError, match="no valid batch at byte"):
         cleaner.build_map()
 
 
-def test_timestamps_that_add_up_to_too_much_are_cut_short(tmp_path: Path) -> None:
+def test_timestamps_that_exceed_64_bits_are_limited(tmp_path: Path) -> None:
     far = 2**62
     data = [
         RecordData(key, value, timestamp) for key, value, timestamp in ((b"a", b"1", far), (b"b", None, 3 * far - 1))

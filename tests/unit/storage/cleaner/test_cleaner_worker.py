@@ -1,4 +1,4 @@
-"""The process that compacts, when its broker dies: it ends, and says nothing."""
+"""The cleaner process ends silently when its broker dies."""
 
 import os
 import subprocess
@@ -9,15 +9,15 @@ from tests.support.waiting import wait_for
 
 WORKER = [sys.executable, "-m", "headrace.storage.cleaner.worker"]
 REFUSED = b"{}\n"
-"""A job that is answered at once, with an error."""
+"""A job that fails at once."""
 
 
-def test_a_job_that_ends_in_the_middle_is_not_begun() -> None:
+def test_an_incomplete_job_is_not_started() -> None:
     done = subprocess.run(WORKER, input=b'{"directory": "/tm', capture_output=True, timeout=30, check=False)
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
-def test_without_a_reader_of_its_answers_it_ends_silently() -> None:
+def test_the_process_ends_silently_if_its_output_is_closed() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(WORKER, input=REFUSED, stdout=writing, stderr=subprocess.PIPE, timeout=30, check=False)
@@ -25,7 +25,7 @@ def test_without_a_reader_of_its_answers_it_ends_silently() -> None:
     assert done.stderr == b""
 
 
-def test_after_a_kill_of_its_parent_it_ends_silently(tmp_path: Path) -> None:
+def test_the_process_ends_silently_after_its_parent_is_killed(tmp_path: Path) -> None:
     code = f"""
 import subprocess, time
 worker = subprocess.Popen({WORKER!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -33,7 +33,7 @@ def test_the_newest_record_of_each_key_stays_where_it_was(table: Table) -> None:
     assert not table.compact()
 
 
-def test_the_active_segment_is_left_alone(table: Table) -> None:
+def test_the_active_segment_is_not_compacted(table: Table) -> None:
     table.put(("a", "1"))
     table.put(("a", "2"))
     assert not table.compact()
@@ -43,7 +43,7 @@ def test_the_active_segment_is_left_alone(table: Table) -> None:
     assert table.pairs() == [(1, b"a", b"2"), (2, b"a", b"3")]
 
 
-def test_nothing_from_the_last_stable_offset_on_is_touched(table: Table) -> None:
+def test_records_from_the_last_stable_offset_on_are_not_compacted(table: Table) -> None:
     for place in range(3):
         table.put(("a", str(place)))
         table.put(("a", f"{place}+"))
@@ -70,7 +70,7 @@ def test_whole_batches_are_copied_byte_for_byte_and_others_keep_their_codec(tabl
     assert len(table.records()) == 3 * len(Codec) + 1
 
 
-def test_records_without_a_key_go(table: Table) -> None:
+def test_records_without_a_key_are_removed(table: Table) -> None:
     table.put((None, "from before the topic was compacted"), ("a", "1"))
     table.log.roll(NOW)
     table.compact()
@@ -78,7 +78,7 @@ def test_records_without_a_key_go(table: Table) -> None:
 
 
 class TestTombstones:
-    def test_one_goes_after_its_retention_counted_from_the_first_compaction(self, table: Table) -> None:
+    def test_one_is_removed_delete_retention_ms_after_the_first_compaction(self, table: Table) -> None:
         table.put(("a", "1"), ("b", "1"))
         table.put(("a", None), ("c", "1"))
         table.log.roll(NOW)
@@ -125,7 +125,7 @@ class TestProducers:
         assert (first.base_offset, first.last_offset, first.record_count) == (0, 1, 0)
         assert second.base_offset == 4
 
-    def test_an_empty_batch_survives_until_its_producer_has_gone(self, table: Table) -> None:
+    def test_an_empty_batch_is_removed_when_its_producer_has_expired(self, table: Table) -> None:
         last = table.put(("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0)
         table.put(("a", "2"))
         table.producers = [ProducerEntry(7, 0, 0, last.last_offset, 0, NOW, -1, -1)]
@@ -229,7 +229,7 @@ class TestWhatIsDue:
         assert table.compact()
         assert len(table.records()) == 50
 
-    def test_records_younger_than_the_minimum_lag_are_left_alone(self, table: Table) -> None:
+    def test_records_younger_than_the_minimum_lag_are_not_compacted(self, table: Table) -> None:
         table.configure(min_compaction_lag_ms=1000)
         for age in (5000, 3000, 100):
             table.put(("a", f"{age}"), ("b", f"{age}"), timestamp=NOW - age)
@@ -248,7 +248,7 @@ class TestWhatIsDue:
         table.now += 1001
         assert table.compact()
 
-    def test_how_far_a_log_is_compacted_survives_a_restart(self, table: Table) -> None:
+    def test_the_cleaner_offset_survives_a_restart(self, table: Table) -> None:
         table.put(("a", "1"))
         table.log.roll(NOW)
         table.compact()
@@ -256,7 +256,7 @@ class TestWhatIsDue:
         table.reopen()
         assert not table.compact()
 
-    def test_a_new_topic_of_the_same_name_begins_anew(self, table: Table) -> None:
+    def test_a_new_topic_of_the_same_name_is_compacted_from_its_start(self, table: Table) -> None:
         table.put(("a", "1"), ("a", "2"))
         table.log.roll(NOW)
         table.compact()
@@ -266,14 +266,14 @@ class TestWhatIsDue:
 
 
 class TestFailures:
-    def test_too_little_memory_for_a_batch_says_what_to_do(
+    def test_the_error_of_a_batch_too_large_for_memory_has_the_remedy(
         self, table: Table, caplog: pytest.LogCaptureFixture
     ) -> None:
         table.settings = CleanerSettings(map_bytes=100, io_buffer_bytes=512, bytes_per_second=1e12)
         table.put(("a", "1"), ("a", "2"))
         table.log.roll(NOW)
         table.compact()
-        assert "raise log.cleaner.dedupe.buffer.size" in caplog.text
+        assert "increase log.cleaner.dedupe.buffer.size" in caplog.text
         assert "log.cleaner.dedupe.buffer.size" in table.cleaner.failing[TP]
 
     def test_a_failing_log_is_retried_after_a_minute_and_reported_once(
@@ -296,7 +296,7 @@ class TestFailures:
         assert table.pairs() == [(1, b"a", b"2")]
 
 
-def test_what_is_read_and_written_is_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_and_writes_are_throttled(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("headrace.storage.cleaner.segments_io.time.sleep", slept.append)
     monkeypatch.setattr("headrace.storage.cleaner.segments_io.time.monotonic", lambda: 1000.0)
@@ -308,14 +308,14 @@ def test_what_is_read_and_written_is_throttled(table: Table, monkeypatch: pytest
     assert slept[-1] == pytest.approx(3 * size / 1000)
 
 
-def test_a_log_waits_for_room_and_is_said_to_fail_meanwhile(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_fails_until_the_disk_has_space(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.put(("a", "1"))
     table.put(("a", "2"))
     table.log.roll(NOW)
     free = 10
     monkeypatch.setattr(table.dirs.owned, "space", lambda _: (1000, free))
     assert not table.compact()
-    assert "make room there" in table.cleaner.failing[TP]
+    assert "free some space there" in table.cleaner.failing[TP]
     free = 1_000_000
     table.now += RETRY_MS
     assert table.compact()
@@ -323,9 +323,7 @@ def test_a_log_waits_for_room_and_is_said_to_fail_meanwhile(table: Table, monkey
     assert table.pairs() == [(1, b"a", b"2")]
 
 
-def test_what_is_kept_for_the_broker_itself_is_not_taken_by_compaction(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compaction_leaves_the_space_reserved_for_the_broker(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.put(("a", "1"))
     table.put(("a", "2"))
     table.log.roll(NOW)

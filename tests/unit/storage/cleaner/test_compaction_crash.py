@@ -1,4 +1,4 @@
-"""A compaction that is cut short anywhere loses nothing, and the next one brings the same result."""
+"""A crash during compaction loses nothing, and the next compaction has the same result."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ State = dict[str, bytes]
 
 @contextmanager
 def states_after_each_operation(directory: Path) -> Iterator[list[State]]:
-    """The directory's files as they were after each thing that was done to any file."""
+    """Record the directory's files after every file operation."""
     states: list[State] = []
     real_open = os.open
 
@@ -49,7 +49,7 @@ def states_after_each_operation(directory: Path) -> Iterator[list[State]]:
 
 
 def filled(directory: Path) -> Table:
-    """Some segments with much that is superseded, and an active one."""
+    """Write several segments with many superseded records, and an active one."""
     table = Table(directory)
     for place in range(24):
         key = f"key {place * 7 % 5}"
@@ -107,7 +107,7 @@ def test_a_crash_after_any_operation_loses_nothing(tmp_path: Path, kernel_surviv
 
 
 class Meanwhile(InlineProcess):
-    """Something else happens between the writing of a copy and its swap."""
+    """The log changes after a copy is written and before it is swapped in."""
 
     def __init__(self, event: Callable[[], object]) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class TestTheLogChangesBeforeTheSwap:
         return filled(tmp_path / "data")
 
     def assert_untouched(self, table: Table) -> None:
-        """Nothing was swapped, noted as compacted or called a failure."""
+        """Check that the compaction had no effect and did not fail."""
         before = table.records()
         assert not table.cleaner.failing
         assert table.dirs.cleaned_upto(TP) is None
@@ -160,7 +160,7 @@ class TestTheLogChangesBeforeTheSwap:
         assert not table.cleaner.failing
 
 
-def test_a_reader_finishes_with_the_segment_it_has(tmp_path: Path) -> None:
+def test_a_reader_can_finish_reading_a_replaced_segment(tmp_path: Path) -> None:
     table = filled(tmp_path / "data")
     part = table.log.reader.read(0, 1 << 20, upto_offset=table.log.log_end_offset)
     assert part is not None

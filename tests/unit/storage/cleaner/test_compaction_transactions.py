@@ -1,4 +1,4 @@
-"""Of transactions, compaction keeps what consumers of committed records need, and in the end nothing else."""
+"""Compaction keeps what READ_COMMITTED consumers need of transactions, and finally nothing else."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ FIRST, SECOND = 100, 200
 
 
 class Transactional(Table):
-    """A log that producers write transactions to; markers note what was aborted as a broker does."""
+    """A log with transactions; abort markers update the transaction index, as in a broker."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -45,7 +45,7 @@ class Transactional(Table):
             self.log.segments.active.txn_index.append(AbortedTransaction(producer_id, first, offset, offset + 1))
 
     def committed(self) -> dict[bytes | None, bytes | None]:
-        """The last value of each key that a consumer of committed records sees: the aborted index and markers tell."""
+        """Return the last committed value of every key, by the transaction index and the markers."""
         aborted = self.aborted()
         values = {}
         ongoing: set[int] = set()
@@ -77,7 +77,7 @@ def table(tmp_path: Path) -> Transactional:
     return Transactional(tmp_path / "data")
 
 
-def test_aborted_records_go_and_do_not_count_as_newer(table: Transactional) -> None:
+def test_aborted_records_are_removed_and_supersede_nothing(table: Transactional) -> None:
     table.put(("a", "kept"), ("b", "old"))
     table.write(FIRST, ("a", "aborted"))
     table.write(SECOND, ("b", "committed"))
@@ -93,7 +93,7 @@ def test_aborted_records_go_and_do_not_count_as_newer(table: Transactional) -> N
     ]
 
 
-def test_a_marker_goes_only_after_its_records_and_the_delete_horizon(table: Transactional) -> None:
+def test_a_marker_is_removed_after_its_records_and_the_delete_horizon(table: Transactional) -> None:
     table.write(FIRST, ("a", "1"))
     table.end(FIRST, COMMIT)
     table.write(SECOND, ("b", "aborted"))
@@ -127,7 +127,7 @@ def test_a_marker_goes_only_after_its_records_and_the_delete_horizon(table: Tran
     assert table.committed() == {b"a": b"2", b"c": b"1"}
 
 
-def test_a_transaction_may_reach_over_segments_and_passes(table: Transactional) -> None:
+def test_a_transaction_may_span_segments_and_passes(table: Transactional) -> None:
     table.put(("a", "old"))
     table.write(FIRST, ("a", "aborted"), ("x", "aborted"))
     table.log.roll(NOW)
@@ -146,7 +146,7 @@ def test_a_transaction_may_reach_over_segments_and_passes(table: Transactional) 
     assert len([pair for pair in table.pairs() if pair[0] not in table.markers()]) == 3
 
 
-def test_an_aborted_transaction_of_the_clean_part_does_not_condemn_a_later_one(table: Transactional) -> None:
+def test_an_aborted_transaction_in_the_clean_part_does_not_affect_later_ones(table: Transactional) -> None:
     table.write(FIRST, ("a", "aborted"))
     table.end(FIRST, ABORT)
     table.put(("y", "1"))

@@ -1,4 +1,4 @@
-"""Digests tell keys apart, alike in every row, and are nobody's to foresee."""
+"""Digests distinguish keys, depend on nothing else, and are unpredictable."""
 
 import os
 import random
@@ -30,7 +30,7 @@ def _digests(digests: KeyDigests, keys: Sequence[bytes], before: int = 0) -> lis
 
 
 @given(keys_of_any_size, st.integers(0, 9))
-def test_a_digest_is_that_of_the_key_alone(keys: list[bytes], before: int) -> None:
+def test_a_digest_depends_only_on_the_key(keys: list[bytes], before: int) -> None:
     digests = KeyDigests(random.Random(1).randbytes)
     found = _digests(digests, keys, before)
     assert len(set(found)) == len(set(keys))
@@ -48,6 +48,6 @@ def test_keys_that_differ_in_one_bit_differ_in_all_parts_of_the_digest() -> None
             assert len(set(column.tolist())) == len(keys)
 
 
-def test_another_process_has_other_digests() -> None:
+def test_digests_of_two_instances_differ() -> None:
     for key in (b"", b"key", b"long" * 50):
         assert len({_digests(KeyDigests(os.urandom), [key])[0] for _ in range(50)}) == 50

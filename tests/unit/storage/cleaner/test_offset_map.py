@@ -1,4 +1,4 @@
-"""The map of keys stays within its memory, whatever is in it."""
+"""The offset map stays within its memory, and finds the newest record of every key."""
 
 import gc
 import random
@@ -33,8 +33,8 @@ def _fates(offset_map: OffsetMap, *batches: tuple[BatchHeader, bytes]) -> list[i
 
 
 @pytest.mark.parametrize("key_size", [20, 500])
-def test_a_key_takes_no_more_than_is_reckoned(key_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_map_module, "_FEW_KEYS", 50_000)
+def test_a_key_takes_at_most_bytes_per_key(key_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_map_module, "_MIN_MERGE", 50_000)
     offset_map = _map()
     batches = [
         _batch([(str(base + place).rjust(key_size).encode(), b"v") for place in range(COUNT)], base)
@@ -54,14 +54,14 @@ def test_a_key_takes_no_more_than_is_reckoned(key_size: int, monkeypatch: pytest
     assert peak - 10_000_000 <= len(offset_map) * (BYTES_PER_KEY + BYTES_PER_OFFSET)
 
 
-def test_a_batch_that_does_not_fit_is_refused_beforehand() -> None:
+def test_has_room_refuses_a_batch_that_does_not_fit() -> None:
     offset_map = _map(100, 10 * BYTES_PER_KEY)
     assert offset_map.has_room(9, 108)
     assert not offset_map.has_room(11, 109)
     assert not offset_map.has_room(1, 100 + 10 * BYTES_PER_KEY // BYTES_PER_OFFSET)
 
 
-def test_keys_that_are_there_already_take_no_more_room() -> None:
+def test_known_keys_take_no_further_memory() -> None:
     offset_map = _map(0, 40 * (BYTES_PER_KEY + BYTES_PER_OFFSET))
     for base_offset in range(0, 100, 10):
         assert offset_map.has_room(10, base_offset + 9)
@@ -73,8 +73,8 @@ def test_keys_that_are_there_already_take_no_more_room() -> None:
 @pytest.mark.parametrize("few", [1, 7, 1000])
 @pytest.mark.parametrize("chunk", [1, 1000, 1_000_000])
 def test_the_last_record_of_each_key_is_the_newest(few: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many are looked at together, and however often they are sorted in."""
-    monkeypatch.setattr(offset_map_module, "_FEW_KEYS", few)
+    """For any batch size and any number of merges."""
+    monkeypatch.setattr(offset_map_module, "_MIN_MERGE", few)
     monkeypatch.setattr(offset_map_module, "_CHUNK_BYTES", chunk)
     offset_map, chance, base = _map(50), random.Random(7), 50
     newest: dict[bytes, tuple[int, int]] = {}
@@ -99,7 +99,7 @@ def test_the_last_record_of_each_key_is_the_newest(few: int, chunk: int, monkeyp
     assert len(offset_map) == len(newest)
 
 
-def test_records_from_before_are_judged_by_what_is_in_the_map() -> None:
+def test_records_of_the_clean_part_are_judged_by_the_map() -> None:
     long = b"long" * 50
     before = [
         _batch([(b"a", b"old"), (None, b"v"), (b"c", b"v"), (b"d", None)], 0),
@@ -116,7 +116,7 @@ def test_records_from_before_are_judged_by_what_is_in_the_map() -> None:
     assert [sum(each.sizes) for each in judged] == [len(body) for _, body in before]
 
 
-def test_a_batch_whose_offsets_are_lies_stays_whole_and_supersedes_what_is_older() -> None:
+def test_a_batch_with_invalid_offsets_is_kept_whole_and_supersedes_older_records() -> None:
     offset_map = _map()
     batches = []
     for base_offset, zigzags in ((0, (0, 2)), (2, (3, 127)), (4, (0, 2))):
@@ -139,14 +139,14 @@ def test_a_batch_whose_offsets_are_lies_stays_whole_and_supersedes_what_is_older
 
 
 class HalfAlike(KeyDigests):
-    """Digests of which the upper halves are all the same."""
+    """Digests whose upper halves are all equal."""
 
     def of(self, content: Bytes, starts: Integers, sizes: Integers) -> Digests:
         digests = super().of(content, starts, sizes)
         return Digests(np.zeros_like(digests.high), digests.low)
 
 
-def test_keys_that_have_half_a_digest_in_common_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_with_the_same_half_digest_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_map_module, "KeyDigests", HalfAlike)
     offset_map = _map(40)
     batches = [_batch([(b"%d" % (offset % 7), b"v")], offset) for offset in range(40, 80)]

@@ -1,4 +1,4 @@
-"""The offset map without numpy decides as the one with it, and stays within its memory."""
+"""The offset map without numpy gives the same results, and stays within its memory."""
 
 import gc
 import random
@@ -34,7 +34,7 @@ def batch(content: list[Pair], base_offset: int) -> Opened:
 
 
 def with_gaps(header: BatchHeader, body: bytes, keeps: list[bool]) -> Opened:
-    """Without some records, as an earlier compaction leaves it."""
+    """Remove some records, like an earlier compaction."""
     sizes = PlainOffsetMap(0, max_bytes=0, random_bytes=bytes).judge([header], [body])[0].sizes
     kept = survivors(body, bytes(not keep for keep in keeps), sizes)
     return opened(batch_of(header, body, kept, delete_horizon_ms=None)) if kept else (header, body)
@@ -45,7 +45,7 @@ def with_gaps(header: BatchHeader, body: bytes, keeps: list[bool]) -> Opened:
     st.integers(0, 20),
     st.booleans(),
 )
-def test_both_maps_decide_alike(
+def test_both_maps_give_the_same_fates(
     contents: list[tuple[list[Pair], int, st.DataObject]], first_offset: int, lies: bool
 ) -> None:
     batches, base = [], 0
@@ -77,7 +77,7 @@ def test_both_maps_decide_alike(
 
 
 @pytest.mark.parametrize("key_size", [4, 500])
-def test_a_key_takes_no_more_than_is_reckoned(key_size: int) -> None:
+def test_a_key_takes_at_most_bytes_per_key(key_size: int) -> None:
     offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=random.Random(1).randbytes)
     batches = [
         batch([(str(base + place).rjust(key_size).encode(), b"v") for place in range(100)], base)
@@ -96,14 +96,14 @@ def test_a_key_takes_no_more_than_is_reckoned(key_size: int) -> None:
     assert peak <= len(offset_map) * (BYTES_PER_KEY + BYTES_PER_OFFSET)
 
 
-def test_a_batch_that_does_not_fit_is_refused_beforehand() -> None:
+def test_has_room_refuses_a_batch_that_does_not_fit() -> None:
     offset_map = PlainOffsetMap(100, max_bytes=10 * BYTES_PER_KEY, random_bytes=bytes)
     assert offset_map.has_room(9, 108)
     assert not offset_map.has_room(11, 109)
 
 
 @pytest.mark.parametrize("change", [b"\xff", b"\x01", b"\x7e", b"\x02"])
-def test_a_body_that_does_not_hold_what_its_header_says_stays_whole(change: bytes) -> None:
+def test_a_batch_whose_body_does_not_match_its_header_is_kept_whole(change: bytes) -> None:
     header, body = batch([(b"key", b"value")], 0)
     offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=bytes)
     offset_map.add(header, change + body[1:])

@@ -1,4 +1,4 @@
-"""Batches with a sound checksum whose records nobody can read stay as they are, and hold nothing up."""
+"""Batches with a valid checksum and unreadable records are kept unchanged, and do not stop compaction."""
 
 import gzip
 import logging
@@ -43,7 +43,7 @@ BAD: dict[str, Callable[[int], bytes]] = {
 def test_the_rest_of_the_log_is_cleaned(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headrace.storage.cleaner.compaction._MOST_UNPACKED", 1_000_000)
+    monkeypatch.setattr("headrace.storage.cleaner.compaction._MAX_UNCOMPRESSED", 1_000_000)
     caplog.set_level(logging.WARNING)
     table = Table(tmp_path)
     for number in range(30):
@@ -73,7 +73,7 @@ def test_the_rest_of_the_log_is_cleaned(
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_records_are_found_by_their_timestamps_behind_it(kind: str, tmp_path: Path) -> None:
+def test_records_after_it_are_found_by_timestamp(kind: str, tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.put(("a", "before"), timestamp=NOW - 10)
     table.append(BAD[kind](1))

@@ -1,4 +1,4 @@
-"""The small files: what is written is read again, what makes no sense is refused with its name."""
+"""Small files can be read after they are written; malformed ones are refused with their names."""
 
 import os
 from pathlib import Path
@@ -88,7 +88,7 @@ class TestOffsetCheckpoint:
 
 class TestMetaProperties:
     @pytest.mark.parametrize("version", [0, 1])
-    def test_what_is_written_is_read(self, tmp_path: Path, version: int) -> None:
+    def test_a_written_file_can_be_read(self, tmp_path: Path, version: int) -> None:
         properties = MetaProperties(version=version, cluster_id="abc", broker_id=5, directory_id=TOPIC_ID)
         write_meta_properties(tmp_path, properties)
         assert read_meta_properties(tmp_path) == properties
@@ -110,7 +110,7 @@ class TestMetaProperties:
             version=0, cluster_id="xyz", broker_id=3, directory_id=None
         )
 
-    def test_a_directory_without_the_file_belongs_to_nobody(self, tmp_path: Path) -> None:
+    def test_a_directory_without_the_file_has_no_owner(self, tmp_path: Path) -> None:
         assert read_meta_properties(tmp_path) is None
 
     @pytest.mark.parametrize("content", ["version=7\n", "version=one\n", "version=1\nnode.id=x\n"])
@@ -129,7 +129,7 @@ class TestMetaProperties:
 
 
 class TestPartitionMetadata:
-    def test_the_topic_id_is_read_again(self, tmp_path: Path) -> None:
+    def test_a_written_topic_id_can_be_read(self, tmp_path: Path) -> None:
         assert read_topic_id(tmp_path) is None
         (tmp_path / "partition.metadata").touch()
         assert read_topic_id(tmp_path) is None
@@ -169,11 +169,11 @@ class TestLeaderEpochs:
         ]
         assert [epochs.epoch_for(offset) for offset in (0, 10, 29, 30, 99)] == [-1, 2, 2, 4, 5]
 
-    def test_without_epochs_there_is_no_answer(self, tmp_path: Path) -> None:
+    def test_without_epochs_lookups_return_undefined(self, tmp_path: Path) -> None:
         epochs = self.epochs(tmp_path)
         assert (epochs.latest, epochs.end_offset_for(0), epochs.epoch_for(5)) == (-1, (-1, -1), -1)
 
-    def test_entries_that_contradict_a_new_one_go(self, tmp_path: Path) -> None:
+    def test_a_new_entry_removes_contradictory_ones(self, tmp_path: Path) -> None:
         epochs = self.epochs(tmp_path, (1, 0), (2, 20), (3, 40), (4, 20))
         assert epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 20))
 
@@ -188,7 +188,7 @@ class TestLeaderEpochs:
         epochs.sync()
         assert read_entries(epochs.path) == [EpochEntry(2, 30), EpochEntry(3, 40)]
 
-    def test_every_change_is_in_the_file(self, tmp_path: Path) -> None:
+    def test_every_change_is_written_to_the_file(self, tmp_path: Path) -> None:
         epochs = self.epochs(tmp_path, (1, 0), (2, 20))
         assert epochs.path.read_text() == "0\n2\n1 0\n2 20\n"
         epochs.clear()
@@ -199,13 +199,13 @@ ENTRY = ProducerEntry(4000, 3, 17, 250, 9, 1_700_000_000_000, -1, -1)
 
 
 class TestProducerSnapshot:
-    def test_what_is_written_is_read(self, tmp_path: Path) -> None:
+    def test_a_written_file_can_be_read(self, tmp_path: Path) -> None:
         path = write_snapshot(tmp_path, 300, [ENTRY.packed(), ENTRY.packed()])
         assert path.name == "00000000000000000300.snapshot"
         assert read_snapshot(path) == [ENTRY, ENTRY]
         assert snapshots(tmp_path) == {300: path}
 
-    def test_a_flipped_bit_is_noticed(self, tmp_path: Path) -> None:
+    def test_a_flipped_bit_is_detected(self, tmp_path: Path) -> None:
         path = write_snapshot(tmp_path, 300, [ENTRY.packed()])
         content = path.read_bytes()
         for position in range(len(content)):
@@ -216,7 +216,7 @@ class TestProducerSnapshot:
         with pytest.raises(CorruptSnapshotError, match="has only 5 bytes"):
             read_snapshot(path)
 
-    def test_stray_ones_go(self, tmp_path: Path) -> None:
+    def test_stray_snapshots_are_removed(self, tmp_path: Path) -> None:
         for offset in (0, 5, 10, 15, 20, 25):
             write_snapshot(tmp_path, offset, [])
         remove_stray_snapshots(tmp_path, [0, 10], 21)
@@ -224,7 +224,7 @@ class TestProducerSnapshot:
 
 
 class TestTransactionIndex:
-    def test_what_is_written_is_read(self, tmp_path: Path) -> None:
+    def test_a_written_file_can_be_read(self, tmp_path: Path) -> None:
         index = TransactionIndex(tmp_path / "x.txnindex")
         assert index.read() == []
         first, second = AbortedTransaction(1, 0, 10, 11), AbortedTransaction(2, 5, 20, 12)

@@ -1,4 +1,4 @@
-"""The number of open segment files is bounded, and nobody notices."""
+"""The number of open segment files is limited, without effect on their owners."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def owners(files: OpenFiles, directory: Path, count: int) -> list[Owner]:
     return [Owner(files, directory / str(number)) for number in range(count)]
 
 
-def test_those_opened_longest_ago_are_closed(tmp_path: Path) -> None:
+def test_the_oldest_files_are_closed(tmp_path: Path) -> None:
     files = OpenFiles(capacity=16)
     made = owners(files, tmp_path, 20)
     assert len(files) <= 16
@@ -38,14 +38,14 @@ def test_one_file_may_always_be_open(tmp_path: Path) -> None:
     assert [owner.file is not None for owner in made] == [False, False, True]
 
 
-def test_an_owner_that_is_gone_does_not_count(tmp_path: Path) -> None:
+def test_a_collected_owner_does_not_count(tmp_path: Path) -> None:
     files = OpenFiles(capacity=16)
     made = owners(files, tmp_path, 8)
     del made[:5]
     assert len(files) == 3
 
 
-def test_opening_again_counts_once_and_as_the_newest(tmp_path: Path) -> None:
+def test_a_reopened_file_counts_once_and_as_the_newest(tmp_path: Path) -> None:
     files = OpenFiles(capacity=2)
     first, second = owners(files, tmp_path, 2)
     first.file = files.open(tmp_path / "0", first)
@@ -53,7 +53,9 @@ def test_opening_again_counts_once_and_as_the_newest(tmp_path: Path) -> None:
     assert (first.file is None, second.file is None, third.file is None) == (False, True, False)
 
 
-def test_a_system_that_gives_no_more_files_gets_some_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_closed_when_the_system_has_no_descriptors_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = OpenFiles(capacity=100)
     made = owners(files, tmp_path, 8)
     real_open, refusals = os.open, [errno.EMFILE]
@@ -69,6 +71,6 @@ def test_a_system_that_gives_no_more_files_gets_some_back(tmp_path: Path, monkey
     assert made[0].file is None
 
 
-def test_other_failures_are_told(tmp_path: Path) -> None:
+def test_other_errors_are_raised(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         OpenFiles().open(tmp_path / "none" / "0", Owner(OpenFiles(), tmp_path / "0"))

@@ -1,4 +1,4 @@
-"""Something else in the place of a file neither blocks a start nor fills the memory."""
+"""A FIFO or a huge file in place of a small file neither blocks a start nor fills the memory."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_a_fifo_is_refused_without_waiting_for_its_writer(fifo: Path) -> None:
         read_file(fifo)
 
 
-def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+def test_a_huge_file_is_refused_without_reading_it(tmp_path: Path) -> None:
     path = tmp_path / "huge"
     with path.open("wb") as file:
         file.truncate(8 << 30)
@@ -31,13 +31,13 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
         read_file(path)
 
 
-def test_a_checkpoint_that_is_a_fifo_is_a_damaged_one(fifo: Path) -> None:
+def test_a_fifo_in_place_of_a_checkpoint_counts_as_corrupt(fifo: Path) -> None:
     with pytest.raises(CorruptCheckpointError, match="not a regular file"):
         OffsetCheckpoint(fifo).read()
 
 
 @pytest.mark.parametrize("suffix", ["log", "index", "timeindex", "txnindex"])
-def test_a_log_with_a_fifo_among_its_files_is_refused_with_its_name(tmp_path: Path, suffix: str) -> None:
+def test_a_fifo_among_the_files_of_a_log_is_refused_by_name(tmp_path: Path, suffix: str) -> None:
     log = open_log(tmp_path / "log")
     append(log)
     log.close()
@@ -48,7 +48,7 @@ def test_a_log_with_a_fifo_among_its_files_is_refused_with_its_name(tmp_path: Pa
         open_log(log.directory)
 
 
-def test_a_copy_has_the_bytes_and_not_the_holes(tmp_path: Path) -> None:
+def test_a_copy_keeps_the_holes_of_a_file(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     with source.open("wb") as file:
         file.write(b"begin")

@@ -1,1 +1,1 @@
-"""The APIs of transactions: producers', brokers' and administrators'."""
+"""The APIs of transactions, for producers, brokers and admins."""

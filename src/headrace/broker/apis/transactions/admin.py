@@ -1,4 +1,4 @@
-"""What administrators and brokers ask: DescribeTransactions, ListTransactions (KIP-664), WriteTxnMarkers (KIP-98)."""
+"""DescribeTransactions, ListTransactions (KIP-664), and WriteTxnMarkers (KIP-98)."""
 
 import asyncio
 import time
@@ -16,15 +16,15 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 from headrace.wire.items import made_of
 
-_OFTEN: Final = 256
-"""Transactional ids that are looked at before others may have a turn."""
+_PER_SLICE: Final = 256
+"""Transactional ids to handle without a pause."""
 
 _Wait: TypeAlias = tuple[dict[str, Any], "asyncio.Future[KafkaError | None]"]
-"""The answer for a partition, and what it waits for."""
+"""The response for a partition, and the future that it waits for."""
 
 
 class TransactionAdminApis:
-    """Handlers that show transactions, and the one that ends them by hand."""
+    """Handlers that show transactions, and the one that ends them manually."""
 
     def __init__(self, coordinator: TransactionCoordinator, markers: MarkerWriter) -> None:
         self._coordinator = coordinator
@@ -38,7 +38,7 @@ class TransactionAdminApis:
         }
 
     def describe(self, _: RequestContext, request: Request) -> Fields:
-        """The state of transactional ids."""
+        """Describe transactional ids."""
         return {"transaction_states": made_of(request.transactional_ids, self._describe_one)}
 
     def _describe_one(self, name: str) -> Fields:
@@ -49,7 +49,7 @@ class TransactionAdminApis:
         return _described(name, ErrorCode.none, metadata, state=metadata.state.kafka_name)
 
     def list_(self, _: RequestContext, request: Request) -> Answer:
-        """Transactional ids by state, producer id, age of the transaction, and name."""
+        """List transactional ids by state, producer id, age of the transaction, and name."""
         return in_slices(self._list(request))
 
     def _list(self, request: Request) -> Steps[Fields]:
@@ -64,7 +64,7 @@ class TransactionAdminApis:
         try:
             expression = compiled(pattern) if pattern else None
             for number, (name, metadata) in enumerate(self._coordinator.all()):
-                if number % _OFTEN == _OFTEN - 1:
+                if number % _PER_SLICE == _PER_SLICE - 1:
                     yield
                 if (
                     (request.state_filters and metadata.state not in states)
@@ -85,7 +85,7 @@ class TransactionAdminApis:
         return {"error_code": ErrorCode.none, **answer}
 
     async def write_markers(self, _: RequestContext, request: Request) -> Fields:
-        """End transactions in partitions, as a coordinator, or an administrator who knows what hangs (KIP-664)."""
+        """Write markers to partitions, for a coordinator, or an admin who ends hanging transactions (KIP-664)."""
         answers, waits = await finish(self._write(request))
         for partition, waiting in waits:
             error = await waiting
@@ -98,8 +98,8 @@ class TransactionAdminApis:
         waits: list[_Wait] = []
         for marker in request.markers:
             version = getattr(marker, "transaction_version", 0)
-            # as Kafka, whose append fails
-            is_sound = marker.producer_id >= 0 and version >= 0
+            # In Kafka the append fails.
+            is_valid = marker.producer_id >= 0 and version >= 0
             markers = WriteMarkers(
                 ProducerIdentity(marker.producer_id, marker.producer_epoch),
                 marker.transaction_result,
@@ -112,7 +112,7 @@ class TransactionAdminApis:
                 for index in topic.partition_indexes:
                     answer: dict[str, Any] = {"partition_index": index, "error_code": ErrorCode.none}
                     partitions.append(answer)
-                    if not is_sound:
+                    if not is_valid:
                         answer["error_code"] = ErrorCode.unknown_server_error
                         continue
                     try:

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets of a group that become true with a transaction (KIP-98, KIP-447)."""
+"""TxnOffsetCommit: commit offsets of a group with a transaction (KIP-98, KIP-447)."""
 
 import inspect
 import time
@@ -21,14 +21,14 @@ from headrace.slices import Steps, finish
 from headrace.types import Request
 from headrace.wire.apis import ApiKey
 
-_OFTEN: Final = 256
+_PER_SLICE: Final = 256
 _MAX_COMMIT: Final = 15_000
-"""Offsets in one commit, as of OffsetCommit: they have to fit one batch."""
+"""Offsets in one commit, as in OffsetCommit: they must fit into one batch."""
 _MEMBERS_SINCE: Final = 3
 _LEADER_EPOCHS_SINCE: Final = 2
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5
-"""The version whose clients leave it to the broker to make the offsets part of the transaction."""
+"""First version with which the broker adds the offsets to the transaction."""
 _LATER: Final = frozenset(
     {
         ErrorCode.coordinator_load_in_progress,
@@ -52,7 +52,7 @@ class TransactionalOffsetsApi:
         offsets_partition: Callable[[str], int],
         is_verified: Callable[[], bool],
     ) -> None:
-        """`is_verified`: the setting transaction.partition.verification.enable, which concerns version 1."""
+        """`is_verified`: transaction.partition.verification.enable, which applies to version 1."""
         self._groups = groups
         self._topics = topics
         self._verifier = verifier
@@ -66,7 +66,7 @@ class TransactionalOffsetsApi:
         return {ApiKey.TXN_OFFSET_COMMIT: self.commit}
 
     async def commit(self, context: RequestContext, request: Request) -> Reply:
-        """One error code per partition; all offsets go into one batch of the transaction."""
+        """Write all offsets in one batch of the transaction. The response has an error code per partition."""
         offsets, answers, places = await finish(self._read(context, request))
         if offsets:
             try:
@@ -74,7 +74,7 @@ class TransactionalOffsetsApi:
                     raise KafkaError(ErrorCode.invalid_commit_offset_size)
                 codes = await self._commit(context, request, offsets)
             except KafkaError as error:
-                codes = [_known(error.code, context)] * len(offsets)
+                codes = [_client_error(error.code, context)] * len(offsets)
             for place, code in zip(places, codes, strict=True):
                 place["error_code"] = code
         return {"topics": answers}
@@ -105,9 +105,9 @@ class TransactionalOffsetsApi:
                     )
                     offsets.append((topic.name, index, value))
                     places.append(answer)
-                if number % _OFTEN == _OFTEN - 1:
+                if number % _PER_SLICE == _PER_SLICE - 1:
                     yield
-            if partitions:  # as Kafka: what was not said is not answered
+            if partitions:  # as in Kafka, omit topics without partitions
                 answers.append({"name": topic.name, "partitions": partitions})
             yield
         return offsets, answers, places
@@ -116,7 +116,7 @@ class TransactionalOffsetsApi:
         self, context: RequestContext, request: Request, offsets: list[OffsetToCommit]
     ) -> list[ErrorCode]:
         if not request.group_id:
-            raise KafkaError(ErrorCode.invalid_group_id, "a group needs a name")
+            raise KafkaError(ErrorCode.invalid_group_id, "The group id must not be empty.")
         index = self._offsets_partition(request.group_id)
         try:
             partition = self._replicas.get(GROUP_OFFSETS, index)
@@ -143,7 +143,7 @@ class TransactionalOffsetsApi:
     async def _verify_first(
         self, context: RequestContext, request: Request, partition: Partition
     ) -> VerificationGuard | None:
-        """Ask the coordinator of transactions, unless the transaction is open in the partition. Raises KafkaError."""
+        """Verify with the coordinator, unless the partition has the transaction open. Raises KafkaError."""
         adds = context.api_version >= _ADDS_SINCE
         guard = partition.start_verification(
             request.producer_id, request.producer_epoch, adds=adds, now_ms=time.time_ns() // 1_000_000
@@ -165,8 +165,8 @@ class TransactionalOffsetsApi:
         return guard
 
 
-def _known(code: ErrorCode, context: RequestContext) -> ErrorCode:
-    """The error as the client's version knows it."""
+def _client_error(code: ErrorCode, context: RequestContext) -> ErrorCode:
+    """Convert the error to one that the client's version supports."""
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.transaction_abortable and context.api_version < _ABORTABLE_SINCE:

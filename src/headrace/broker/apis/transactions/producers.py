@@ -1,4 +1,4 @@
-"""What transactional producers ask their coordinator: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn."""
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -17,16 +17,16 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.encoder import Fields
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_OFTEN: Final = 256
-"""Partitions of a request that are looked at before others may have a turn."""
+_PER_SLICE: Final = 256
+"""Partitions of a request to handle without a pause."""
 _BATCHED_SINCE: Final = 4
-"""The version of AddPartitionsToTxn that names several transactions."""
+"""First version of AddPartitionsToTxn with several transactions."""
 _FENCED_SINCE: Final = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.ADD_PARTITIONS_TO_TXN: 2}
-"""The versions from which PRODUCER_FENCED is known, instead of INVALID_PRODUCER_EPOCH; 2 for all others."""
+"""First versions with PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; 2 for all others."""
 
 
 class TransactionApis:
-    """Handlers of producers' requests. `partition_count` is that of a topic, 0 for one that does not exist."""
+    """Handlers for producers. `partition_count` returns 0 for an unknown topic."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class TransactionApis:
         }
 
     async def init_producer_id(self, context: RequestContext, request: Request) -> Reply:
-        """The id and epoch of a transactional producer (KIP-98, KIP-360)."""
+        """Return the id and epoch of a transactional producer (KIP-98, KIP-360)."""
         producer = ProducerIdentity(getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
 
         def ask() -> ProducerIdentity:
@@ -67,7 +67,7 @@ class TransactionApis:
             self._coordinator.note_client(request.transactional_id, f"{context.client_id} at {context.client_host}")
         code = error or await self._committed(request.transactional_id)
         if code is not ErrorCode.none or answer is None:
-            return {"error_code": _known(code, context), "producer_id": -1, "producer_epoch": -1}
+            return {"error_code": _client_error(code, context), "producer_id": -1, "producer_epoch": -1}
         return {"error_code": code, "producer_id": answer.producer_id, "producer_epoch": answer.epoch}
 
     async def _with_ids(self, ask: Callable[[], ProducerIdentity]) -> tuple[ProducerIdentity | None, ErrorCode]:
@@ -83,13 +83,13 @@ class TransactionApis:
                 return None, error.code
 
     async def _committed(self, name: str) -> ErrorCode:
-        """What became of the latest decision about an id."""
+        """Wait for the commit of the id's last decision."""
         waiting = self._coordinator.committed(name)
         error = None if waiting is None else await waiting
         return ErrorCode.none if error is None else ErrorCode.coordinator_not_available
 
     def _once_committed(self, name: str, error: ErrorCode, answer: Callable[[ErrorCode], Fields]) -> Answer:
-        """An answer at once where nothing has to be waited for."""
+        """Answer at once if the last decision is committed, else after its commit."""
         waiting = None if error is not ErrorCode.none else self._coordinator.committed(name)
         if waiting is None:
             return answer(error)
@@ -110,7 +110,7 @@ class TransactionApis:
         errors, partitions = yield from self._checked(topics, may_be_internal=False)
         code = ErrorCode.none
         if not errors:
-            code = _known(self._add(name, producer, partitions, client_version=0), context)
+            code = _client_error(self._add(name, producer, partitions, client_version=0), context)
 
         waiting = None if errors or code is not ErrorCode.none else self._coordinator.committed(name)
         if waiting is not None:
@@ -129,7 +129,7 @@ class TransactionApis:
             elif each.verify_only:
                 errors = self._coordinator.verify(each.transactional_id, producer, partitions)
             else:
-                code = _known(self._add(each.transactional_id, producer, partitions, client_version=2), context)
+                code = _client_error(self._add(each.transactional_id, producer, partitions, client_version=2), context)
                 waiting = self._coordinator.committed(each.transactional_id) if code is ErrorCode.none else None
                 if waiting is not None:
                     waits.append(waiting)
@@ -151,7 +151,7 @@ class TransactionApis:
     def _checked(
         self, topics: Iterable[Any], *, may_be_internal: bool
     ) -> Steps[tuple[dict[TopicPartition, ErrorCode], frozenset[TopicPartition]]]:
-        """Errors of partitions, in which case all others are not attempted; and all partitions."""
+        """Return errors by partition, and all partitions. After one error the other partitions are not attempted."""
         errors: dict[TopicPartition, ErrorCode] = {}
         partitions: list[TopicPartition] = []
         for topic in topics:
@@ -164,28 +164,28 @@ class TransactionApis:
                     errors[partition] = ErrorCode.topic_authorization_failed
                 elif not 0 <= index < count:
                     errors[partition] = ErrorCode.unknown_topic_or_partition
-                if len(partitions) % _OFTEN == 0:
+                if len(partitions) % _PER_SLICE == 0:
                     yield
         if not errors:
             return errors, frozenset(partitions)
         for number, partition in enumerate(partitions, 1):
             errors.setdefault(partition, ErrorCode.operation_not_attempted)
-            if number % _OFTEN == 0:
+            if number % _PER_SLICE == 0:
                 yield
         return errors, frozenset()
 
     # AddOffsetsToTxn, EndTxn
 
     def add_offsets(self, context: RequestContext, request: Request) -> Answer:
-        """Make the group's partition of `__consumer_offsets` part of the transaction (KIP-98)."""
+        """Add the group's partition of `__consumer_offsets` to the transaction (KIP-98)."""
         name = request.transactional_id
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         partition = TopicPartition(GROUP_OFFSETS, self._offsets_partition(request.group_id))
-        code = _known(self._add(name, producer, frozenset({partition}), client_version=0), context)
+        code = _client_error(self._add(name, producer, frozenset({partition}), client_version=0), context)
         return self._once_committed(name, code, lambda code: {"error_code": code})
 
     async def end(self, context: RequestContext, request: Request) -> Reply:
-        """Commit or abort (KIP-98); since version 5 the answer has the next epoch (KIP-890)."""
+        """Commit or abort (KIP-98); since version 5 the response contains the next epoch (KIP-890)."""
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
 
         def ask() -> ProducerIdentity:
@@ -200,11 +200,15 @@ class TransactionApis:
         code = error or await self._committed(request.transactional_id)
         if code is not ErrorCode.none or answer is None:
             answer = NOBODY
-        return {"error_code": _known(code, context), "producer_id": answer.producer_id, "producer_epoch": answer.epoch}
+        return {
+            "error_code": _client_error(code, context),
+            "producer_id": answer.producer_id,
+            "producer_epoch": answer.epoch,
+        }
 
 
-def _known(code: ErrorCode, context: RequestContext) -> ErrorCode:
-    """The error as the client's version knows it."""
+def _client_error(code: ErrorCode, context: RequestContext) -> ErrorCode:
+    """Convert the error to one that the client's version supports."""
     if code is ErrorCode.producer_fenced and context.api_version < _FENCED_SINCE.get(ApiKey(context.api_key), 2):
         return ErrorCode.invalid_producer_epoch
     return code
@@ -219,7 +223,7 @@ def _results(
         for number, index in enumerate(topic.partitions, 1):
             code = errors.get(TopicPartition(topic.name, index), otherwise)
             partitions.append({"partition_index": index, "partition_error_code": code})
-            if number % _OFTEN == 0:
+            if number % _PER_SLICE == 0:
                 yield
         results.append({"name": topic.name, "results_by_partition": partitions})
     return results

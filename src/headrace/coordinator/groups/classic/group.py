@@ -165,7 +165,7 @@ class ClassicGroup:
         return out
 
     def unload(self, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Handle that the group moves to another coordinator, or the broker stops."""
+        """Handle a move of the group to another coordinator, or a stop of the broker."""
         return self._rebalance.end(error, now_ms)
 
     def append_failed(self) -> None:

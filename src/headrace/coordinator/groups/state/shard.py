@@ -164,7 +164,7 @@ class GroupShard:
         return self.table.timer_fired(name, timer, now_ms)
 
     def append_failed(self, name: str) -> None:
-        """Handle that the last decision of the group could not be written."""
+        """Handle a failed write of the group's last decision."""
         if name in self.groups:
             self.groups[name].append_failed()
 

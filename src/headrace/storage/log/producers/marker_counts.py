@@ -1,4 +1,4 @@
-"""How many transaction markers a range of a log has: offsets that hold no record of a client.
+"""Count the transaction markers in a range of a log: offsets that hold no record of a client.
 
 Markers are noted as they are appended. Those from before the broker's start are counted from batch headers, on demand
 and in parts (`marker_scan`). Memory is bounded: of a log with very many markers the older ones are forgotten, and

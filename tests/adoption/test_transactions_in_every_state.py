@@ -1,0 +1,149 @@
+"""Headrace on the directory of Apache Kafka 4.3 that a kill has left with transactions in every state."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer as Librdkafka
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headrace.coordinator.transactions.records import decode_value, encode_key, encode_value
+from headrace.coordinator.transactions.states import TransactionState
+from headrace.testing import Broker
+from headrace.wire.apis import ApiKey
+from headrace.wire.records import RecordData, batch_headers, build_batch, iter_records
+from tests.adoption.history import look
+from tests.adoption.kafka import Kraft
+from tests.parity.both import Message, Side
+from tests.parity.transactions import Producer, errors_in
+from tests.support.waiting import wait_for
+
+ENDED = {"CompleteCommit": True, "CompleteAbort": False}
+PREPARED = {"PrepareCommit": TransactionState.PREPARE_COMMIT, "PrepareAbort": TransactionState.PREPARE_ABORT}
+STATES = ("Empty", "Ongoing", *ENDED, *PREPARED)
+"""They are the names of the transactional ids, and of the topics that these write to, as well."""
+
+
+class Left(NamedTuple):
+    directory: Path
+    level: int
+
+
+@pytest.fixture(scope="module", params=[0, 1, 2], ids=lambda level: f"transaction.version={level}")
+def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    level: int = request.param
+    base = tmp_path_factory.mktemp("kraft")
+    with Kraft(base, features={"transaction.version": level}) as kafka:
+        side = Side(kafka.bootstrap)
+        _write(side, kafka.bootstrap, level)
+        side.close()
+        with kafka.frozen():
+            shutil.copytree(kafka.data, base / "left")
+    for name, state in PREPARED.items():
+        _prepare(base / "left", name, state, level)
+    return Left(base / "left", level)
+
+
+def _write(side: Side, bootstrap: str, level: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic(state, 1, 1) for state in STATES]).values():
+        created.result(30)
+
+    def coordinator() -> bool:  # Kafka makes its topic when it is first asked for
+        found = side.ask(ApiKey.FIND_COORDINATOR, 3, {"key": "any", "key_type": 1}, "transactions")
+        return errors_in(found) == {"none"}
+
+    wait_for(coordinator, "a coordinator")
+    for state in STATES:
+        producer = Producer(side, state, state)
+        producer.init(timeout_ms=600_000)
+        if state == "Empty":
+            continue
+        if level < 2:
+            producer.add()
+        producer.produce(12 if level == 2 else 11)
+        if state in ENDED:
+            producer.end(5 if level == 2 else 4, commit=ENDED[state])
+
+
+def _prepare(directory: Path, name: str, state: TransactionState, level: int) -> None:
+    """Append the decision to end the transaction, as a kill right after it would leave the log."""
+    for path in directory.glob("__transaction_state-*/00000000000000000000.log"):
+        data = path.read_bytes()
+        key = encode_key(name)
+        values = [record.value for record in iter_records(data) if record.key == key]
+        if not values:
+            continue
+        assert values[-1] is not None
+        ongoing = decode_value(name, bytes(values[-1]))
+        assert ongoing is not None
+        assert ongoing.state is TransactionState.ONGOING
+        decided = ongoing._replace(
+            state=state, client_version=level if level == 2 else 0, producer_epoch=ongoing.producer_epoch + (level == 2)
+        )
+        *_, (_, last) = batch_headers(data)
+        record = RecordData(key, encode_value(decided, flexible=level >= 1), ongoing.last_update_ms)
+        batch = build_batch([record], base_offset=last.next_offset, leader_epoch=0)
+        path.write_bytes(data + batch)
+        return
+    raise AssertionError(f"no record of {name}")
+
+
+@pytest.fixture
+def broker(left: Left, tmp_path: Path) -> Iterator[Broker]:
+    with Broker(data=shutil.copytree(left.directory, tmp_path / "data")) as broker:
+        yield broker
+
+
+def states(bootstrap: str) -> dict[str, str]:
+    side = Side(bootstrap)
+    try:
+        asked: Message = {"state_filters": [], "producer_id_filters": []}
+        listed = side.ask(ApiKey.LIST_TRANSACTIONS, 0, asked, "transactions")
+        return {each["transactional_id"]: each["transaction_state"] for each in listed["transaction_states"]}
+    finally:
+        side.close()
+
+
+def test_decided_transactions_are_completed_and_others_stay_as_they_were(broker: Broker) -> None:
+    expected = {
+        "Empty": "Empty",
+        "Ongoing": "Ongoing",
+        "CompleteCommit": "CompleteCommit",
+        "CompleteAbort": "CompleteAbort",
+        "PrepareCommit": "CompleteCommit",
+        "PrepareAbort": "CompleteAbort",
+    }
+    wait_for(lambda: states(broker.bootstrap) == expected, "the decided ones are completed")
+    view = look(broker.bootstrap, STATES)
+    counts = {state: len(view.records[state, 0, "read_committed"]) for state in STATES}
+    assert counts == {state: int(state in ("CompleteCommit", "PrepareCommit")) for state in STATES}
+    ends = {state: view.ends[state, 0, "read_committed"] for state in STATES}
+    assert ends == {state: (0, 0 if state in ("Empty", "Ongoing") else 2) for state in STATES}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_producers_successor_goes_on(broker: Broker, state: str) -> None:
+    successor = Librdkafka({"bootstrap.servers": broker.bootstrap, "transactional.id": state})
+    successor.init_transactions(30)
+    successor.begin_transaction()
+    successor.produce(state, b"by the successor", partition=0)
+    successor.commit_transaction(30)
+
+    values = [value for _, _, value in look(broker.bootstrap, [state]).records[state, 0, "read_committed"]]
+    first = [b"value"] if state in ("CompleteCommit", "PrepareCommit") else []
+    assert values == [*first, b"by the successor"]
+
+
+def test_the_feature_keeps_its_level(broker: Broker, left: Left) -> None:
+    side = Side(broker.bootstrap)
+    try:
+        asked = {"client_software_name": "tests", "client_software_version": "1"}
+        answer = side.ask(ApiKey.API_VERSIONS, 3, asked, "features")
+    finally:
+        side.close()
+    levels = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
+    assert levels.get("transaction.version", 0) == left.level

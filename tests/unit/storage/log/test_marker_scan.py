@@ -1,0 +1,63 @@
+"""Markers are found in the headers of batches, in parts."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.storage.log import marker_scan
+from headrace.storage.log.log import Log
+from headrace.storage.log.marker_scan import scan_markers
+from headrace.storage.log.producers.marker_counts import MarkerCounts, Range
+from headrace.wire.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, parse_header
+from headrace.wire.records import RecordData, build_batch
+from tests.unit.storage.logs import NOW, append, open_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Thirty times three records and a marker, over several segments."""
+    log = open_log(tmp_path)
+    for _ in range(30):
+        append(log, 3)
+        append_marker(log)
+    assert len(log.segments.ordered) > 2
+    return log
+
+
+def append_marker(log: Log) -> None:
+    offset = log.log_end_offset
+    data = build_batch(
+        [RecordData(b"\0\0\0\1", b"\0" * 6, NOW)],
+        base_offset=offset,
+        producer_id=1,
+        producer_epoch=0,
+        attributes=CONTROL_FLAG | TRANSACTIONAL_FLAG,
+    )
+    log.append(
+        (data,),
+        len(data),
+        base_offset=offset,
+        first_last_offset=offset,
+        last_offset=offset,
+        max_timestamp=NOW,
+        offset_of_max_timestamp=offset,
+        leader_epoch=parse_header(data).partition_leader_epoch,
+        now_ms=NOW,
+    )
+
+
+def test_the_markers_of_a_range_are_found(log: Log) -> None:
+    assert scan_markers(log.segments.ordered, Range(0, 120)).markers.tolist() == list(range(3, 120, 4))
+    assert scan_markers(log.segments.ordered, Range(7, 15)).markers.tolist() == [7, 11]
+
+
+def test_scans_in_parts_find_as_much(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marker_scan, "MAX_HEADERS", 7)
+    counts = MarkerCounts()
+    counts.loaded(log.log_end_offset)
+    scans = 0
+    while (wanted := counts.unknown(5)) is not None:
+        counts.learn(scan_markers(log.segments.ordered, wanted))
+        scans += 1
+    assert scans > 3
+    assert counts.between(5, 120) == len(range(7, 120, 4))
