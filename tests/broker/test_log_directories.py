@@ -310,7 +310,7 @@ def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path, failing
             assert produce(client, "new", 0) == produce(client, "new", 1) == "none"
         told = [line for line in dirs.broker.log().splitlines() if f"Log directory {dirs.b} has failed" in line]
         assert len(told) == 1
-        assert "as the answer: 1 partition." in told[0]
+        assert "1 partition offline (KAFKA_STORAGE_ERROR)" in told[0]
         # the request that met the failure, and perhaps one more before the partition was taken offline
         assert len([line for line in dirs.broker.log().splitlines() if "Produce to" in line]) <= 2
         assert dirs.broker.sigterm() == 0
@@ -336,7 +336,7 @@ def test_a_failed_disk_with_the_metadata_keeps_nobody_from_the_other_partitions(
             assert values(client, "t", good) == [b"t"]
         assert dirs.broker.sigterm() == 0
         assert "Traceback" not in dirs.broker.log()
-        with pytest.raises(AssertionError, match=r"metadata\.db.*Bring that back and start again"):
+        with pytest.raises(AssertionError, match=r"metadata\.db.*Restore it and start again"):
             dirs.broker.start()
     finally:
         dirs.broker.close()

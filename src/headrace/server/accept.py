@@ -1,4 +1,4 @@
-"""Listening sockets and the connections accepted on them; limits and clocks that concern all connections together."""
+"""Listening sockets, their connections, and the limits and timers of all connections."""
 
 import asyncio
 import errno
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 5.0
 DEFAULT_REQUEST_MEMORY: Final = 256 * 1024 * 1024
-"""Bytes for requests in progress where `queued.max.request.bytes` sets no limit."""
+"""Bytes for incomplete requests if `queued.max.request.bytes` sets no limit."""
 HUNG_UP_SECONDS: Final = 5.0
-"""How long a request goes on whose client has hung up, and perhaps reads the answer: a script may end its input."""
+"""How long a request continues after its client has hung up; the client may still read the reply, as scripts do."""
 _ACCEPTS_PER_TURN: Final = 16
 _BACKLOG: Final = "socket.listen.backlog.size"
 _RECEIVE_BUFFER: Final = "socket.receive.buffer.bytes"
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 _SPARE_DESCRIPTORS: Final = 64
-"""Files that clients leave to logs, metadata and modules that load late, so that those never lack one."""
+"""Descriptors reserved for logs, metadata and modules that load late."""
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -56,9 +56,9 @@ class Server:
         self._turned_away = 0
 
     def bind(self) -> list[Listener]:
-        """Take the addresses of `listeners`; what was taken, with real port numbers.
+        """Bind all `listeners`, and return them with their actual port numbers.
 
-        Raises ConfigError when an address is in use or not this machine's.
+        Raises ConfigError if an address is in use or does not belong to this machine.
         """
         for listener in self._config.parsed_listeners:
             self._sockets.append((_bind(listener, self._backlog()), listener.name))
@@ -68,18 +68,18 @@ class Server:
         ]
 
     def start(self) -> None:
-        """Accept from now on."""
+        """Accept connections from now on."""
         for sock, listener in self._sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock, listener)
         self._sweep = self._loop.call_later(SWEEP_SECONDS, self._check_connections)
         self.watch.start()
 
     def _backlog(self) -> int:
-        # Kafka's 50 overflow under a rush of clients, each of which then waits a second for its next attempt.
+        # Kafka's default of 50 overflows when many clients connect at once, and they retry only after a second
         return self._config.socket_listen_backlog_size if self._config.is_set(_BACKLOG) else socket.SOMAXCONN
 
     def close(self) -> None:
-        """Stop listening and end every connection."""
+        """Stop listening and close all connections."""
         if self._sweep is not None:
             self._sweep.cancel()
         for sock, _ in self._sockets:
@@ -153,14 +153,14 @@ class Server:
         send, receive = self._config.socket_send_buffer_bytes, self._config.socket_receive_buffer_bytes
         if send > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send)
-        # The system's own sizing is better than Kafka's 100 KiB unless somebody asked for a size.
+        # unless configured, the system's automatic size is better than Kafka's 100 KiB
         if receive > 0 and self._config.is_set(_RECEIVE_BUFFER):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
 
     def _turn_away(self, sock: socket.socket, host: str, why: str) -> None:
         sock.close()
         self._turned_away += 1
-        if self._turned_away & (self._turned_away - 1) == 0:  # the 1st, 2nd, 4th, 8th, …: a flood is no flood of lines
+        if self._turned_away & (self._turned_away - 1) == 0:  # log the 1st, 2nd, 4th, 8th, …
             log.warning("Refused a connection from %s: %s (%d refused so far)", host, why, self._turned_away)
 
     def _closed(self, connection: Connection) -> None:

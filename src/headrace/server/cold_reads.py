@@ -1,6 +1,6 @@
-"""Whether bytes of a log are in memory, and bringing them there: a read from the disk must not hold up the event loop.
+"""Detects bytes of a log that are not in the page cache, and loads them, so that no disk read blocks the event loop.
 
-Linux alone can be asked without waiting (`preadv2` with RWF_NOWAIT); elsewhere everything counts as being in memory.
+Only Linux can tell without blocking (`preadv2` with RWF_NOWAIT); elsewhere, everything counts as cached.
 """
 
 import os
@@ -9,15 +9,15 @@ from typing import Final
 from headrace.storage.files.log_file import FileSlice
 
 CHUNK: Final = 1024 * 1024
-"""Bytes that are looked for, brought in and sent at a time."""
+"""Bytes that are checked, loaded and sent at a time."""
 _SMALL: Final = 16 * 1024
-"""Less than this is what consumers get who keep up, and is not worth two system calls."""
+"""Consumers that keep up fetch less than this; the check would cost two system calls."""
 _AHEAD: Final = CHUNK
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_cold(part: FileSlice) -> bool:
-    """Whether sending `part`, at most CHUNK bytes, would wait for the disk: an end of it is not in memory."""
+    """Return True if sending `part`, at most CHUNK bytes, would block on the disk: one of its ends is not cached."""
     if part.size < _SMALL or not _NOWAIT:
         return False
     descriptor = part.file.fileno()
@@ -27,16 +27,16 @@ def is_cold(part: FileSlice) -> bool:
         os.preadv(descriptor, (byte,), part.position, _NOWAIT)
     except BlockingIOError:
         return True
-    except OSError:  # a file system that cannot tell
+    except OSError:  # not supported by the file system
         return False
     return False
 
 
 def bring_in(part: FileSlice) -> None:
-    """Wait until `part` is in memory, and have what follows it brought in as well: for a thread.
+    """Load `part` into the page cache and start to load what follows. Blocks: call it in a thread.
 
-    The system's own reading ahead does not see that a reader goes through the log in order where several share the
-    file. A disk that fails shows when the bytes are sent.
+    The system's readahead does not recognize sequential readers that share a file. Disk errors are reported when the
+    bytes are sent.
     """
     descriptor = part.file.fileno()
     try:

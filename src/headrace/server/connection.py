@@ -1,8 +1,8 @@
-"""One plaintext client connection: frames in, answers out, in the order of the requests.
+"""One plaintext client connection, which sends replies in the order of the requests.
 
-As in Kafka, a connection has one request in hand at a time (Produce requests that have come together count as one):
-while an answer is awaited nothing more is read from that client. Reading also stops while answers wait for a client
-that does not take them, and while the connection waits for its turn (`server/loop/turns.py`).
+As in Kafka, a connection handles one request at a time (Produce requests that arrive together count as one), and reads
+nothing more until it is answered. Reading also stops while the client does not read its replies, and while the
+connection waits for its turn (`server/loop/turns.py`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from headrace.server.sending import Sender, UnsentAnswers
 log = logging.getLogger(__name__)
 
 MAX_FRAMES_PER_TURN: Final = 256
-"""Requests of one client that are answered before the others have their turn."""
+"""Maximum number of requests of one client per turn."""
 
 
 class Connection:
@@ -76,7 +76,7 @@ class Connection:
         self.is_closed = False
         self.last_active_at = loop.time()
         self.left_at: float | None = None
-        """When the client hung up, if that came to notice."""
+        """When the client hung up, if the broker noticed it."""
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
@@ -99,19 +99,19 @@ class Connection:
         self._in_hand = (0, 0, 0)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._receiver.resume()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is being worked on."""
+        """True if a request is not answered yet."""
         return self._pending is not None
 
     # Reading
 
     def _on_readable(self) -> None:
         if self._sender.out:
-            # The client has more to ask but does not take its answers.
+            # the client sends requests but does not read its replies
             self._receiver.pause()
             return
         if self._turns.is_contended and self._pace.must_wait():
@@ -140,9 +140,9 @@ class Connection:
             self._busy_poll.answered(came_ns, answered_ns)
 
     def _take_frames(self, began_ns: int) -> int:
-        """Answer the whole frames that were received, for one turn, and keep what is left for later.
+        """Handle complete frames for one turn, and keep the remaining bytes.
 
-        Returns the time afterwards by the clock of turns, or 0 where no frame was complete or the connection has ended.
+        Return the time afterwards by the clock of turns, or 0 if no frame was complete or the connection was closed.
         """
         if self._pace.long_turns:
             self._pace.begin()
@@ -185,7 +185,7 @@ class Connection:
         return now_ns if taken else 0
 
     def _end_turn(self, began_ns: int) -> int:
-        """Send what was answered and decide how to go on; the time, or 0 where the connection has ended."""
+        """Send replies and decide how to continue; return the time, or 0 if the connection was closed."""
         if self._sender.out:
             self._sender.flush()
         if self.is_closed:
@@ -227,7 +227,7 @@ class Connection:
             self._watch.held_by(self.client, self._in_hand, 1, ns)
 
     def _client_left(self) -> None:
-        # It may still read answers: that it sends no more is all that is known.
+        # it will send no more, but may still read replies
         self.left_at = self._loop.time()
         self.client.has_left = True
         if self._pending is not None:
@@ -257,7 +257,7 @@ class Connection:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Take what the client has sent in the meantime, then read."""
+        """Handle frames that are already received, then read."""
         if self._is_busy():
             return
         if self._receiver.has_frame:
@@ -296,7 +296,7 @@ class Connection:
         self._go_on()
 
     def take_turn(self) -> None:
-        """Send what waits, or else take frames that have come, or read."""
+        """Send queued replies, or else handle received frames, or read."""
         self._waits_for_turn = False
         if self._sender.out and not self.is_closed:
             self._send_more()
@@ -322,20 +322,20 @@ class Connection:
     # Ending
 
     def check_patience(self, now: float) -> None:
-        """Called every few seconds: give idle memory back, and end a frame that keeps others waiting."""
+        """Release idle memory, and close a connection whose incomplete request keeps others waiting."""
         if now - self.last_active_at > HOLD_SECONDS:
             self._receiver.drop_if_empty()
         if self._receiver.keeps_others_waiting(now):
-            self.close(f"a request took over {HOLD_SECONDS:.0f} s to arrive while others waited for its memory")
+            self.close(f"a request took more than {HOLD_SECONDS:.0f} s to arrive while others waited for its memory")
 
     def leave(self) -> None:
-        """End the connection, but let a request that changes something, such as a JoinGroup, go on, as Kafka does."""
+        """Close the connection, but let a request with effects, such as JoinGroup, continue, as in Kafka."""
         if self.client.give_up is None:
             self._pending = None
         self.close(None)
 
     def close(self, reason: str | None) -> None:
-        """End the connection and cancel its request; `reason` is logged unless it is None, the ordinary end."""
+        """Close the connection and cancel its request; log `reason` unless it is None, a normal end."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -343,7 +343,7 @@ class Connection:
             log.warning("Closing connection of %s: %s", self.client, reason)
         self._receiver.pause()
         if self._pending is not None:
-            # Not at once: what it would await is never awaited where it has not begun, and Python complains of that.
+            # later, because Python warns if a task is cancelled before its coroutine has started
             self._loop.call_soon(self._pending.cancel)
         self._receiver.drop()
         self._sender.drop()

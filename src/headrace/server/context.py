@@ -1,4 +1,4 @@
-"""What a handler is told of a request beside its body, and what it may answer."""
+"""The context of a request, and the types of replies."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ ANONYMOUS = "User:ANONYMOUS"
 
 @dataclass(slots=True, kw_only=True)
 class ClientInfo:
-    """Who is at the other end of a connection; `name` and `version` once ApiVersions has told them (KIP-511)."""
+    """The client of a connection; its software name and version come from ApiVersions (KIP-511)."""
 
     listener: str
     host: str
     port: int
     local_address: tuple[str, int]
-    """Address and port that the client reached."""
+    """Address and port that the client connected to."""
     principal: str = ANONYMOUS
     client_id: str | None = None
-    """As its latest request gave it."""
+    """From its latest request."""
     software_name: str = "unknown"
     software_version: str = "unknown"
     give_up: Callable[[], None] | None = None
-    """Ends the wait of the request in hand, where nothing is lost by that: called when the client has hung up."""
+    """Ends the wait of the current request, if that loses nothing; called when the client has hung up."""
     has_left: bool = False
-    """It has hung up, as far as that can be seen."""
+    """True if it has hung up, as far as the broker can tell."""
 
     def __str__(self) -> str:
         software = f"{self.software_name} {self.software_version}"
@@ -65,13 +65,13 @@ class RequestContext:
 
 
 class RawReply(NamedTuple):
-    """A response body that is encoded already: bytes and regions of files, in order."""
+    """An encoded response body: bytes and file regions, in order."""
 
     parts: Sequence[bytes | bytearray | FileSlice]
 
 
 NO_REPLY = RawReply(())
-"""The answer to a Produce with acks=0: nothing is sent at all."""
+"""The reply to a Produce with acks=0: nothing is sent."""
 
 Reply: TypeAlias = Fields | RawReply
 Answer: TypeAlias = Reply | Awaitable[Reply] | Steps[Reply | Awaitable[Reply]]
@@ -80,9 +80,9 @@ Handler: TypeAlias = Callable[[RequestContext, Request], Answer]
 
 
 class Dispatch(Protocol):
-    """Turns frames into the parts of their answers, now or later. Raises InvalidRequestError."""
+    """Turns frames into the parts of their replies, now or later. Raises InvalidRequestError."""
 
     def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]: ...
 
     def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
-        """The answers to several Produce requests."""
+        """Return the replies to several Produce requests."""

@@ -1,7 +1,7 @@
-"""From a frame to the parts of its answer: header, version, body, handler, encoding.
+"""Turns a frame into the parts of its reply: header, version, body, handler, encoding.
 
-The one place through which every answer passes on its way out, so that here it is authorized, measured and throttled.
-The APIs offered are exactly those in the table of handlers; ApiVersions is read off the same table.
+All replies pass through here, so this is the place to authorize, measure and throttle them. The offered APIs are
+exactly those in the table of handlers, which ApiVersions returns.
 """
 
 import asyncio
@@ -37,34 +37,34 @@ _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _PRODUCE: Final = ApiKey.PRODUCE.value
 _FETCH: Final = ApiKey.FETCH.value
 _ADVERTISED_FROM: Final = {ApiKey.PRODUCE.value: 0}
-"""Lowest versions named to clients that are not served, as Kafka does: older librdkafka sends everything
-uncompressed where it does not see Produce 0 (KAFKA-18659)."""
+"""Lowest versions that ApiVersions returns although they are not served, as in Kafka: without Produce 0, older
+librdkafka sends everything uncompressed (KAFKA-18659)."""
 
 
 Replies: TypeAlias = list[RawReply | InvalidRequestError]
 RunHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Replies | Awaitable[Replies]]
-"""Of several requests together: their replies, in order; an error instead of one ends the connection."""
+"""Handles several requests together and returns their replies in order; an error among them closes the connection."""
 ManyHandler: TypeAlias = Callable[[Sequence[tuple[RequestContext, Any]]], Awaitable[Replies]]
 
 
 class Dispatcher:
-    """The dispatch table and the way through it."""
+    """The table of handlers, and the path of requests through them."""
 
     def __init__(self) -> None:
         self.features: Callable[[], Fields] = dict
-        """What ApiVersions says of features."""
+        """Returns the fields of ApiVersions about features."""
         self._handlers: dict[int, Handler] = {_API_VERSIONS: self._api_versions}
         self._ranges: dict[int, VersionRange] = {_API_VERSIONS: _range(_API_VERSIONS)}
         self._produce_run: RunHandler | None = None
         self._produce_many: ManyHandler | None = None
         self._large_requests = LargeRequests()
         self._long_work = asyncio.Lock()
-        """Of those whose work takes more than a slice, one goes on at a time: others would wait for a slice of each."""
+        """Held by one request that takes more than a slice, so that others wait for one slice at a time."""
         self._long_fetches = asyncio.Lock()
-        """Consumers of many partitions do not wait until somebody's long list is made."""
+        """The same for fetches, so that consumers of many partitions do not wait for long lists."""
 
     def add_routes(self, routes: Mapping[Any, Handler]) -> None:
-        """Offer the APIs of `routes`, each in every version that its schemas have."""
+        """Offer the APIs of `routes` in all versions of their schemas."""
         for api_key, handler in routes.items():
             self._handlers[int(api_key)] = handler
             self._ranges[int(api_key)] = _range(int(api_key))
@@ -79,13 +79,13 @@ class Dispatcher:
 
     @property
     def offered(self) -> Mapping[int, VersionRange]:
-        """The versions offered of each API."""
+        """The offered versions by API."""
         return self._ranges
 
     def handle(self, client: ClientInfo, frame: memoryview) -> Parts | Awaitable[Parts]:
-        """The answer to one request frame (without its length).
+        """Return the reply to one request frame (without its length).
 
-        Raises InvalidRequestError for bytes that are no answerable request: the connection has to end.
+        Raises InvalidRequestError if it cannot be answered: the connection must be closed.
         """
         context, version_known, position = self._read_header(client, frame)
         if not version_known:
@@ -154,7 +154,7 @@ class Dispatcher:
         return await self._answer_later(context, api_schema, None, reply)
 
     async def _begun(self, context: RequestContext, request: Any) -> Awaitable[Reply]:
-        """The wait for the reply, after all steps of the handler: who waits for the lock still has its bytes only."""
+        """Run all steps of the handler, and return the wait for the reply; only the wait happens without the lock."""
         reply: Any
         try:
             reply = self._handlers[context.api_key](context, request)
@@ -187,9 +187,9 @@ class Dispatcher:
         return self._in_turn(context, steps) if done is None else done.result
 
     def handle_run(self, client: ClientInfo, frames: Sequence[memoryview]) -> Parts | Awaitable[Parts]:
-        """The answers to Produce frames that a client has sent one behind the other, in order.
+        """Return the replies to consecutive Produce frames of a client, in order.
 
-        Raises InvalidRequestError, with the answers to the requests before the one that cannot be answered.
+        Raises InvalidRequestError, with the replies to earlier requests, if one cannot be answered.
         """
         requests: list[tuple[RequestContext, Any]] = []
         schemas: list[Schema] = []
@@ -204,7 +204,7 @@ class Dispatcher:
             entries += count
             if entries > MANY_ENTRIES:
                 # Copies, as others read into the memory that the frames came in.
-                return self._one_by_one(client, [memoryview(bytes(each)) for each in frames])
+                return self._one_by_one(client, [memoryview(bytes(frame)) for frame in frames])
             requests.append((context, request))
             schemas.append(api_schema)
         handler = self._produce_many if entries > MANY_BATCHES else self._produce_run
@@ -285,13 +285,13 @@ class Dispatcher:
         context = RequestContext(api_key, api_version, correlation_id, client_id, client)
         offered = self._ranges.get(api_key)
         if offered is None:
-            raise InvalidRequestError(f"API {api_key} was asked for, which is not offered here")
+            raise InvalidRequestError(f"unsupported API key {api_key}")
         if not offered.lowest <= api_version <= offered.highest:
             if api_key == _API_VERSIONS:
                 return context, False, position
             raise InvalidRequestError(
-                f"version {api_version} of {ApiKey(api_key).name} was asked for;"
-                f" offered are {offered.lowest} to {offered.highest}"
+                f"unsupported version {api_version} of {ApiKey(api_key).name};"
+                f" supported are {offered.lowest} to {offered.highest}"
             )
         if schema(api_key, api_version).has_flexible_request_header:
             position = skip_tags(frame, position)
@@ -341,7 +341,7 @@ def _encode_run(
     replies: Sequence[Reply | InvalidRequestError],
     invalid: InvalidRequestError | None,
 ) -> Parts:
-    """All answers behind each other. Raises InvalidRequestError with those before the first that is none."""
+    """Concatenate the replies. Raises InvalidRequestError, with the earlier ones, at the first error."""
     parts: Parts = []
     for (context, _), api_schema, reply in zip(requests, schemas, replies, strict=True):
         if isinstance(reply, InvalidRequestError):
@@ -353,20 +353,20 @@ def _encode_run(
 
 
 def _count_entries(context: RequestContext, api_schema: Schema, frame: memoryview, position: int) -> int:
-    """The items of all arrays in the request. Raises InvalidRequestError for arrays that cannot be, or are too long."""
+    """Count the items of all arrays. Raises InvalidRequestError for impossible array lengths or too many items."""
     try:
         return api_schema.check_request(frame, position)
     except TooManyEntriesError:
         raise InvalidRequestError(
-            f"{_name(context)} names more than {max_entries(context.api_key)} things in {len(frame)} bytes;"
-            " that is the limit for one request: send several"
+            f"{_name(context)} has {len(frame)} bytes with more than {max_entries(context.api_key)} entries,"
+            " the limit for one request: send several"
         ) from None
     except ValueError as error:
         raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
 
 
 def _strictly(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Steps[Buffer]:
-    """The body, without tagged fields that its version does not have. Raises InvalidRequestError."""
+    """Return the body without unknown tagged fields. Raises InvalidRequestError."""
     if api_schema.strict_request is None:
         return frame[position:]
     try:
@@ -395,7 +395,7 @@ async def _ready(reply: Reply) -> Reply:
 
 
 def _finish(steps: Steps[T]) -> T:
-    """The result of steps that are few."""
+    """Run all steps at once; for few steps only."""
     while (done := run_slice(steps)) is None:
         pass
     return done.result
@@ -413,7 +413,7 @@ def _encode(context: RequestContext, api_schema: Schema, reply: Reply) -> Parts:
 
 
 def _frame(context: RequestContext, api_schema: Schema, parts: Sequence[bytes | bytearray | FileSlice]) -> Parts:
-    """The parts of a body that is encoded already, behind their header; nothing where there is no answer."""
+    """Return the parts of an encoded body after their header; nothing for an empty body."""
     if not parts:
         return []
     tags = b"\x00" if api_schema.has_flexible_response_header else b""
@@ -430,7 +430,7 @@ def _part_size(part: bytes | bytearray | FileSlice) -> int:
 
 
 def _is_software_name(name: str) -> bool:
-    """Letters, digits, '-' and '.', the first and the last a letter or a digit (KIP-511)."""
+    """Return True for letters, digits, '-' and '.', with a letter or digit first and last (KIP-511)."""
     stripped = name.replace("-", "a").replace(".", "a")
     return name.isascii() and stripped.isalnum() and name[0].isalnum() and name[-1].isalnum()
 

@@ -1,7 +1,7 @@
-"""The answer that says a whole request failed, in the form each API has for it.
+"""Builds the reply of every API for a request that failed as a whole.
 
-Where an API has a top-level error code that is all; where errors stand per topic or per group, each item asked for
-carries the code, as a client finds it nowhere else.
+It has the top-level error code, if the API has one; otherwise all requested topics, groups or other items have the
+error code, because clients look for it only there.
 """
 
 from typing import Any
@@ -15,16 +15,16 @@ from headrace.wire.items import Items, made_of
 
 
 def error_reply(context: RequestContext, request: Any, error: KafkaError) -> Fields:
-    """The answer to `request` that carries `error`.
+    """Return the reply to `request` with `error`.
 
-    Raises InvalidRequestError for an API that has no room for it: the connection has to end, as with Kafka.
+    Raises InvalidRequestError if the API has no place for it: the connection must be closed, as in Kafka.
     """
     fields: dict[str, Any] = {"error_code": error.code, "error_message": error.message}
     items = _ITEMS.get(context.api_key)
     if items is not None:
         fields |= items(request, fields)
     try:
-        # The first of them is enough: there may be a hundred thousand.
+        # check one item of every array: there may be a hundred thousand
         plain = {name: value[:1] if isinstance(value, Items | list) else value for name, value in fields.items()}
         schema(context.api_key, context.api_version).encode_response(bytearray(), plain)
     except TypeError:
@@ -56,7 +56,9 @@ def _committed(request: Any, error: Fields) -> Fields:
         return {
             "name": getattr(topic, "name", ""),
             "topic_id": getattr(topic, "topic_id", None),
-            "partitions": made_of(topic.partitions, lambda each: {"partition_index": each.partition_index, **error}),
+            "partitions": made_of(
+                topic.partitions, lambda partition: {"partition_index": partition.partition_index, **error}
+            ),
         }
 
     return {"topics": made_of(request.topics, topic_of)}
@@ -64,7 +66,7 @@ def _committed(request: Any, error: Fields) -> Fields:
 
 def _fetched_offsets(request: Any, error: Fields) -> Fields:
     groups = getattr(request, "groups", ())
-    return {"topics": (), "groups": made_of(groups, lambda each: {"group_id": each.group_id, "topics": (), **error})}
+    return {"topics": (), "groups": made_of(groups, lambda group: {"group_id": group.group_id, "topics": (), **error})}
 
 
 def _new_topics(request: Any, error: Fields) -> Fields:
@@ -85,19 +87,19 @@ def _grown_topics(request: Any, error: Fields) -> Fields:
 
 
 def _altered_resources(request: Any, error: Fields) -> Fields:
-    def altered(each: Any) -> Fields:
-        return {"resource_type": each.resource_type, "resource_name": each.resource_name, **error}
+    def altered(resource: Any) -> Fields:
+        return {"resource_type": resource.resource_type, "resource_name": resource.resource_name, **error}
 
     return {"responses": made_of(request.resources, altered)}
 
 
 def _deleted_records(request: Any, error: Fields) -> Fields:
-    def partition(each: Any) -> Fields:
-        return {"partition_index": each.partition_index, "low_watermark": -1, **error}
+    def deleted(partition: Any) -> Fields:
+        return {"partition_index": partition.partition_index, "low_watermark": -1, **error}
 
     return {
         "topics": made_of(
-            request.topics, lambda topic: {"name": topic.name, "partitions": made_of(topic.partitions, partition)}
+            request.topics, lambda topic: {"name": topic.name, "partitions": made_of(topic.partitions, deleted)}
         )
     }
 

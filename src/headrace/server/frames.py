@@ -1,6 +1,6 @@
-"""Where requests begin and end in what a client has sent, and which of them are answered together.
+"""Splits received bytes into frames, and groups Produce requests that are handled together.
 
-A frame is a request behind its size: https://kafka.apache.org/protocol#protocol_common
+A frame is a size followed by a request: https://kafka.apache.org/protocol#protocol_common
 """
 
 import struct
@@ -11,14 +11,14 @@ from headrace.wire.varint import unsigned_varint
 
 Part = bytes | bytearray | memoryview | FileSlice
 Parts = list[Part]
-"""An answer, piece by piece."""
+"""The parts of a reply."""
 
 MAX_RUN: Final = 64
-"""Produce requests of one client that are appended together."""
+"""Maximum number of Produce requests of one client that are appended together."""
 MAX_OTHER_FRAME: Final = 16 * 1024 * 1024
-"""Bytes of any request but Produce: what has no records in it does not come near."""
+"""Maximum bytes of all requests but Produce; without records, real requests are far smaller."""
 MAX_HEADER_TAGS: Final = 100
-"""Tagged fields of one request header."""
+"""Maximum number of tagged fields in a request header."""
 _SIZE = struct.Struct(">i")
 _KEY = struct.Struct(">h")
 SIZE_BYTES: Final = _SIZE.size
@@ -27,9 +27,9 @@ _KEY_VERSION = struct.Struct(">hh")
 
 
 class InvalidRequestError(Exception):
-    """The bytes are no request that can be answered; the connection ends and the reason is logged.
+    """The bytes cannot be answered; the connection is closed and the reason logged.
 
-    `answers` are to requests before them, which are sent first.
+    `answers` are the replies to earlier requests, which are sent first.
     """
 
     def __init__(self, why: str, answers: Parts | None = None) -> None:
@@ -38,9 +38,9 @@ class InvalidRequestError(Exception):
 
 
 def frame_end(view: memoryview, position: int, end: int, max_frame: int) -> int:
-    """The end of the frame at `position`, of which the bytes before `end` are there: its size at least.
+    """Return the end of the frame at `position`, of which at least the size field was received before `end`.
 
-    Raises InvalidRequestError for a size that no request has.
+    Raises InvalidRequestError for an invalid size.
     """
     size: int = _SIZE.unpack_from(view, position)[0]
     if not 0 <= size <= max_frame:
@@ -54,14 +54,14 @@ def check_size(frame: memoryview, size: int) -> None:
     """Raise InvalidRequestError if a request of `size` bytes that begins with `frame` is too large for its kind."""
     if size > MAX_OTHER_FRAME and len(frame) >= _KEY_BYTES and (key := _KEY.unpack_from(frame)[0]):
         raise InvalidRequestError(
-            f"a request of {size} bytes for API {key}; only those that produce may have more than {MAX_OTHER_FRAME}"
+            f"a request of {size} bytes for API {key}; only Produce requests may have more than {MAX_OTHER_FRAME}"
         )
 
 
 def take_run(view: memoryview, position: int, stop: int, end: int, max_frame: int) -> tuple[list[memoryview], int]:
-    """The request in the frame from `position` to `stop` with, if it is a Produce, those that follow before `end`.
+    """Return the request in the frame from `position` to `stop`, and its end.
 
-    And where they end.
+    If it is a Produce request, include complete Produce requests that follow before `end`.
     """
     requests = [view[position + SIZE_BYTES : stop].toreadonly()]
     if _is_produce(view, position, stop):
@@ -76,19 +76,19 @@ def take_run(view: memoryview, position: int, stop: int, end: int, max_frame: in
 
 
 def _is_produce(view: memoryview, position: int, end: int) -> bool:
-    """Whether the frame at `position`, as far as it is there before `end`, asks for Produce: its API key is 0."""
+    """Return True if the frame at `position`, received up to `end`, has the API key 0."""
     key_at = position + SIZE_BYTES
     return key_at + _KEY_BYTES <= end and not view[key_at] and not view[key_at + 1]
 
 
 def named(frame: memoryview) -> tuple[int, int, int]:
-    """API key, version and size of a request, for a line in the log."""
+    """Return API key, version and size of a request, for log messages."""
     key, version = _KEY_VERSION.unpack_from(frame) if len(frame) >= _KEY_VERSION.size else (-1, -1)
     return key, version, len(frame)
 
 
 def skip_tags(frame: memoryview, position: int) -> int:
-    """Position behind the tagged fields of a request header (KIP-482); none is defined yet."""
+    """Return the position after the tagged fields of a request header (KIP-482); none is defined yet."""
     try:
         count, position = unsigned_varint(frame, position)
         if count > MAX_HEADER_TAGS:

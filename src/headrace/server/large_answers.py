@@ -1,4 +1,4 @@
-"""Answers that take long to encode: they are encoded in slices, and end the connection if they get too large."""
+"""Encodes large replies in slices, and closes the connection if a reply gets too large."""
 
 import struct
 from typing import Final
@@ -11,16 +11,16 @@ from headrace.wire.encoder import Fields
 from headrace.wire.items import Items
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-"""A request of 100 KB can ask for gigabytes, by naming the same thing again and again. All topics of a cluster with
-10,000 partitions fit more than ten times."""
+"""A request of 100 KB can ask for gigabytes by repeating an entry. The metadata of 10,000 partitions takes less than a
+tenth of the limit."""
 _PART_BYTES: Final = 256 * 1024
 _FEW: Final = 64
-"""Items that are encoded at once, if they are plain."""
+"""Maximum number of items in a reply that is encoded in one go."""
 _SIZE_CORRELATION: Final = struct.Struct(">ii")
 
 
 def is_large(reply: Fields) -> bool:
-    """Whether encoding the answer may take longer than a slice."""
+    """Return True if encoding the reply may take longer than a slice."""
     items = 0
     for value in reply.values():
         kind = type(value)
@@ -42,7 +42,7 @@ def is_large(reply: Fields) -> bool:
 
 
 def encode_in_steps(context: RequestContext, api_schema: Schema, reply: Fields) -> Steps[Parts]:
-    """The whole answer. Raises InvalidRequestError for one of more than `MAX_ANSWER_BYTES`."""
+    """Encode the reply. Raises InvalidRequestError over `MAX_ANSWER_BYTES`."""
     out = bytearray(8)
     if api_schema.has_flexible_response_header:
         out.append(0)
@@ -50,14 +50,14 @@ def encode_in_steps(context: RequestContext, api_schema: Schema, reply: Fields) 
     size = 0
     for _ in api_schema.encode_in_steps(out, reply):
         if len(out) > _PART_BYTES:
-            # Grown further, it would be copied again and again.
+            # a growing buffer would be copied repeatedly
             parts.append(bytes(out))
             size += len(out)
             out.clear()
             if size > MAX_ANSWER_BYTES:
                 raise InvalidRequestError(
-                    f"the answer to {ApiKey(context.api_key).name} v{context.api_version} would have more than"
-                    f" {MAX_ANSWER_BYTES >> 20} MiB: ask for less at a time"
+                    f"the reply to {ApiKey(context.api_key).name} v{context.api_version} would exceed"
+                    f" {MAX_ANSWER_BYTES >> 20} MiB: request less at a time"
                 )
         yield
     parts.append(bytes(out))

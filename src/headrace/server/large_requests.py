@@ -1,4 +1,4 @@
-"""Requests with thousands of entries: they wait for each other, so that together they take no more than one does."""
+"""Serializes requests with thousands of entries, so that together they take no more memory than one."""
 
 import asyncio
 import logging
@@ -14,26 +14,26 @@ from headrace.wire.apis import ApiKey
 log = logging.getLogger(__name__)
 
 MANY_ENTRIES: Final = 2000
-"""Items of a request's arrays that are decoded and handled at once: a few milliseconds."""
+"""Array items of a request that are decoded and handled in one go, which takes a few milliseconds."""
 MANY_BATCHES: Final = 128
-"""Topics and batches of Produce requests that are handled at once: the first write to a partition can take half a
+"""Topics and batches of Produce requests that are handled in one go: the first write to a partition can take half a
 millisecond."""
 LARGE_FRAME: Final = 64 * 1024
-"""Bytes of a request that are looked through at once: at worst, an entry a byte, it takes some milliseconds."""
+"""Bytes of a request that are checked in one go, which takes a few milliseconds at worst (one entry per byte)."""
 MAX_WAITING: Final = 64 * 1024 * 1024
-"""Bytes of large requests that may wait, and of each API that may wait for long. The connections of more are ended:
-their clients try again."""
+"""Maximum bytes of waiting large requests, per API for those that may wait for long. Connections of further ones are
+closed, and their clients retry."""
 MAX_WAITING_PARTITIONS: Final = 200_000
-"""Partitions of all fetches that wait and name many: some 60 MB. More fetches are answered without a wait."""
+"""Maximum partitions of all large waiting fetches, about 60 MB. Further fetches are answered without waiting."""
 _MAY_WAIT: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
-"""APIs whose answer may wait for something to happen."""
+"""APIs whose replies may wait for an event."""
 _LARGE: Final[dict[int, int]] = {
     ApiKey.PRODUCE: 2**31,  # records, mostly
     ApiKey.FETCH: 16 * 1024,
     ApiKey.JOIN_GROUP: 4096,
     ApiKey.SYNC_GROUP: 4096,
 }
-"""Other bounds than LARGE_FRAME: smaller ones for requests that may wait, whose memory is not counted below."""
+"""Limits other than LARGE_FRAME; smaller for requests that may wait, whose memory is not counted below the limit."""
 _CHANGES: Final = frozenset(
     {
         ApiKey.CREATE_TOPICS,
@@ -44,16 +44,16 @@ _CHANGES: Final = frozenset(
         ApiKey.DELETE_RECORDS,
     }
 )
-"""APIs that wait for the disk. Other large requests need not wait for them."""
+"""APIs that write to the disk. Other large requests need not wait for them."""
 
 
 def is_large_frame(api_key: int, size: int) -> bool:
-    """Return True if so many bytes are too many to be looked through at once, or to wait without being counted."""
+    """Return True if a request of `size` bytes is too large to be checked in one go, or to wait uncounted."""
     return size > _LARGE.get(api_key, LARGE_FRAME)
 
 
 class LargeRequests:
-    """Those that are in hand or wait for their turn."""
+    """Large requests that are being handled or wait for their turn."""
 
     def __init__(self) -> None:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -61,12 +61,13 @@ class LargeRequests:
 
     @contextmanager
     def admitted(self, context: RequestContext, size: int) -> Iterator[None]:
-        """Raises InvalidRequestError where too much waits already for `size` bytes more."""
+        """Count `size` bytes as waiting. Raises InvalidRequestError if too many are waiting already."""
         kind = ApiKey(context.api_key) if context.api_key in _MAY_WAIT else None
         waiting = self._waiting[kind]
         if waiting and waiting + size > MAX_WAITING:
             raise InvalidRequestError(
-                f"{ApiKey(context.api_key).name} of {size} bytes: {waiting >> 20} MiB of large requests wait already"
+                f"{ApiKey(context.api_key).name} of {size} bytes:"
+                f" {waiting >> 20} MiB of large requests are already waiting"
             )
         self._waiting[kind] += size
         try:
@@ -75,14 +76,14 @@ class LargeRequests:
             self._waiting[kind] -= size
 
     def turn(self, context: RequestContext) -> AbstractAsyncContextManager[object]:
-        """Held while the request is decoded, handled and its answer encoded."""
+        """Return a lock to hold while the request is decoded and handled and its reply encoded."""
         if context.api_key in _MAY_WAIT:
             return nullcontext()
         return self._turns["changes" if context.api_key in _CHANGES else "reads"]
 
 
 class WaitingPartitions:
-    """Those of all fetches that wait and name many. They cost memory until the wait ends."""
+    """Counts the partitions of large waiting fetches, which take memory until the wait ends."""
 
     def __init__(self, limit: int = MAX_WAITING_PARTITIONS) -> None:
         self._limit = limit
@@ -90,7 +91,7 @@ class WaitingPartitions:
         self.count = 0
 
     def reserve(self, partitions: int) -> bool:
-        """Decide whether a fetch of so many partitions may wait; `release` must follow if it may."""
+        """Return True if a fetch of so many partitions may wait; call `release` afterwards."""
         if self.count + partitions <= self._limit:
             self.count += partitions
             return True
@@ -105,5 +106,5 @@ class WaitingPartitions:
         return False
 
     def release(self, partitions: int) -> None:
-        """A fetch of so many partitions waits no more."""
+        """Record that a fetch of so many partitions has stopped waiting."""
         self.count -= partitions

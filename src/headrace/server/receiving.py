@@ -1,4 +1,4 @@
-"""The receiving half of a connection: a request that has half arrived waits here for the rest."""
+"""The receiving half of a connection, which keeps incomplete requests."""
 
 import asyncio
 import mmap
@@ -12,8 +12,8 @@ from headrace.server.request_memory import HOLD_SECONDS, RequestMemory
 SCRATCH_SIZE: Final = 1024 * 1024
 KEPT_BUFFER: Final = 4 * 1024 * 1024
 
-# Every connection reads into the same scratch memory and copies out what is left of a torn frame: thousands of idle
-# connections cost no buffers, and the memory stays in the processor's cache.
+# All connections read into the same scratch memory, and copy only incomplete frames: thousands of idle connections need
+# no buffers, and the memory stays in the processor's cache.
 _scratch = bytearray(SCRATCH_SIZE)
 _scratch_view = memoryview(_scratch)
 
@@ -61,25 +61,25 @@ class Receiver:
 
     @property
     def has_frame(self) -> bool:
-        """Whether a whole request, or enough to find that it is none, was kept."""
+        """True if the kept bytes are a whole request, or enough to recognize an invalid one."""
         return self._buffer is not None and self.end >= self._needed
 
     def resume(self) -> None:
-        """Watch for more."""
+        """Watch the socket."""
         if not self._is_reading:
             self._is_reading = True
             self._loop.add_reader(self._fd, self._on_readable)
 
     def pause(self) -> None:
-        """Leave in the socket what the client sends."""
+        """Stop watching the socket."""
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self._fd)
 
     def receive(self) -> int:
-        """Read what has come and return its size, 0 after the end; raises OSError, as a socket does.
+        """Read received bytes and return their number, 0 at the end. Check `is_partial` next.
 
-        Unless it completes what was kept, the caller has nothing to do yet: see `is_partial`.
+        Raises OSError like a socket.
         """
         if self._buffer is None:
             received = self._socket.recv_into(_scratch)
@@ -92,11 +92,11 @@ class Receiver:
 
     @property
     def is_partial(self) -> bool:
-        """Whether what was kept of a request still lacks its rest."""
+        """True if the kept request is still incomplete."""
         return self._buffer is not None and self.end < self._needed
 
     def keep(self, position: int, needed: int) -> None:
-        """Keep what follows `position`; it takes `needed` bytes in all to go on with."""
+        """Keep the bytes from `position` on until there are `needed` of them."""
         rest = self.end - position
         self._needed = needed
         self._frame_started_at = self._loop.time()
@@ -117,14 +117,14 @@ class Receiver:
             self.end = rest
 
     def memory_granted(self) -> None:
-        """The memory for the request that was begun is reserved; read on."""
+        """Continue reading: memory for the incomplete request is reserved."""
         self.waits_for_memory = False
         self._set_buffer(self._reserved, self.view)
         self._frame_started_at = self._loop.time()
         self.resume()
 
     def drop(self) -> None:
-        """Forget what was kept and give its memory back."""
+        """Discard the kept bytes and release their memory."""
         self._buffer = None
         self.view = _scratch_view[:0]
         self.end = 0
@@ -136,12 +136,12 @@ class Receiver:
             self._memory.release(reserved)
 
     def drop_if_empty(self) -> None:
-        """Give back the memory of an idle connection."""
+        """Release the memory of an idle connection."""
         if self._buffer is not None and self.end == 0:
             self.drop()
 
     def keeps_others_waiting(self, now: float) -> bool:
-        """Whether others have waited too long for the memory of the request that is arriving."""
+        """Return True if others have waited too long for the memory of the incomplete request."""
         return (
             self._buffer is not None
             and self.end > 0
@@ -151,7 +151,7 @@ class Receiver:
         )
 
     def _hold(self, content: memoryview | bytes) -> None:
-        """Keep `content`, the beginning of the next request, with room for the rest of it once memory allows."""
+        """Keep `content`, the beginning of the next request, and reserve memory for the rest."""
         self.drop()
         size = self._needed if self._needed <= SCRATCH_SIZE else 1 << (self._needed - 1).bit_length()
         if len(content) >= self._needed or self._memory.reserve(self, size):
@@ -164,7 +164,7 @@ class Receiver:
             self.pause()
 
     def _set_buffer(self, capacity: int, content: memoryview | bytes) -> None:
-        # A large one only costs memory as it fills: a client may announce a hundred megabytes and send ten bytes.
+        # mmap takes memory only as it fills: a client may declare a hundred megabytes and send ten bytes
         self._buffer = bytearray(capacity) if capacity <= SCRATCH_SIZE else mmap.mmap(-1, capacity)
         self.view = memoryview(self._buffer)
         self.view[: len(content)] = content

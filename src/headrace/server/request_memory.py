@@ -1,7 +1,7 @@
-"""The bound on memory that half-received requests may hold, over all connections (`queued.max.request.bytes`).
+"""Limits the memory of incomplete requests over all connections (`queued.max.request.bytes`).
 
-Pure: the connection that asks is told later through its `memory_granted()`. Frames that fit `FREE_SIZE` are not
-counted, so heartbeats and metadata go on while large frames wait their turn.
+Pure: calls `memory_granted()` of a waiting connection when memory is available. Frames up to `FREE_SIZE` are not
+counted, so heartbeats and metadata requests continue while large frames wait.
 """
 
 from collections import OrderedDict
@@ -9,14 +9,14 @@ from typing import Final, Protocol
 
 FREE_SIZE: Final = 16 * 1024
 HOLD_SECONDS: Final = 30.0
-"""How long a frame may take to arrive while others wait for its memory."""
+"""The longest time for a frame to arrive while others wait for its memory."""
 
 
 class Waiter(Protocol):
     """A connection whose next frame needs memory."""
 
     def memory_granted(self) -> None:
-        """The memory asked for is reserved; go on reading."""
+        """Continue reading: the requested memory is reserved."""
 
 
 class RequestMemory:
@@ -29,11 +29,11 @@ class RequestMemory:
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody waits."""
+        """True if a connection waits for memory."""
         return bool(self._waiting)
 
     def reserve(self, waiter: Waiter, size: int) -> bool:
-        """Reserve `size` bytes, or queue `waiter` and answer False. One frame always fits, however large."""
+        """Reserve `size` bytes, or queue `waiter` and return False. A single frame always fits, however large."""
         if size <= FREE_SIZE:
             return True
         if not self._waiting and self._fits(size):
@@ -43,7 +43,7 @@ class RequestMemory:
         return False
 
     def release(self, size: int) -> None:
-        """Give back what `reserve` granted, and grant those who wait, first come first served."""
+        """Release `size` reserved bytes, and grant waiting connections theirs in order."""
         if size > FREE_SIZE:
             self.used -= size
         while self._waiting:
@@ -55,7 +55,7 @@ class RequestMemory:
             waiter.memory_granted()
 
     def forget(self, waiter: Waiter) -> None:
-        """`waiter` is gone."""
+        """Remove a closed connection from the queue."""
         self._waiting.pop(waiter, None)
 
     def _fits(self, size: int) -> bool:

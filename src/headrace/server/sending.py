@@ -1,7 +1,7 @@
-"""The sending half of a connection: answers wait here until the client takes them.
+"""The sending half of a connection, which keeps replies until the client reads them.
 
-File regions go out with `sendfile`, so the bytes of a fetch never enter this process; those that are not in memory any
-more are brought in by a thread first.
+File regions are sent with `sendfile`, so fetched bytes never enter this process; a thread first loads those that are
+not in the page cache.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from headrace.storage.files.log_file import FileSlice
 
 MAX_BUFFERS_PER_SEND: Final = 64
 MAX_UNSENT_BYTES: Final = 1024 * 1024
-"""Bytes of answers in memory (file regions are not) that are collected before they are sent."""
+"""Bytes of replies in memory, without file regions, that are collected before they are sent."""
 MAX_ALL_UNSENT: Final = 128 * 1024 * 1024
-"""Bytes of answers in memory, over all connections, that clients have not taken."""
+"""Maximum bytes of unsent replies in memory over all connections."""
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
 class UnsentAnswers:
-    """Bytes of answers that wait for their clients. Where they are too many, the connection with the most ends."""
+    """Counts unsent bytes of all connections. Over the limit, the connection with the most is closed."""
 
     __slots__ = ("_limit", "_sizes", "total")
 
@@ -35,27 +35,27 @@ class UnsentAnswers:
         self.total = 0
 
     def keep(self, sender: "Sender", size: int) -> None:
-        """Note that answers of `size` bytes wait for the client of `sender`."""
+        """Record that `sender` has `size` unsent bytes."""
         self.total += size - self._sizes.get(sender, 0)
         self._sizes[sender] = size
         while self.total > self._limit:
             worst = max(self._sizes, key=self._sizes.__getitem__)
             worst.give_up(
-                f"it does not take its answers: {self._sizes[worst]} bytes of {self.total >> 20} MiB that wait for all"
-                f" clients; {self._limit >> 20} MiB are allowed"
+                f"it does not read its replies: it has {self._sizes[worst]} bytes of the {self.total >> 20} MiB unsent"
+                f" to all clients; at most {self._limit >> 20} MiB are allowed"
             )
             self.forget(worst)
 
     def forget(self, sender: "Sender") -> None:
-        """Nothing waits for the client of `sender` any more."""
+        """Record that `sender` has no unsent bytes."""
         self.total -= self._sizes.pop(sender, 0)
 
 
 class Sender:
-    """Sends on a non-blocking socket, with the loop's writer callbacks where the client is slow to take it.
+    """Sends on a non-blocking socket, with the loop's writer callbacks if the client reads slowly.
 
-    `on_writable` is called when the socket takes more, `on_sent` when answers that had to wait for the disk were sent,
-    and `on_broken` when no more can be sent, with a reason, or None where the client is gone.
+    `on_writable` is called when the socket has space, `on_sent` when replies that waited for the disk are sent, and
+    `on_broken` when sending fails, with a reason, or None if the client has disconnected.
     """
 
     __slots__ = (
@@ -84,9 +84,9 @@ class Sender:
         on_broken: Callable[[str | None], None],
     ) -> None:
         self.out: deque[Part] = deque()
-        """What the client has not taken yet."""
+        """Parts that the client has not read yet."""
         self.unsent = 0
-        """Bytes of it that are in memory."""
+        """Their bytes in memory."""
         self._all_unsent = all_unsent
         self._socket = sock
         self._fd = sock.fileno()
@@ -100,18 +100,18 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """Whether more answers should not be collected before these are sent."""
+        """True if the queued replies should be sent before more are collected."""
         return len(self.out) >= MAX_BUFFERS_PER_SEND or self.unsent > MAX_UNSENT_BYTES
 
     def queue(self, parts: Parts) -> None:
-        """Put `parts` after what waits already."""
+        """Append `parts` to the queue."""
         self.out.extend(parts)
         for part in parts:
             if type(part) is not FileSlice:
                 self.unsent += len(part)
 
     def flush(self, *, is_warm: bool = False) -> None:
-        """Send what can be sent; `is_warm` when the file region in front has just been read from the disk."""
+        """Send as much as possible; `is_warm` if the first file region was just read from the disk."""
         out = self.out
         if self._waits_for_disk:
             return
@@ -146,11 +146,11 @@ class Sender:
         self._all_unsent.keep(self, self.unsent)
 
     def give_up(self, reason: str) -> None:
-        """End the connection, whose client does not take its answers."""
+        """Close the connection of a client that does not read its replies."""
         self._on_broken(reason)
 
     def stop_writing(self) -> None:
-        """Watch for room in the socket no longer."""
+        """Stop waiting for space in the socket."""
         if self._is_writing:
             self._is_writing = False
             self._loop.remove_writer(self._fd)
@@ -161,7 +161,7 @@ class Sender:
         flags = 0
         for part in out:
             if type(part) is FileSlice:
-                flags = _MORE  # the header leaves in one packet with the records that follow
+                flags = _MORE  # send the header in one packet with the records that follow
                 break
             if len(buffers) == MAX_BUFFERS_PER_SEND:
                 break
@@ -179,7 +179,7 @@ class Sender:
             out.popleft()
 
     def drop(self) -> None:
-        """Send nothing more."""
+        """Discard the queue."""
         self.stop_writing()
         self.out.clear()
         self._all_unsent.forget(self)
@@ -200,7 +200,7 @@ class Sender:
     def _send_file(self, part: FileSlice, size: int) -> None:
         sent = os.sendfile(self._fd, part.file.fileno(), part.position, size)
         if sent == 0:
-            # The file is shorter than when the answer was made: the client cannot be given what was promised.
+            # the file is shorter than when the reply was made, but the reply's size is already sent
             raise ConnectionAbortedError("a segment was truncated while it was being sent")
         if sent == part.size:
             self.out.popleft()

@@ -32,7 +32,7 @@ def encode_marker(marker: Marker, coordinator_epoch: int) -> tuple[bytes, bytes]
 def marker_batch(
     marker: Marker, coordinator_epoch: int, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """The control batch that ends the producer's transaction, without its place in a log."""
+    """Build the control batch that ends the producer's transaction, with base offset 0."""
     return build_batch(
         [RecordData(*encode_marker(marker, coordinator_epoch), timestamp_ms)],
         producer_id=producer_id,

@@ -166,7 +166,7 @@ async def test_the_next_request_waits_for_the_answer_before(peer: Peer) -> None:
     assert await peer.receive(24) == frame(b"done") + frame(b"next") + frame(b"last")
 
 
-async def test_the_next_request_is_looked_for_after_answers_to_small_ones_only(peer: Peer) -> None:
+async def test_busy_polling_follows_replies_to_small_requests_only(peer: Peer) -> None:
     await peer.send(frame(b"one") + frame(b"two"))
     await peer.receive(14)
     assert peer.busy_poll.answers == 1
@@ -188,7 +188,7 @@ async def test_the_next_request_is_looked_for_after_answers_to_small_ones_only(p
     assert peer.busy_poll.answers == 1
 
 
-async def test_records_that_the_disk_does_not_give_end_the_connection_with_a_line_in_the_log(
+async def test_a_disk_error_while_sending_closes_the_connection_and_is_logged(
     peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> int:
@@ -233,7 +233,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(peer: Peer) -> None:
     await sending
 
 
-async def test_a_client_that_asks_much_and_reads_late_gets_all_of_it(peer: Peer) -> None:
+async def test_a_client_that_reads_late_gets_all_replies(peer: Peer) -> None:
     """Its requests fill the buffer they wait in; a full buffer is no end of the connection."""
     answer = bytes(3_000)
     peer.answer = lambda _: [answer]
@@ -261,7 +261,7 @@ async def test_a_client_with_many_requests_takes_turns_with_the_others(peer: Pee
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), MAX_FRAME + 1, 2**31 - 1])
-async def test_a_length_that_cannot_be_ends_the_connection(
+async def test_an_invalid_length_closes_the_connection(
     peer: Peer, length: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -273,7 +273,7 @@ async def test_a_length_that_cannot_be_ends_the_connection(
     assert f"a request of {length} bytes; socket.request.max.bytes allows" in record.getMessage()
 
 
-async def test_what_came_before_a_bad_request_is_answered(peer: Peer) -> None:
+async def test_requests_before_a_bad_one_are_answered(peer: Peer) -> None:
     def answer(body: bytes) -> Parts:
         if body == b"bad":
             raise InvalidRequestError("no such thing")
@@ -287,7 +287,7 @@ async def test_what_came_before_a_bad_request_is_answered(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 4))
-async def test_produce_requests_that_come_together_are_handed_on_together(peer: Peer, cut: int) -> None:
+async def test_produce_requests_that_arrive_together_are_handled_together(peer: Peer, cut: int) -> None:
     bodies = [PRODUCE + b"1", PRODUCE + b"22", b"\0\1 a fetch", PRODUCE, b"", b"\0", PRODUCE + b"3", PRODUCE + b"4"]
     data = b"".join(map(frame, bodies))
     await peer.send(data[:cut])
@@ -300,7 +300,7 @@ async def test_produce_requests_that_come_together_are_handed_on_together(peer: 
     assert all(length > 1 for length in peer.runs)
 
 
-async def test_a_run_ends_where_many_have_come_or_one_cannot_be(peer: Peer) -> None:
+async def test_a_run_ends_at_its_limit_or_at_an_invalid_request(peer: Peer) -> None:
     data = frame(PRODUCE) * (MAX_RUN + 3)
     await peer.send(data + struct.pack(">i", MAX_FRAME + 1) + PRODUCE)
 
@@ -309,7 +309,7 @@ async def test_a_run_ends_where_many_have_come_or_one_cannot_be(peer: Peer) -> N
     assert peer.connection.is_closed
 
 
-async def test_what_a_run_answered_before_it_failed_is_sent(peer: Peer) -> None:
+async def test_replies_of_a_run_before_its_failure_are_sent(peer: Peer) -> None:
     def fail(_: bytes) -> Parts:
         raise InvalidRequestError("the second is none", [frame(b"first")])
 
@@ -348,7 +348,9 @@ async def test_a_large_request_waits_for_memory_and_small_ones_do_not() -> None:
     assert peer.memory.used == 0
 
 
-async def test_a_request_that_hoards_memory_ends_when_others_wait(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_slow_request_is_closed_when_others_wait_for_its_memory(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
     await peer.send(struct.pack(">i", 1_000_000) + b"never ends")
     await peer.turns()
     now = peer.loop.time()
@@ -377,7 +379,7 @@ async def test_an_answer_that_fails_ends_the_connection_with_a_reason(
     assert "cannot be answered" in caplog.text
 
 
-async def test_a_client_that_leaves_cancels_what_is_worked_on(peer: Peer) -> None:
+async def test_a_client_that_disconnects_cancels_its_request(peer: Peer) -> None:
     later: asyncio.Future[Parts] = peer.loop.create_future()
     peer.answer = lambda _: later
     await peer.send(frame(b"x"))
@@ -389,7 +391,7 @@ async def test_a_client_that_leaves_cancels_what_is_worked_on(peer: Peer) -> Non
     assert later.cancelled()
 
 
-async def test_a_client_that_leaves_at_once_leaves_nothing_that_was_never_awaited(peer: Peer) -> None:
+async def test_a_client_that_disconnects_at_once_causes_no_warning_of_a_coroutine_never_awaited(peer: Peer) -> None:
     # A warning of Python's is an error here.
     began = []
 
@@ -429,7 +431,7 @@ async def test_a_request_that_may_be_given_up_ends_when_the_client_hangs_up(peer
     await peer.closed.wait()
 
 
-async def test_a_request_that_is_not_given_up_goes_on_after_the_client_has_left(peer: Peer) -> None:
+async def test_other_requests_continue_after_the_client_hangs_up(peer: Peer) -> None:
     later: asyncio.Future[Parts] = peer.loop.create_future()
     peer.answer = lambda _: later
     await peer.send(frame(b"join"))
@@ -448,7 +450,7 @@ async def test_a_request_that_is_not_given_up_goes_on_after_the_client_has_left(
     await peer.turns()
 
 
-async def test_a_connection_with_costly_requests_gives_way_after_each(peer: Peer) -> None:
+async def test_a_connection_with_costly_requests_yields_after_each(peer: Peer) -> None:
     def slow(body: bytes) -> Parts:
         time.sleep(0.002)
         return [frame(body)]
@@ -468,7 +470,7 @@ def _zeros(size: int, _: bytes) -> Parts:
     return [bytes(size)]
 
 
-async def test_where_answers_wait_for_too_many_clients_the_one_with_the_most_ends(
+async def test_over_the_limit_of_unsent_replies_the_connection_with_the_most_is_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     unsent = UnsentAnswers(limit=4_000_000)
@@ -481,7 +483,7 @@ async def test_where_answers_wait_for_too_many_clients_the_one_with_the_most_end
 
     assert [each.connection.is_closed for each in peers] == [False, True, False]
     assert len(caplog.messages) == 1
-    assert "it does not take its answers" in caplog.text
+    assert "it does not read its replies" in caplog.text
     assert unsent.total < 4_000_000
 
     assert len(await peers[0].receive(1_200_000)) == 1_200_000

@@ -60,7 +60,7 @@ SOFTWARE = {"client_software_name": "a-client", "client_software_version": "1.2.
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_names_exactly_what_has_a_handler(
+def test_api_versions_returns_exactly_the_apis_with_a_handler(
     dispatcher: Dispatcher, client: ClientInfo, version: int
 ) -> None:
     dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
@@ -84,7 +84,7 @@ def test_produce_is_advertised_from_version_0_so_that_old_librdkafka_compresses_
     answer = parse(dispatcher.handle(client, request(18, 0)), ApiKey.API_VERSIONS, 0, flexible=False)
 
     assert (0, 0, 13) in [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys]
-    with pytest.raises(InvalidRequestError, match="offered are 3 to 13"):
+    with pytest.raises(InvalidRequestError, match="supported are 3 to 13"):
         dispatcher.handle(client, request(0, 2))
 
 
@@ -97,7 +97,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
     assert [(each.api_key, each.max_version) for each in answer.api_keys] == [(18, versions(18).highest)]  # type: ignore[union-attr]
 
 
-def test_a_client_name_that_is_none_is_an_invalid_request(dispatcher: Dispatcher, client: ClientInfo) -> None:
+def test_an_invalid_software_name_is_an_invalid_request(dispatcher: Dispatcher, client: ClientInfo) -> None:
     body = body_of(18, 4, SOFTWARE | {"client_software_name": "bad name\n"})
 
     answer = parse(dispatcher.handle(client, request(18, 4, body, tags=b"\0")), 18, 4, flexible=False)
@@ -111,8 +111,8 @@ def test_a_client_name_that_is_none_is_an_invalid_request(dispatcher: Dispatcher
     [
         (memoryview(b""), "shorter than its header"),
         (memoryview(b"\0" * 9), "shorter than its header"),
-        (request(999, 0), "API 999 was asked for, which is not offered"),
-        (request(12, 99), "version 99 of HEARTBEAT was asked for; offered are 0 to 4"),
+        (request(999, 0), "unsupported API key 999"),
+        (request(12, 99), "unsupported version 99 of HEARTBEAT; supported are 0 to 4"),
         (request(12, -1), "version -1 of HEARTBEAT"),
         (memoryview(struct.pack(">hhih", 12, 0, 77, 100) + b"short"), "client id is longer"),
         (request(12, 0, b"\x7f\xff"), "HEARTBEAT v0 cannot be read"),
@@ -121,7 +121,7 @@ def test_a_client_name_that_is_none_is_an_invalid_request(dispatcher: Dispatcher
         (request(12, 4, b"", tags=b"\xff\xff\xff\xff\xff\xff"), "longer than five bytes"),
     ],
 )
-def test_what_cannot_be_answered_ends_the_connection_with_a_reason(
+def test_a_request_that_cannot_be_answered_closes_the_connection_with_a_reason(
     dispatcher: Dispatcher, client: ClientInfo, frame: memoryview, reason: str
 ) -> None:
     dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
@@ -137,7 +137,7 @@ def heartbeat(version: int = 4) -> memoryview:
     return request(12, version, body_of(12, version, HEARTBEAT), tags=b"\0" if version == 4 else b"")
 
 
-def test_handlers_are_told_who_asks(dispatcher: Dispatcher, client: ClientInfo) -> None:
+def test_handlers_get_the_client(dispatcher: Dispatcher, client: ClientInfo) -> None:
     seen: list[RequestContext] = []
 
     def handler(context: RequestContext, _: Any) -> Reply:
@@ -152,7 +152,7 @@ def test_handlers_are_told_who_asks(dispatcher: Dispatcher, client: ClientInfo) 
     assert (context.client_host, context.local_address) == ("192.0.2.1", ("192.0.2.2", 9092))
 
 
-def test_tags_of_the_header_are_passed_over(dispatcher: Dispatcher, client: ClientInfo) -> None:
+def test_tags_of_the_header_are_skipped(dispatcher: Dispatcher, client: ClientInfo) -> None:
     dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
     body = body_of(12, 4, HEARTBEAT)
 
@@ -162,7 +162,9 @@ def test_tags_of_the_header_are_passed_over(dispatcher: Dispatcher, client: Clie
 
 
 @pytest.mark.parametrize("later", [False, True])
-async def test_a_refusal_becomes_the_apis_own_error(dispatcher: Dispatcher, client: ClientInfo, later: bool) -> None:
+async def test_a_kafka_error_becomes_the_error_of_the_api(
+    dispatcher: Dispatcher, client: ClientInfo, later: bool
+) -> None:
     def refuse(_: RequestContext, __: Any) -> Reply:
         raise KafkaError(ErrorCode.illegal_generation)
 
@@ -190,7 +192,9 @@ def test_a_bug_in_a_handler_is_an_unknown_server_error_and_a_traceback(
     assert "HEARTBEAT v0 from client me (192.0.2.1) failed" in caplog.text
 
 
-def test_an_error_without_room_in_the_answer_ends_the_connection(dispatcher: Dispatcher, client: ClientInfo) -> None:
+def test_an_error_that_the_reply_cannot_express_closes_the_connection(
+    dispatcher: Dispatcher, client: ClientInfo
+) -> None:
     def refuse(_: RequestContext, __: Any) -> Reply:
         raise KafkaError(ErrorCode.invalid_request, "why not")
 
@@ -201,7 +205,7 @@ def test_an_error_without_room_in_the_answer_ends_the_connection(dispatcher: Dis
         dispatcher.handle(client, request(2, 1, body))
 
 
-def test_encoded_answers_are_framed_and_no_answer_is_none(dispatcher: Dispatcher, client: ClientInfo) -> None:
+def test_encoded_replies_are_framed_and_an_empty_one_sends_nothing(dispatcher: Dispatcher, client: ClientInfo) -> None:
     replies: list[Reply] = [RawReply((b"\0\0", b"\0\0\0\0")), NO_REPLY]
     dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: replies.pop(0)})
 
@@ -217,7 +221,7 @@ def produce(acks: int = 1) -> memoryview:
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("end", ["whole", "no request", "no answer", "a bug"])
-async def test_produce_requests_together_are_answered_up_to_the_one_that_cannot_be(
+async def test_produce_requests_of_a_run_are_answered_up_to_an_invalid_one(
     dispatcher: Dispatcher, client: ClientInfo, end: str, later: bool
 ) -> None:
     def reply(_: RequestContext, body: Any) -> RawReply | InvalidRequestError:
@@ -252,7 +256,7 @@ async def test_produce_requests_together_are_answered_up_to_the_one_that_cannot_
 
 
 @pytest.mark.parametrize("key", [key for key in ApiKey if versions(key) is not None], ids=lambda key: key.name)
-def test_every_api_answers_an_error_or_ends_the_connection(
+def test_every_api_returns_an_error_or_closes_the_connection(
     dispatcher: Dispatcher, client: ClientInfo, key: ApiKey
 ) -> None:
     from headrace.server.error_replies import error_reply
@@ -285,7 +289,7 @@ def described(names: Sequence[str]) -> Fields:
 
 @pytest.mark.parametrize("count", [3, 5000, 30_000])
 @pytest.mark.parametrize("kind", ["at once", "in slices", "later", "error"])
-async def test_large_requests_are_answered_as_small_ones(
+async def test_large_requests_are_answered_like_small_ones(
     dispatcher: Dispatcher, client: ClientInfo, count: int, kind: str
 ) -> None:
     def answer(context: RequestContext, asked: Any) -> Any:
@@ -331,7 +335,7 @@ async def test_large_requests_are_handled_one_at_a_time(dispatcher: Dispatcher, 
     assert most == 1
 
 
-async def test_requests_that_may_wait_do_not_keep_other_large_ones(dispatcher: Dispatcher, client: ClientInfo) -> None:
+async def test_waiting_requests_do_not_delay_other_large_ones(dispatcher: Dispatcher, client: ClientInfo) -> None:
     parked = asyncio.Event()
 
     async def join(context: RequestContext, asked: Any) -> Fields:
@@ -363,7 +367,7 @@ async def test_requests_that_may_wait_do_not_keep_other_large_ones(dispatcher: D
 def test_too_many_entries_end_the_connection(dispatcher: Dispatcher, client: ClientInfo) -> None:
     dispatcher.add_routes({ApiKey.FIND_COORDINATOR: lambda _, __: {}})
     body = body_of(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [""] * 100_001})
-    with pytest.raises(InvalidRequestError, match="names more than 100000 things"):
+    with pytest.raises(InvalidRequestError, match="more than 100000 entries"):
         asyncio.run(dispatcher.handle(client, request(ApiKey.FIND_COORDINATOR, 4, body, tags=b"\0")))  # type: ignore[arg-type]
 
 
@@ -373,13 +377,13 @@ async def test_too_large_an_answer_ends_the_connection(
     monkeypatch.setattr(large_answers, "MAX_ANSWER_BYTES", 1 << 20)
     long = "n" * 30_000
     dispatcher.add_routes({ApiKey.DESCRIBE_GROUPS: lambda _, __: described([long] * 100)})
-    with pytest.raises(InvalidRequestError, match="ask for less"):
+    with pytest.raises(InvalidRequestError, match="request less"):
         await dispatcher.handle(client, many_groups(3000))  # type: ignore[misc]
 
 
-def test_only_what_produces_may_be_as_large_as_the_setting_says(dispatcher: Dispatcher, client: ClientInfo) -> None:
+def test_only_produce_requests_may_have_the_maximum_size(dispatcher: Dispatcher, client: ClientInfo) -> None:
     dispatcher.add_routes({ApiKey.HEARTBEAT: lambda _, __: {}})
-    with pytest.raises(InvalidRequestError, match="only those that produce"):
+    with pytest.raises(InvalidRequestError, match="only Produce requests"):
         dispatcher.handle(client, request(ApiKey.HEARTBEAT, 0, bytes(MAX_OTHER_FRAME)))
 
 
@@ -390,7 +394,7 @@ def many_batches(count: int) -> memoryview:
 
 
 @pytest.mark.parametrize("counts", [[5000], [3, 3], [3, 500], [900, 900, 900]])
-async def test_produce_requests_with_many_batches_have_a_handler_of_their_own(
+async def test_produce_requests_with_many_batches_have_their_own_handler(
     dispatcher: Dispatcher, client: ClientInfo, counts: list[int]
 ) -> None:
     runs: list[tuple[str, int]] = []
@@ -468,7 +472,7 @@ async def test_a_large_fetch_that_waits_keeps_nothing_of_its_request(
 
 
 @pytest.mark.parametrize(("api", "other"), [(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP), (ApiKey.SYNC_GROUP, ApiKey.FETCH)])
-def test_requests_that_may_wait_for_long_have_memory_of_their_own(
+def test_requests_that_may_wait_for_long_have_their_own_memory_limit(
     client: ClientInfo, api: ApiKey, other: ApiKey
 ) -> None:
     large = LargeRequests()
@@ -477,7 +481,7 @@ def test_requests_that_may_wait_for_long_have_memory_of_their_own(
     with contextlib.ExitStack() as held:
         for each in (mine, others, read):
             held.enter_context(large.admitted(each, half))
-        with pytest.raises(InvalidRequestError, match="large requests wait already"):
+        with pytest.raises(InvalidRequestError, match="large requests are already waiting"):
             held.enter_context(large.admitted(mine, half))
     with large.admitted(mine, half):
         pass

@@ -1,4 +1,4 @@
-"""Memory for requests in progress, shared between connections."""
+"""The memory of incomplete requests is shared between connections."""
 
 from headrace.server.request_memory import FREE_SIZE, RequestMemory
 
@@ -45,7 +45,7 @@ def test_one_request_larger_than_all_memory_is_served_alone() -> None:
     assert second.granted
 
 
-def test_those_who_wait_are_served_in_order_and_nobody_passes_them() -> None:
+def test_waiting_connections_get_memory_in_order() -> None:
     memory = RequestMemory(BIG * 3)
     assert memory.reserve(Waiter(), BIG * 2)
     large, small = Waiter(), Waiter()
@@ -58,7 +58,7 @@ def test_those_who_wait_are_served_in_order_and_nobody_passes_them() -> None:
     assert small.granted
 
 
-def test_a_waiter_that_is_gone_is_passed_over() -> None:
+def test_a_closed_connection_is_skipped() -> None:
     memory = RequestMemory(BIG)
     assert memory.reserve(Waiter(), BIG)
     gone, next_one = Waiter(), Waiter()

@@ -1,8 +1,7 @@
-"""Looking for the next request at once, for a moment, instead of sleeping until it comes.
+"""Polls for the next request for a short time before sleeping.
 
-To sleep and be woken takes longer than to answer a small request, and leaves the processor's caches cold. Where clients
-ask again as soon as they are answered, the loop therefore keeps polling for a moment before it sleeps. It does so only
-while requests keep coming that soon: a broker that is asked now and then, or not at all, sleeps.
+Sleeping and waking takes longer than answering a small request, and leaves the processor's caches cold. If clients send
+the next request as soon as they have the reply, the loop polls before it sleeps. A broker with few requests sleeps.
 """
 
 from collections.abc import Callable
@@ -10,15 +9,15 @@ from time import perf_counter_ns
 from typing import Final
 
 SMALL_READ: Final = 4096
-"""Bytes below which what was read is a small request: large ones take long enough to make, and to answer."""
+"""The size, in bytes, below which a request is small; large ones take too long to produce and answer."""
 _ENOUGH: Final = 8
-"""Requests that came soon before polling begins."""
+"""Quick requests before polling begins."""
 _MOST: Final = 32
-"""More are not counted, so that a few late ones end it."""
+"""The maximum count of quick requests, so that a few late ones end the polling."""
 
 
 class BusyPoll:
-    """Keeps a loop awake, by its `call_soon`, for up to `window_us` after an answer to a small request; 0 never."""
+    """Keeps a loop awake, with `call_soon`, for up to `window_us` after a reply to a small request; 0 disables it."""
 
     __slots__ = ("_answered_ns", "_call_soon", "_is_polling", "_soon", "_window_ns", "clock")
 
@@ -36,7 +35,7 @@ class BusyPoll:
         self._is_polling = False
 
     def answered(self, came_ns: int, answered_ns: int) -> None:
-        """Note when small requests of a client came and were answered, by the clock: the next may come at once."""
+        """Record when small requests of a client arrived and were answered, in ns of the clock."""
         if came_ns - self._answered_ns < self._window_ns:
             if self._soon < _MOST:
                 self._soon += 1
@@ -48,7 +47,7 @@ class BusyPoll:
             self._call_soon(self._look)
 
     def _look(self) -> None:
-        # The loop asks the kernel, without waiting, before it calls this again.
+        # the loop polls the kernel, without blocking, before it calls this again
         if self.clock() - self._answered_ns < self._window_ns:
             self._call_soon(self._look)
         else:

@@ -1,8 +1,7 @@
-"""Noticing that a client has hung up while its request waits and nothing is read from it.
+"""Detects that a client has hung up while its request waits and nothing is read from it.
 
-The kernel reports the end of the client's sending apart from the bytes before it (EPOLLRDHUP), so that requests which
-the client sent ahead need not be read first. Event loops do not offer that: a second epoll, inside the loop's, does.
-Where the system has no epoll, nothing is noticed and `connections.max.idle.ms` alone ends such connections.
+The kernel reports the end of the client's data independently of unread bytes (EPOLLRDHUP). Event loops do not offer
+this, so a second epoll is nested in the loop's. Without epoll, only `connections.max.idle.ms` ends such connections.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ from collections.abc import Callable
 
 
 class HangUps:
-    """Calls back once, for each socket that is watched, when its client will send no more."""
+    """Calls back once per watched socket when its client will send no more."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -27,7 +26,7 @@ class HangUps:
             self._epoll.register(fd, select.EPOLLRDHUP | select.EPOLLET)
 
     def forget(self, fd: int) -> None:
-        """Stop watching a socket; to be called before it is closed."""
+        """Stop watching a socket; call this before closing it."""
         if self._epoll is not None and self._left.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 

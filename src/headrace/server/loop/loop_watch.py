@@ -1,7 +1,7 @@
-"""Watches over the event loop: names requests that hold it for long, and measures how late it is.
+"""Monitors the event loop: logs requests that block it for long, and measures its delay.
 
-Requests are timed by the connections. A heartbeat measures the delay that anybody sees who waits for the loop, and
-notices when something other than a request has held it.
+Connections time their requests. A timer measures the delay of callbacks, and detects blocking by anything other than a
+request.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from headrace.wire.apis import ApiKey
 log = logging.getLogger(__name__)
 
 HOLD_NS: Final = 200_000_000
-"""A request, or one step of it, that holds the loop for this long is logged."""
+"""A request, or a step of one, that blocks the loop for this long is logged."""
 BEAT_SECONDS: Final = 0.1
 KEPT_BEATS: Final = 600
-"""Delays that the figures are about: those of the last minute."""
+"""The number of delays that `quantiles` uses: one minute."""
 _LOG_SECONDS: Final = 1.0
-"""At most one line in this time."""
+"""The interval between log lines."""
 OTHER: Final = "other"
-"""In place of an API, where no request held the loop."""
+"""Stands for the API if no request blocked the loop."""
 _UNKNOWN_API: Final = "unknown API"
 
 
@@ -40,7 +40,7 @@ class LoopWatch:
         self._logged_at = float("-inf")
         self._not_logged = 0
         self.holds: Counter[str] = Counter()
-        """How often something held the loop for 200 ms or more, by API."""
+        """How often the loop was blocked for 200 ms or more, by API."""
 
     def start(self) -> None:
         self._cpu_ns_at_beat = thread_time_ns()
@@ -52,7 +52,7 @@ class LoopWatch:
             self._beat.cancel()
 
     def held_by(self, client: ClientInfo, request: tuple[int, int, int], count: int, ns: int) -> None:
-        """Note that `count` requests held the loop: API key, version and bytes are those of the first."""
+        """Record that `count` requests blocked the loop; `request` is API key, version and bytes of the first."""
         self._held_ns_since_beat += ns
         key, version, size = request
         name = ApiKey(key).name if key in ApiKey.__members__.values() else _UNKNOWN_API
@@ -61,7 +61,7 @@ class LoopWatch:
         self._log(f"{name} v{version} of {size} bytes{more} from {client}", ns)
 
     def quantiles(self, *shares: float) -> list[float]:
-        """Seconds by which the loop was late in the last minute, at each of `shares` of the distribution."""
+        """Return the quantiles of the loop's delay in the last minute, in seconds."""
         delays = sorted(self._delays) or [0.0]
         return [delays[min(int(len(delays) * share), len(delays) - 1)] for share in shares]
 
@@ -85,7 +85,7 @@ class LoopWatch:
             return
         more = f" ({self._not_logged} more such events since the last line)" if self._not_logged else ""
         self._logged_at, self._not_logged = now, 0
-        # Since the last beat: an upper bound.
+        # an upper bound: the processor time since the last beat
         cpu_ns = thread_time_ns() - self._cpu_ns_at_beat
         busy = f", {cpu_ns / 1e6:.0f} ms of it on the processor: the machine is busy" if cpu_ns < held_ns / 2 else ""
         log.warning("%s held the event loop for %.0f ms%s%s", what, held_ns / 1e6, busy, more)

@@ -1,9 +1,9 @@
-"""Sharing the loop fairly: work that takes long is done in turns, and the loop polls for new requests in between.
+"""Shares the loop fairly: costly work takes turns, and the loop polls for new requests in between.
 
-A connection whose last turns were long waits in a queue for its next one, and so does anybody else once a poll of the
-sockets has led to too much work. The queue is served for a short time, then the loop looks at the sockets again. A
-client with cheap requests is therefore served between any two costly requests of others, however many those are. New
-connections have a queue of their own: a crowd of them, whose requests may all be costly, delays only other new ones.
+A connection whose last turns were long must queue for the next one; so must all others once a poll of the sockets has
+led to too much work. The queue is served for a short time, then the loop polls the sockets again. So a client with
+cheap requests is served between any two costly requests of others. New connections have a separate queue, so that a
+crowd of them delays only other new ones.
 """
 
 from collections import deque
@@ -12,32 +12,32 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any, Final, Protocol, TypeVar
 
 LONG_NS: Final = 250_000
-"""A turn that takes this long counts against the budget."""
+"""Turns of this length or more count against the budget."""
 HEAVY_NS: Final = 1_000_000
-"""After two turns that take this long, the second of them in processor time, the next one is queued for."""
+"""After two turns of this length, the second of them also in processor time, a connection must queue."""
 HEAVY_CPU_NS: Final = 700_000
-"""Where another process has had the processor, a small request takes long too: that is not the client's doing."""
+"""The minimum processor time of a heavy turn: a small request takes long too if another process has the processor."""
 SLICE_NS: Final = 1_000_000
-"""A connection with more requests at hand gives way after this long."""
+"""A connection with more requests yields after this time."""
 BUDGET_NS: Final = 2_000_000
-"""Long turns take this much time together, and one more turn at most, before the loop polls the sockets again."""
+"""The time for long turns, plus at most one more turn, before the loop polls the sockets again."""
 
 LIGHT: Final = 0
-"""Its last turns were quick."""
+"""The last turns were short."""
 FRESH: Final = 1
-"""It has had no turn yet."""
+"""No turn yet."""
 HEAVY: Final = 2
-"""Its last turns took long."""
+"""The last turns were long."""
 
 T = TypeVar("T")
 
 
 class Turn(Protocol):
-    """Somebody who has something to do."""
+    """A connection with work to do."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the work goes on later, when something else has happened."""
+        """True if its request is not finished at the end of the turn."""
 
     def take_turn(self) -> None: ...
 
@@ -57,14 +57,14 @@ class Turns:
         self._is_spent = False
         self._is_scheduled = False
         self.is_contended = False
-        """Ask `must_wait` before work begins. A plain attribute, because it is read for every request."""
+        """True if work must call `must_wait` first. A plain attribute, because every request reads it."""
 
     def must_wait(self, kind: int) -> bool:
-        """Decide whether a turn of this kind has to be queued for: LIGHT, FRESH or HEAVY."""
+        """Return True if a turn of this kind (LIGHT, FRESH, HEAVY) must queue."""
         return self._is_spent or (kind != LIGHT and bool(self._queues[kind]))
 
     def add(self, turn: Turn, kind: int) -> None:
-        """Queue for a turn; those who were quick the last time come first."""
+        """Queue for a turn; LIGHT ones come first."""
         self._queues[kind].append(turn)
         self.is_contended = True
         self._schedule()
@@ -82,7 +82,7 @@ class Turns:
             self._call_soon(self._serve)
 
     def _serve(self) -> None:
-        # The loop polls the sockets after this, before it calls it again.
+        # the loop polls the sockets before it calls this again
         self._is_scheduled = False
         try:
             self._serve_until(self.clock() + BUDGET_NS)
@@ -99,8 +99,8 @@ class Turns:
             light.popleft().take_turn()
             if self.clock() >= end:
                 break
-        # At least one of each, so that quick ones cannot starve the others. Steps of requests that are answered later
-        # run outside of turns: no more than one such request begins.
+        # at least one of each, so that LIGHT ones cannot starve the others; at most one request that is answered later,
+        # because its further steps run outside of turns
         for queue in self._queues[FRESH:]:
             for _ in range(len(queue)):
                 turn = queue.popleft()
@@ -110,7 +110,7 @@ class Turns:
 
 
 class Pace:
-    """How long the last turns of one connection took, and so where it queues."""
+    """Measures the last turns of one connection, to choose its queue."""
 
     __slots__ = ("_began_cpu_ns", "_turns", "is_fresh", "long_turns")
 
@@ -118,38 +118,38 @@ class Pace:
         self._turns = turns
         self._began_cpu_ns = 0
         self.is_fresh = True
-        """It has had no turn yet."""
+        """True before the first turn has ended."""
         self.long_turns = 0
-        """The last turns that took long, in a row."""
+        """The number of consecutive long turns."""
 
     def kind(self) -> int:
         """LIGHT, FRESH or HEAVY."""
         return FRESH if self.is_fresh else HEAVY if self.long_turns > 1 else LIGHT
 
     def must_wait(self) -> bool:
-        """Decide whether the next turn has to be queued for."""
+        """Return True if the next turn must queue."""
         return self._turns.is_contended and self._turns.must_wait(self.kind())
 
     def begin(self) -> None:
-        """A turn begins. May be left out while no turn has been long."""
+        """Begin a turn; optional while no turn has been long."""
         self._began_cpu_ns = thread_time_ns()
 
     def took(self, ns: int) -> None:
-        """Count a turn, or one step of an answer, of LONG_NS or more."""
+        """Count a turn, or one step of a request, of LONG_NS or more."""
         if ns >= HEAVY_NS and (not self.long_turns or thread_time_ns() - self._began_cpu_ns >= HEAVY_CPU_NS):
-            # One is enough where nothing is known yet.
+            # the first turn of a connection is enough
             self.long_turns += 2 if self.is_fresh else 1
         self._turns.spent(ns)
 
     def ended(self, ns: int) -> None:
-        """A turn has ended with everything answered, after so long."""
+        """End a turn of this length with all requests answered."""
         self.is_fresh = False
         if ns < HEAVY_NS:
             self.long_turns = 0
 
 
 class TimedSteps(Coroutine[Any, Any, T]):
-    """A coroutine whose long steps, from one wait to the next, are told to `took`, in ns."""
+    """A coroutine that calls `took` with the length of its long steps in ns; a step lasts from one wait to the next."""
 
     __slots__ = ("_clock", "_coroutine", "_took")
 

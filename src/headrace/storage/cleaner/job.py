@@ -19,7 +19,7 @@ class SourceSegment(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """What to keep of an active producer: its last data batch or, if the offset is -1, a marker of its epoch."""
+    """The batch to keep of an active producer: its last data batch or, if the offset is -1, a marker of its epoch."""
 
     last_data_offset: int
     epoch: int

@@ -1,4 +1,4 @@
-"""Find transaction markers in the files of a log, by the headers of its batches."""
+"""Finds transaction markers in the batch headers of a log."""
 
 from array import array
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from headrace.storage.log.producers.marker_counts import Range, Scanned
 from headrace.storage.log.segment import Segment
 
 MAX_HEADERS: Final = 20_000
-"""Batch headers that one scan reads."""
+"""Maximum number of batch headers per scan."""
 
 
 def scan_markers(segments: Sequence[Segment], wanted: Range) -> Scanned:
-    """Read the headers of the first batches of a range. May run in a thread.
+    """Read the headers of the first batches of a range. Safe in any thread.
 
     Raises OSError; KafkaError and CorruptIndexError as `Segment.headers` and the index do.
     """

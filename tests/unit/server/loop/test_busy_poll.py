@@ -1,4 +1,4 @@
-"""When the loop keeps looking for the next request, and when it sleeps."""
+"""The loop polls for the next request, or sleeps."""
 
 from collections.abc import Callable
 
@@ -38,7 +38,7 @@ class Broker:
         return self.us - begin
 
 
-def test_sleeps_where_nobody_asks() -> None:
+def test_the_loop_sleeps_without_requests() -> None:
     assert Broker().polls_for() == 0
 
 
@@ -54,7 +54,7 @@ def test_polls_for_the_window_once_requests_came_soon_after_the_answers() -> Non
     assert all(WINDOW_US <= each <= WINDOW_US + 2 for each in polled[8:])
 
 
-def test_an_answer_begins_the_window_anew() -> None:
+def test_a_reply_restarts_the_window() -> None:
     broker = Broker()
     for _ in range(10):
         broker.ask(after_us=50)
@@ -71,7 +71,7 @@ def test_polling_has_one_call_in_the_loop() -> None:
     assert len(broker.calls) == 1
 
 
-def test_requests_now_and_then_never_make_it_poll() -> None:
+def test_rare_requests_never_cause_polling() -> None:
     broker = Broker()
     for _ in range(100):
         broker.ask(after_us=1000)
@@ -93,7 +93,7 @@ def test_a_few_late_requests_end_it_and_one_does_not() -> None:
 
 
 @pytest.mark.parametrize("soon", range(20))
-def test_it_polls_in_vain_once_in_five_requests_at_most(soon: int) -> None:
+def test_at_most_one_poll_in_five_requests_is_in_vain(soon: int) -> None:
     broker = Broker()
     in_vain = 0
     for number in range(1, 1001):

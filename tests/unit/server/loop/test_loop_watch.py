@@ -1,4 +1,4 @@
-"""The watch over the event loop: a line for what holds it, and figures of its delay."""
+"""Blocking of the event loop is logged, and its delay measured."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ CLIENT = ClientInfo(
 )
 
 
-async def test_a_request_that_holds_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_that_blocks_the_loop_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     watch = LoopWatch(asyncio.get_running_loop())
     for _ in range(3):
         watch.held_by(CLIENT, (ApiKey.METADATA, 12, 345), 1, HOLD_NS)
@@ -26,7 +26,7 @@ async def test_a_request_that_holds_the_loop_is_named_once(caplog: pytest.LogCap
     assert watch.holds == {"METADATA": 3}
 
 
-async def test_other_work_that_holds_the_loop_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_work_that_blocks_the_loop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     watch = LoopWatch(asyncio.get_running_loop())
     watch.start()
     await asyncio.sleep(BEAT_SECONDS)

@@ -1,4 +1,4 @@
-"""Turns: who is served when, and for how long, before the loop looks at its sockets again."""
+"""Connections are served in turns, and the loop polls its sockets in between."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -69,7 +69,7 @@ def test_a_crowd_of_new_connections_delays_no_others() -> None:
     assert [loop.round() for _ in range(3)] == [["quick", "new 0", "costly"], ["new 1"], ["new 2"]]
 
 
-def test_while_new_connections_wait_another_one_has_to() -> None:
+def test_while_new_connections_wait_another_new_one_must_queue() -> None:
     loop = Loop()
     loop.turns.add(Job(loop, "new", 0), FRESH)
 
@@ -84,7 +84,7 @@ def test_one_request_that_is_answered_later_begins_in_a_round() -> None:
     assert loop.round() == ["later"]
 
 
-def test_a_poll_that_has_led_to_too_much_work_makes_everybody_wait_for_a_round() -> None:
+def test_after_a_poll_with_too_much_work_all_connections_wait_for_a_round() -> None:
     loop = Loop()
     contended = []
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_a_poll_that_has_led_to_too_much_work_makes_everybody_wait_for_a_round()
     assert not loop.turns.must_wait(LIGHT)
 
 
-def test_while_costly_ones_wait_only_costly_ones_have_to() -> None:
+def test_while_costly_connections_wait_only_costly_ones_must_queue() -> None:
     loop = Loop()
     loop.turns.add(Job(loop, "costly", 0), HEAVY)
 
@@ -106,7 +106,7 @@ def test_while_costly_ones_wait_only_costly_ones_have_to() -> None:
     assert not loop.turns.must_wait(LIGHT)
 
 
-def test_a_turn_that_fails_does_not_keep_the_others_from_theirs() -> None:
+def test_a_failing_turn_does_not_affect_others() -> None:
     loop = Loop()
 
     class Broken(Job):
@@ -121,7 +121,7 @@ def test_a_turn_that_fails_does_not_keep_the_others_from_theirs() -> None:
     assert loop.round() == ["next"]
 
 
-def test_long_steps_of_a_coroutine_are_told() -> None:
+def test_long_steps_of_a_coroutine_are_reported() -> None:
     loop = Loop()
     took: list[int] = []
 

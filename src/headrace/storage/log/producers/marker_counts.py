@@ -1,8 +1,8 @@
-"""Count the transaction markers in a range of a log: offsets that hold no record of a client.
+"""Counts the transaction markers in a range of a log, because their offsets contain no records of clients.
 
-Markers are noted as they are appended. Those from before the broker's start are counted from batch headers, on demand
-and in parts (`marker_scan`). Memory is bounded: of a log with very many markers the older ones are forgotten, and
-estimated by how dense the known ones are. Pure.
+Markers are recorded when they are appended. Those from before the broker's start are counted from batch headers, on
+demand and in parts (`marker_scan`). Memory is bounded: in a log with very many markers, the older ones are dropped, and
+their number is estimated from the density of the known ones. Pure.
 """
 
 from array import array
@@ -10,18 +10,18 @@ from bisect import bisect_left
 from typing import Final, NamedTuple
 
 MAX_MARKERS: Final = 16_384
-"""Offsets that are kept of one log: 128 KiB."""
+"""Maximum number of offsets per log: 128 KiB."""
 
 
 class Range(NamedTuple):
-    """Offsets from `start` up to but not with `end`."""
+    """Offsets from `start` to `end`, exclusive."""
 
     start: int
     end: int
 
 
 class Scanned(NamedTuple):
-    """The markers of a range, of which `end` is as far as the scan came."""
+    """The markers of a range; `end` is the offset that the scan reached."""
 
     start: int
     end: int
@@ -35,24 +35,24 @@ class MarkerCounts:
 
     def __init__(self) -> None:
         self.known_from = -1
-        """-1 as long as the log is being loaded."""
+        """-1 while the log is being loaded."""
         self.revision = 0
-        """Another number after each change of what is known about older offsets."""
+        """Changes whenever the knowledge about older offsets changes."""
         self._markers = array("q")
         self._is_full = False
         self._part: Scanned | None = None
 
     def __bool__(self) -> bool:
-        """Return True if there are markers to leave out."""
+        """Return True if any marker is known."""
         return bool(self._markers)
 
     def loaded(self, end_offset: int) -> None:
-        """The log is loaded, up to `end_offset`: markers are noted from there on, if none was noted while it was."""
+        """Finish loading a log that ends at `end_offset`; without a marker so far, markers are known from there on."""
         if self.known_from < 0:
             self.known_from = end_offset
 
     def note(self, offset: int) -> None:
-        """A marker is at `offset`, after all that are known."""
+        """Record a marker at `offset`, after all known ones."""
         if self.known_from < 0:
             self.known_from = offset
         self._markers.append(offset)
@@ -60,7 +60,7 @@ class MarkerCounts:
             self._forget(MAX_MARKERS // 2)
 
     def between(self, start: int, end: int) -> int:
-        """The number of markers from `start` up to but not with `end`; 0 in a range that is still to be scanned."""
+        """Count the markers from `start` to `end`, exclusive; ranges that are still to be scanned count 0."""
         markers = self._markers
         if not markers or start >= end:
             return 0
@@ -71,14 +71,14 @@ class MarkerCounts:
         return count
 
     def unknown(self, start: int) -> Range | None:
-        """What is to be scanned next, to know the markers from `start` on."""
+        """Return the range to scan next to know all markers from `start` on, or None."""
         if self._is_full or not 0 <= start < self.known_from:
             return None
         part = self._part
         return Range(part.end if part is not None and part.start <= start < part.end else start, self.known_from)
 
     def learn(self, found: Scanned) -> None:
-        """Take in a scan of what `unknown` gave."""
+        """Add the result of scanning the range from `unknown`."""
         part = self._part
         if part is not None and part.end == found.start:
             found = Scanned(part.start, found.end, part.markers + found.markers)

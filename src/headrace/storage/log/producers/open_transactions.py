@@ -33,17 +33,17 @@ class OpenTransactions(Container[int]):
     __slots__ = ("_ended", "_open", "first_offset", "markers")
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
-        begun = [each for each in entries if each.current_txn_first_offset >= 0]
-        begun.sort(key=lambda each: each.current_txn_first_offset)
+        begun = [entry for entry in entries if entry.current_txn_first_offset >= 0]
+        begun.sort(key=lambda entry: entry.current_txn_first_offset)
         self._open = {
-            each.producer_id: OpenTransaction(each.epoch, each.current_txn_first_offset, each.timestamp)
-            for each in begun
+            entry.producer_id: OpenTransaction(entry.epoch, entry.current_txn_first_offset, entry.timestamp)
+            for entry in begun
         }
         """In order of their first offsets."""
         self.markers = MarkerCounts()
         self._ended: deque[_Ended] = deque()
         self.first_offset: int | None = None
-        """The first offset of the oldest transaction whose end is not committed; None if there is none."""
+        """The first offset of the oldest transaction whose end is not committed, or None."""
         self._note_first()
 
     def __len__(self) -> int:
@@ -79,11 +79,11 @@ class OpenTransactions(Container[int]):
             self.first_offset = first_offset
 
     def copy_of(self, producer_id: int) -> OpenTransaction | None:
-        """The producer's open transaction, for `put_back`."""
+        """Return the producer's open transaction, for `put_back`."""
         return self._open.get(producer_id)
 
     def put_back(self, before: Mapping[int, OpenTransaction | None]) -> None:
-        """Return these producers to what `copy_of` gave."""
+        """Restore the transactions of these producers from `copy_of`."""
         for producer_id, begun in before.items():
             if begun is not None:
                 self._open[producer_id] = begun
@@ -100,7 +100,7 @@ class OpenTransactions(Container[int]):
         return aborted
 
     def end_at(self, producer_id: int, offset: int, marker: Marker) -> AbortedTransaction | None:
-        """As `end`, of one at `offset` that may not be committed: consumers stop before it until `committed_to`."""
+        """As `end`, for an uncommitted marker at `offset`: consumers stop before it until `committed_to`."""
         self.markers.note(offset)
         ended = self._open.pop(producer_id, None)
         if ended is None:
@@ -114,7 +114,7 @@ class OpenTransactions(Container[int]):
         return AbortedTransaction(producer_id, ended.first_offset, offset, stable)
 
     def committed_to(self, offset: int) -> None:
-        """Note that everything before `offset` is committed, markers included."""
+        """Record that everything before `offset`, including markers, is committed."""
         if self._ended and self._ended[0].marker_offset < offset:
             while self._ended and self._ended[0].marker_offset < offset:
                 self._ended.popleft()
@@ -137,6 +137,6 @@ class OpenTransactions(Container[int]):
     def _note_first(self) -> None:
         oldest = next(iter(self._open.values()), None)
         self.first_offset = None if oldest is None else oldest.first_offset
-        for each in self._ended:
-            if self.first_offset is None or each.first_offset < self.first_offset:
-                self.first_offset = each.first_offset
+        for ended in self._ended:
+            if self.first_offset is None or ended.first_offset < self.first_offset:
+                self.first_offset = ended.first_offset

@@ -40,7 +40,7 @@ class ProducerEntry:
 
     @classmethod
     def unpacked(cls, packed: bytes) -> "ProducerEntry":
-        """What `packed` has made, perhaps with more after it."""
+        """Read the result of `packed`, ignoring any bytes after it."""
         return cls(*ENTRY.unpack_from(packed))
 
     def packed(self) -> bytes:
