@@ -280,3 +280,21 @@ def test_a_marker_for_no_producer_is_refused(broker: Broker) -> None:
     }
     answer = connect(broker).ask(ApiKey.WRITE_TXN_MARKERS, 2, {"markers": [marker]})
     assert answer["markers"][0]["topics"][0]["partitions"][0]["error_code"] == "unknown_server_error"
+
+
+def test_a_marker_that_a_partition_refuses_for_good_is_logged(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    producer = Coordinator(broker)
+    producer.init()
+    producer.add(0)
+    marker = {
+        "producer_id": producer.identity[0],
+        "producer_epoch": producer.identity[1],
+        "transaction_result": False,
+        "topics": [{"name": "t", "partition_indexes": [0]}],
+        "coordinator_epoch": 1000,
+        "transaction_version": 0,
+    }
+    producer.client.ask(ApiKey.WRITE_TXN_MARKERS, 1, {"markers": [marker]})
+    assert producer.end() == NONE
+    wait_for(lambda: producer.state()["transaction_state"] == "CompleteCommit", "the end of the transaction")
+    assert "t-0 refuses the marker of transactional id id for good" in caplog.text

@@ -385,6 +385,8 @@ class TransactionCoordinator:
     def _answered(self, ending: _Ending, partition: TopicPartition, error: KafkaError | None) -> None:
         if error is None or error.code in _DONE:
             ending.missing.discard(partition)
+            if error is not None and error.code is not ErrorCode.unknown_topic_or_partition:
+                log.warning("%s refuses the marker of transactional id %s for good: %s", partition, ending.name, error)
         elif not ending.has_failed:
             ending.has_failed = True
             log.warning("The marker of transactional id %s for %s will be retried: %s", ending.name, partition, error)

@@ -156,10 +156,10 @@ def test_what_is_closed_writes_no_markers(world: World) -> None:
 
 def test_a_transaction_that_takes_too_long_is_aborted(world: World) -> None:
     world.begin(T0)
-    world.coordinator.abort_timed_out()
+    list(world.coordinator.abort_timed_out())
     assert world.state() is TransactionState.ONGOING
     world.loop.run_until(world.loop.now + 2)
-    world.coordinator.abort_timed_out()
+    list(world.coordinator.abort_timed_out())
     assert world.state() is TransactionState.COMPLETE_ABORT
     assert world.coordinator.describe("id").producer_epoch == 1
 
@@ -170,7 +170,7 @@ def test_a_transaction_that_takes_too_long_is_logged_with_its_client(
     world.begin(T0)
     world.coordinator.note_client("id", "billing at 10.0.0.7")
     world.loop.run_until(world.loop.now + 2)
-    world.coordinator.abort_timed_out()
+    list(world.coordinator.abort_timed_out())
     [line] = [record.getMessage() for record in caplog.records]
     assert "transactional id id (client billing at 10.0.0.7, producer " in line
 
