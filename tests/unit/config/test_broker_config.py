@@ -1,6 +1,4 @@
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_type_hints
 
@@ -178,14 +176,6 @@ def test_origins_come_in_the_order_in_which_they_count() -> None:
 def test_what_cannot_change_at_run_time_is_refused(key: str, value: str, per_broker: bool, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_dynamic(key, value, per_broker=per_broker)
-
-
-def test_importing_the_settings_loads_nothing_costly() -> None:
-    code = (
-        "import sys, headrace.config; print({'dataclasses', 'json', 'kio', 'difflib', 'asyncio'} & sys.modules.keys())"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "set()"
 
 
 @pytest.mark.parametrize(
