@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from headrace.coordinator.groups import expressions
 from headrace.coordinator.groups.expressions import (
     MAX_LENGTH,
     TopicExpressions,
@@ -165,13 +166,16 @@ def test_expressions_take_turns() -> None:
     assert max(seen) <= 3 * min(seen)
 
 
-def test_results_are_bounded() -> None:
-    topics = Names(*(f"t{number}" for number in range(3000)))
-    for number in range(1200):
-        topics.finished(f".*|{number}")
-    results = topics.expressions._results.values()
-    assert sum(len(result.found) for result in results) <= 1_000_000
-    assert len(results) <= 1000
+def test_results_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expressions, "_MAX_NAMES", 1000)
+    monkeypatch.setattr(expressions, "_MAX_RESULTS", 20)
+    for names in (3, 300):
+        topics = Names(*(f"t{number}" for number in range(names)))
+        for number in range(30):
+            topics.finished(f".*|{number}")
+        results = topics.expressions._results.values()
+        assert 0 < sum(len(result.found) for result in results) <= 1000, names
+        assert len(results) <= 20, names
 
 
 def test_an_expression_of_the_log_that_re2_does_not_take_stands_for_nothing() -> None:

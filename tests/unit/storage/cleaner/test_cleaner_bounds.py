@@ -114,7 +114,7 @@ def test_clean_batches_that_unpack_to_much_are_looked_at_a_few_at_a_time(tmp_pat
 
 
 def test_many_small_batches_do_not_wait_until_there_is_a_megabyte_of_them(tmp_path: Path) -> None:
-    cleaner = _cleaner(tmp_path, [_batch(offset, (b"%d" % (offset % 100), b"")) for offset in range(60_000)])
+    cleaner = _cleaner(tmp_path, [_batch(offset, (b"%d" % (offset % 100), b"")) for offset in range(20_000)])
     assert _peak(cleaner.build_map) < LIMIT
 
 
