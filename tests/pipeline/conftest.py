@@ -5,16 +5,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.spark import spark, tolerate_open_sockets
+from tests.support.spark import log_records, spark, tolerate_open_sockets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["spark"]
+
+Parse: TypeAlias = "Callable[[Sequence[str | bytes | None]], DataFrame]"
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,6 +41,17 @@ def access_log() -> Path:
     if not path.is_file():
         pytest.skip(f"no {path}; HEADRACE_SHARED names the directory that has data/access.log")
     return path
+
+
+@pytest.fixture(scope="session")
+def parse(spark: "SparkSession") -> Parse:
+    """Lines of a log to `lines.parsed`."""
+    from headrace.pipeline.transforms import lines
+
+    def parsed(texts: Sequence[str | bytes | None]) -> "DataFrame":
+        return lines.parsed(log_records(spark, texts))
+
+    return parsed
 
 
 @pytest.fixture

@@ -1,11 +1,5 @@
-"""The command line without a cluster: help, usage errors, nobody there."""
+"""The command line without a cluster: help and usage errors."""
 
-import socket
-import struct
-import subprocess
-import sys
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,7 +9,6 @@ from typer.testing import CliRunner
 from headrace import __version__
 from headrace.cli import habits
 from headrace.cli.main import app
-from tests.support.ports import free_port
 
 runner = CliRunner()
 
@@ -188,61 +181,6 @@ def test_version_has_a_short_name() -> None:
     assert runner.invoke(app, ["-V"]).output == f"headrace {__version__}\n"
 
 
-@pytest.mark.parametrize("line", ["topics list", "produce t", "consume t", "topics describe t"])
-def test_where_nobody_listens_the_answer_is_quick_and_says_what_to_do(line: str) -> None:
-    bootstrap = f"127.0.0.1:{free_port()}"
-    result = runner.invoke(app, [*line.split(), "--bootstrap", bootstrap], input="")
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"Error: nothing listens at {bootstrap}\nStart a broker with `headrace start`")
-    assert result.stdout == ""
-
-
-@pytest.mark.parametrize("option", ["--bootstrap-server nowhere.invalid:1", "--bootstrap-server=nowhere.invalid:1"])
-@pytest.mark.parametrize("command", ["topics list", "groups list", "consume t"])
-def test_the_name_that_kafkas_tools_have_for_an_option_is_understood(command: str, option: str) -> None:
-    result = runner.invoke(app, [*command.split(), *option.split()])
-    assert result.exit_code == 1
-    assert "unknown host 'nowhere.invalid'" in result.stderr
-
-
-def test_a_host_that_does_not_exist_is_named() -> None:
-    result = runner.invoke(app, ["topics", "list", "--bootstrap", "nowhere.invalid:9092"])
-    assert result.exit_code == 1
-    assert "unknown host 'nowhere.invalid'" in result.stderr
-
-
-def test_the_environment_names_the_cluster() -> None:
-    bootstrap = f"127.0.0.1:{free_port()}"
-    result = runner.invoke(app, ["topics", "list"], env={"HEADRACE_BOOTSTRAP": bootstrap})
-    assert f"nothing listens at {bootstrap}" in result.stderr
-
-
-def test_a_file_that_cannot_be_read_is_named_before_anything_is_sent() -> None:
-    result = runner.invoke(app, ["produce", "t", "/does/not/exist", "--bootstrap", "nowhere.invalid:1"])
-    assert result.exit_code == 1
-    assert "cannot read '/does/not/exist': no such file or directory" in result.stderr
-
-
-def test_a_help_page_loads_no_client_library() -> None:
-    assert not _loaded_by("import headrace.cli.main", {"confluent_kafka", "kafka", "pyspark", "rich"})
-
-
-def test_starting_a_broker_parses_its_options_without_the_command_line_libraries() -> None:
-    code = "import headrace.__main__, headrace.cli.start_args as a; a.parse(['--set', 'a=1'])"
-    assert not _loaded_by(code, {"typer", "rich", "argparse", "confluent_kafka", "headrace.cli.main"})
-
-
-def test_a_broker_that_compacts_loads_nothing_of_what_its_cleaner_processes_work_with() -> None:
-    assert not _loaded_by("import headrace.broker.node, headrace.storage.cleaner.log_cleaner", {"numpy"})
-
-
-def _loaded_by(code: str, modules: set[str]) -> set[str]:
-    """Which of `modules` running `code` in a fresh process loads."""
-    code += f"\nimport sys; print(*{modules!r} & sys.modules.keys())"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(result.stdout.split())
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -260,23 +198,3 @@ def test_an_argument_that_is_not_utf8_is_named(words: list[str], complaint: str)
     assert result.exit_code == 2
     assert complaint in result.output
     assert len(result.output.splitlines()) == 1
-
-
-def test_a_broker_that_answers_only_the_greeting_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.cli.python_admin._TIMEOUT_MS", 500)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        greeted = threading.Thread(target=_answer_the_first, args=(server,))
-        greeted.start()
-        started = time.monotonic()
-        result = runner.invoke(app, ["groups", "list", "--bootstrap", f"127.0.0.1:{server.getsockname()[1]}"])
-        took = time.monotonic() - started
-        greeted.join()
-    assert result.exit_code == 1
-    assert "listing groups: " in result.output
-    assert took < 5
-
-
-def _answer_the_first(server: socket.socket) -> None:
-    with server.accept()[0] as connection:
-        request = connection.recv(1000)
-        connection.sendall(struct.pack(">i", 10) + request[8:12] + bytes(6))

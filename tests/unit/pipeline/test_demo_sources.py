@@ -1,16 +1,13 @@
-"""Where the demo's lines come from: a file, and a web server that is really visited."""
+"""Where the demo's lines come from: a file."""
 
-import re
 import threading
 from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.demo import sources, visitors
+from headrace.pipeline.demo import sources
 from headrace.pipeline.demo.timestamps import time_of
 from headrace.pipeline.errors import PipelineError
-
-_COMBINED = re.compile(rb'^\S+ - - \[[^]]+\] "[^"]+" \d{3} \d+ "[^"]*" "[^"]+"$')
 
 
 def test_a_file_gives_its_lines_without_their_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,18 +31,6 @@ def test_reading_a_file_stops_when_told(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(PipelineError, match="cannot read the access log"):
         sources.FileSource(tmp_path / name)
-
-
-def test_the_web_server_logs_every_visit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors, "_TAKES_S", 0.0)
-    source = sources.WebServerSource()
-    lines = list(source.lines(threading.Event()))
-    assert len(lines) == source.expected
-    assert [line for line in lines if not _COMBINED.match(line)] == []
-    statuses = {line.split(b'" ')[1].split()[0] for line in lines}
-    assert statuses == {b"200", b"404", b"500"}
-    assert len({line.split()[0] for line in lines}) > 20
-    assert all(time_of(line) for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 
 import cramjam
 import lz4.frame
@@ -40,6 +41,7 @@ def unpack(request: pytest.FixtureRequest) -> Decompress:
     return function
 
 
+@cache
 def some_data(size: int) -> bytes:
     """Return data that compresses to about a third."""
     source = random.Random(size)

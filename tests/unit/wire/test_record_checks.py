@@ -1,6 +1,7 @@
 """The walk accepts the same records as Kafka's DefaultRecord.readFrom, compiled or not, whole or in pieces."""
 
 import importlib.util
+import itertools
 import random
 from pathlib import Path
 from types import ModuleType
@@ -270,18 +271,17 @@ def test_many_records_are_read_like_the_reference(twin: None, kind: object, seed
 
 
 @pytest.mark.parametrize("place", [0, 1, 30, 63, 64, 74])
-@pytest.mark.parametrize("where", range(8))
-def test_one_wrong_number_among_similar_records_is_found(twin: None, place: int, where: int) -> None:
-    """Every number of every record is incremented."""
+def test_one_lie_among_records_that_are_alike_is_found(twin: None, place: int) -> None:
+    """Each number of a record is made one more, with its continuation bit or without."""
     honest = body_of([RecordData(None, bytes(100), TIME + i // 20) for i in range(75)])
     begin = 109 * place if place < 64 else 109 * 64 + 110 * (place - 64)
     wide = 1 if place >= 64 else 0
     # length, attributes, timestamp delta, offset delta, length of the key, that of the value, and the count of headers
-    at = begin + (0, 2, 3, 4, 5 + wide, 6 + wide, 7 + wide, 108 + wide)[where]
-    for changed_by in (1, 2, 0x80):
-        body = bytearray(honest)
-        body[at] = body[at] + changed_by & 0xFF
-        assert walked([bytes(body)], 75) == read(bytes(body), 75)
+    for where in (0, 2, 3, 4, 5 + wide, 6 + wide, 7 + wide, 108 + wide):
+        for changed_by in (1, 2, 0x80):
+            body = bytearray(honest)
+            body[begin + where] = body[begin + where] + changed_by & 0xFF
+            assert walked([bytes(body)], 75) == read(bytes(body), 75), (where, changed_by)
 
 
 @FEW
@@ -352,18 +352,12 @@ def test_excess_bits_of_a_varint_are_dropped_as_in_kafka(twin: None) -> None:
     assert walked([body], 1) == read(body, 1) == (0, TIME, TIME, 0)
 
 
-@pytest.mark.parametrize("base", [0, 5, -5, 2**63 - 1, -(2**63), 2**62, -(2**62)])
-@pytest.mark.parametrize("delta", [0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63), -(2**63) + 1, 2**61, -(2**61)])
-def test_timestamps_wrap_at_64_bits(twin: None, base: int, delta: int) -> None:
-    zigzag = (delta << 1) ^ (delta >> 63)
-    number = bytearray()
-    while zigzag > 0x7F:
-        number.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    number.append(zigzag)
-    content = b"\0" + number + b"\0" + b"\1" + b"\1" + b"\0"
-    body = varint(len(content)) + content
-    assert walked([body], 1, base) == read(body, 1, base)
+def test_timestamps_wrap_at_64_bits(twin: None) -> None:
+    edges = (0, 1, -1, 5, -5, 2**61, -(2**61), 2**62, -(2**62), 2**63 - 1, -(2**63), -(2**63) + 1)
+    for base, delta in itertools.product(edges, repeat=2):
+        content = b"\0" + varint(delta) + b"\0" + b"\1" + b"\1" + b"\0"
+        body = varint(len(content)) + content
+        assert walked([body], 1, base) == read(body, 1, base), (base, delta)
 
 
 def test_header_names_are_any_bytes_and_timestamps_wrap() -> None:

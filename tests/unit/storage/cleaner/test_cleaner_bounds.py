@@ -113,8 +113,8 @@ def test_highly_compressed_clean_batches_are_processed_a_few_at_a_time(tmp_path:
     assert _peak(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
 
 
-def test_many_small_batches_are_processed_before_they_reach_a_megabyte(tmp_path: Path) -> None:
-    cleaner = _cleaner(tmp_path, [_batch(offset, (b"%d" % (offset % 100), b"")) for offset in range(60_000)])
+def test_many_small_batches_do_not_wait_until_there_is_a_megabyte_of_them(tmp_path: Path) -> None:
+    cleaner = _cleaner(tmp_path, [_batch(offset, (b"%d" % (offset % 100), b"")) for offset in range(20_000)])
     assert _peak(cleaner.build_map) < LIMIT
 
 

@@ -76,12 +76,12 @@ def test_both_maps_give_the_same_fates(
         assert ours.judge([header], [body]) == plain.judge([header], [body])
 
 
-@pytest.mark.parametrize("key_size", [4, 500])
-def test_a_key_takes_at_most_bytes_per_key(key_size: int) -> None:
+@pytest.mark.parametrize("key_size", [4, 200])
+def test_a_key_takes_no_more_than_is_reckoned(key_size: int) -> None:
     offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=random.Random(1).randbytes)
     batches = [
         batch([(str(base + place).rjust(key_size).encode(), b"v") for place in range(100)], base)
-        for base in range(0, 100_000, 100)
+        for base in range(0, 50_000, 100)
     ]
     gc.collect()
     tracemalloc.start()
@@ -92,7 +92,7 @@ def test_a_key_takes_at_most_bytes_per_key(key_size: int) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(offset_map) == 100_000
+    assert len(offset_map) == 50_000
     assert peak <= len(offset_map) * (BYTES_PER_KEY + BYTES_PER_OFFSET)
 
 

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_for
 def test_its_brokers_end_with_it(tmp_path: Path, number: signal.Signals, measured: list[str]) -> None:
     kafka_jars()
     command = [sys.executable, "-m", "bench", "--headrace-only", "--dir", str(tmp_path), *measured]
-    bench = subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    bench = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         brokers = wait_for(lambda: _brokers(bench.pid), "a broker", timeout_s=60)
         bench.send_signal(number)

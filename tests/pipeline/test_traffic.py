@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from headrace.pipeline.transforms import lines, traffic
-from tests.unit.pipeline.log_lines import combined
+from tests.pipeline.log_lines import combined
 
 if TYPE_CHECKING:
-    from tests.unit.pipeline.conftest import Parse
+    from tests.pipeline.conftest import Parse
 
 LATE_BY = "10 minutes"
 

@@ -1,8 +1,6 @@
 """Kafka's own DumpLogSegments finds no errors in the files of `headrace.storage`."""
 
-import os
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -18,27 +16,19 @@ from headrace.storage.log.producers.producer_snapshot import ProducerEntry, writ
 from headrace.storage.log.segment import Segment
 from headrace.types import TopicPartition
 from headrace.wire.compression import Codec
+from tests.support.kafka_process import kafka_jars
 from tests.unit.storage.cleaner.compaction import Table
 from tests.unit.storage.logs import NOW, SMALL, append, open_log
 
-JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[4] / ".build" / "jars" / "kafka")
-
 COMPLAINTS: Final = ("Mismatches in", "Non-consecutive", "Found timestamp", "Found out of order", "not found", "rror")
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.skipif(shutil.which("java") is None, reason="no java: install a Java 17 runtime"),
-    pytest.mark.skipif(
-        not any(JARS.glob("kafka-tools-*.jar")),
-        reason=f"no Kafka tools in {JARS}: `make setup` fetches them (or set HEADRACE_KAFKA_JARS)",
-    ),
-]
+pytestmark = pytest.mark.java
 
 
 def dump(directory: Path, *options: str, suffixes: tuple[str, ...] = (".log", ".index", ".timeindex")) -> str:
     """Run the tool on all files with the suffixes, and return its output."""
     files = ",".join(str(path) for path in sorted(directory.iterdir()) if path.suffix in suffixes)
-    command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{JARS}/*"]
+    command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{kafka_jars()}/*"]
     command += ["org.apache.kafka.tools.DumpLogSegments", "--files", files, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from headrace.pipeline.transforms import crawlers, lines
-from tests.unit.pipeline.log_lines import combined
+from tests.pipeline.log_lines import combined
 
 if TYPE_CHECKING:
-    from tests.unit.pipeline.conftest import Parse
+    from tests.pipeline.conftest import Parse
 
 
 VISITS: Final[dict[str, tuple[list[str], list[str]]]] = {

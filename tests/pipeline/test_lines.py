@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from headrace.pipeline.transforms import lines
-from tests.unit.pipeline.log_lines import combined
+from tests.pipeline.log_lines import combined
 
 if TYPE_CHECKING:
-    from tests.unit.pipeline.conftest import Parse
+    from tests.pipeline.conftest import Parse
 
 
 def _row(parse: "Parse", line: str | bytes) -> Any:

@@ -1,0 +1,93 @@
+"""`headrace verify` with the directories that a broker leaves."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.main import app
+from headrace.testing import Broker
+from headrace.wire.apis import ApiKey
+from tests.support.wire_client import WireClient
+
+
+def verified(*directories: Path) -> tuple[int, str]:
+    """The exit code and what the command says."""
+    result = CliRunner().invoke(app, ["verify", *map(str, directories)], env={"COLUMNS": "2000"})
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A log directory with the topics `t` and `u`."""
+    data = tmp_path / "data"
+    with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
+        for name in ("t", "u"):
+            new = {"name": name, "num_partitions": 2, "replication_factor": 1}
+            topics: list[dict[str, object]] = [{**new, "assignments": [], "configs": []}]
+            client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": topics, "timeout": 9000, "validate_only": False})
+    return data
+
+
+def test_a_log_directory_is_sound_with_topics_and_without(data: Path, tmp_path: Path) -> None:
+    status, text = verified(data)
+    assert status == 0
+    assert "Read 4 partitions" in text
+    assert verified(data / "t-0")[0] == 0
+    with Broker(data=tmp_path / "new"):
+        assert verified(tmp_path / "new")[0] == 0
+
+
+def test_what_is_no_log_directory_is_refused(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "named-0").mkdir()
+    for directory in (Path("/etc"), tmp_path / "empty"):
+        status, text = verified(directory)
+        assert status == 1
+        assert f"{directory} is not a log directory" in text
+    status, text = verified(data.parent)
+    assert status == 1
+    assert f"Did you mean {data}?" in text
+
+
+def test_a_malformed_topic_id_is_found(data: Path) -> None:
+    (data / "t-1" / "partition.metadata").write_text("nonsense")
+    status, text = verified(data)
+    assert status == 1
+    assert "t-1/partition.metadata is malformed" in text
+
+
+@pytest.mark.parametrize("with_metadata", [True, False])
+def test_a_swapped_topic_id_is_found(data: Path, with_metadata: bool) -> None:
+    (data / "t-1" / "partition.metadata").write_bytes((data / "u-0" / "partition.metadata").read_bytes())
+    if not with_metadata:
+        (data / "metadata.db").unlink()
+    before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+    status, text = verified(data)
+    assert status == 1
+    assert "t-1/partition.metadata" in text
+    assert "remove the file while the broker is down" in text
+    assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
+
+
+def test_topics_that_have_exchanged_their_ids_are_found(data: Path) -> None:
+    ids = {name: (data / f"{name}-0" / "partition.metadata").read_bytes() for name in "tu"}
+    for name, other in ("tu", "ut"):
+        for partition in (0, 1):
+            (data / f"{name}-{partition}" / "partition.metadata").write_bytes(ids[other])
+    assert "4 problems" in verified(data)[1]
+
+
+def test_records_that_are_not_served_are_found_with_the_way_back(data: Path) -> None:
+    stray = data / "t-0.0123456789abcdef0123456789abcdef-stray"
+    (data / "t-0").rename(stray)
+    status, text = verified(data)
+    assert status == 1
+    assert f"mv '{stray}' '{data / 't-0'}'" in text
+
+
+def test_damaged_metadata_is_found(data: Path) -> None:
+    (data / "metadata.db").write_bytes(b"nonsense" * 1000)
+    status, text = verified(data)
+    assert status == 1
+    assert "metadata.db" in text

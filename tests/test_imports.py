@@ -1,0 +1,44 @@
+"""Modules load nothing costly before it is needed: each test starts a fresh Python."""
+
+import subprocess
+import sys
+
+
+def test_a_help_page_loads_no_client_library() -> None:
+    assert not _loaded_by("import headrace.cli.main", {"confluent_kafka", "kafka", "pyspark", "rich"})
+
+
+def test_starting_a_broker_parses_its_options_without_the_command_line_libraries() -> None:
+    code = "import headrace.__main__, headrace.cli.start_args as a; a.parse(['--set', 'a=1'])"
+    assert not _loaded_by(code, {"typer", "rich", "argparse", "confluent_kafka", "headrace.cli.main"})
+
+
+def test_a_broker_that_compacts_loads_nothing_of_what_its_cleaner_processes_work_with() -> None:
+    assert not _loaded_by("import headrace.broker.node, headrace.storage.cleaner.log_cleaner", {"numpy"})
+
+
+def test_importing_the_settings_loads_nothing_costly() -> None:
+    assert not _loaded_by("import headrace.config", {"dataclasses", "json", "kio", "difflib", "asyncio"})
+
+
+def test_nothing_is_printed_and_nothing_loaded_before_the_first_expression() -> None:
+    code = (
+        "import sys, headrace.coordinator.group_coordinator, headrace.broker.topic_table\n"
+        "assert 're2' not in sys.modules\n"
+        "from headrace.coordinator.groups.expressions import compiled\n"
+        "from headrace.errors import KafkaError\n"
+        "for regex in ('(', r'\\pL{249}', '((a{100}){100}){100}'):\n"
+        "    try: compiled(regex)\n"
+        "    except KafkaError: pass\n"
+        "    else: sys.exit(regex)\n"
+        "assert 're2' in sys.modules\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def _loaded_by(code: str, modules: set[str]) -> set[str]:
+    """Which of `modules` running `code` in a fresh process loads."""
+    code += f"\nimport sys; print(*{modules!r} & sys.modules.keys())"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(result.stdout.split())

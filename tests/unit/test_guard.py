@@ -1,0 +1,39 @@
+"""`tests/unit/conftest.py` fails a test that leaves its process."""
+
+import asyncio
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+
+def _serve() -> None:
+    async def serve() -> None:
+        await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+
+    asyncio.run(serve())
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda: subprocess.run([sys.executable, "--version"], check=True),
+        lambda: multiprocessing.get_context("fork").Process(target=print).start(),
+        lambda: os.system("true"),
+        lambda: socket.create_server(("127.0.0.1", 0)),
+        _serve,
+    ],
+    ids=["subprocess", "fork", "shell", "socket", "asyncio"],
+)
+def test_a_unit_test_that_leaves_its_process_fails(leave: Callable[[], object]) -> None:
+    with pytest.raises(pytest.fail.Exception, match="a unit test"):
+        leave()
+
+
+def test_a_local_socket_pair_is_allowed() -> None:
+    for end in socket.socketpair():
+        end.close()
