@@ -113,7 +113,7 @@ ACCEPTED: Final[tuple[Accepted, ...]] = (
         ApiKey.PRODUCE,
         r".*\.error_code",
         kafka="none",
-        headrace="invalid_producer_id_mapping",
+        headrace="invalid_record",
     ),
     _accepted(_INTERNAL_ERROR, _ALTERING, r".*\.error_message", kafka=None, headrace="<text>"),
 )
