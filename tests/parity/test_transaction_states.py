@@ -20,8 +20,8 @@ IDENTITIES: dict[str, Callable[[Producer], tuple[int, int]]] = {
 
 
 STRICTER = {("committed", "its predecessor"), ("aborted", "its predecessor")}
-"""Kafka takes EndTxn v5 of a fenced epoch for a repetition, although version 1 ended the transaction, and may confirm to
-a fenced producer what is not so. Headrace refuses it.
+"""Kafka takes EndTxn v5 of a fenced epoch for a repetition, although version 1 ended the transaction, and may confirm
+to a fenced producer what is not so. Headrace refuses it.
 """
 
 
