@@ -38,10 +38,6 @@ _CONFIGS: Final = {ApiKey.DESCRIBE_CONFIGS, ApiKey.CREATE_TOPICS}
 _ALTERING: Final = {ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS}
 _INTERNAL_ERROR: Final = "an oversight in Kafka: the mistake is met by an exception there, and named here"
 
-_REPEATED_END = (
-    "Kafka takes a version 5 EndTxn with the previous epoch for a repeated one even after a version 4 end, "
-    "and hands the successor's epoch out"
-)
 
 ACCEPTED: Final[tuple[Accepted, ...]] = (
     _accepted(
@@ -119,34 +115,6 @@ ACCEPTED: Final[tuple[Accepted, ...]] = (
         r".*\.error_code",
         kafka="none",
         headrace="invalid_record",
-    ),
-    _accepted(
-        _REPEATED_END,
-        ApiKey.END_TXN,
-        r"\.error_code",
-        kafka="none",
-        headrace="producer_fenced",
-    ),
-    _accepted(
-        _REPEATED_END,
-        ApiKey.END_TXN,
-        r"\.error_code",
-        kafka="invalid_txn_state",
-        headrace="producer_fenced",
-    ),
-    _accepted(
-        _REPEATED_END,
-        ApiKey.END_TXN,
-        r"\.producer_id",
-        kafka="its own",
-        headrace="none",
-    ),
-    _accepted(
-        _REPEATED_END,
-        ApiKey.END_TXN,
-        r"\.producer_epoch",
-        kafka=0,
-        headrace=-1,
     ),
     _accepted(_INTERNAL_ERROR, _ALTERING, r".*\.error_message", kafka=None, headrace="<text>"),
 )

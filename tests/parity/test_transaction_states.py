@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.wire.apis import ApiKey
 from tests.parity.both import Both
 from tests.parity.transactions import REQUESTS, STATES, Producer, relevant
 
@@ -18,12 +19,20 @@ IDENTITIES: dict[str, Callable[[Producer], tuple[int, int]]] = {
 }
 
 
+STRICTER = {("committed", "its predecessor"), ("aborted", "its predecessor")}
+"""Kafka takes EndTxn v5 of a fenced epoch for a repetition, although version 1 ended the transaction, and may confirm
+to a fenced producer what is not so. Headrace refuses it.
+"""
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("identity", IDENTITIES)
 @pytest.mark.parametrize("state", STATES)
 def test_answers_in_a_state(state: str, identity: str, both: Both, name: Names) -> None:
     topic = both.create(name(), 2)
     for request in REQUESTS:
+        if (state, identity) in STRICTER and (request.api, request.version) == (ApiKey.END_TXN, 5):
+            continue
         what = f"{request.name} by {identity} when {state}"
         transactional_id = name()
         producers = [Producer(side, transactional_id, topic) for side in both.sides]
