@@ -1,5 +1,7 @@
 """How samples of both brokers become ratios and verdicts."""
 
+import pytest
+
 from bench import report
 from bench.rows import Outcome, outcomes
 
@@ -45,7 +47,8 @@ def test_what_kafka_did_not_measure_has_no_ratio() -> None:
     assert (outcome.kafka, outcome.ratio, outcome.is_met) == (None, None, None)
 
 
-def test_the_object_for_programs_has_every_row_with_its_samples() -> None:
+def test_the_object_for_programs_has_every_row_with_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "machine", lambda: "a machine")  # it asks `uname`
     headrace, kafka = {"sync.p99": [0.1, 0.2]}, {"sync.p99": [0.4, 0.4]}
 
     shown = report.as_object(outcomes(headrace, kafka), headrace, kafka)
