@@ -23,7 +23,7 @@ FAULTS = {
     "requests are lost": Faults(lose_request=0.03, tear=0.03, apis=_PRODUCE),
     "answers are lost": Faults(lose_answer=0.05, apis=_PRODUCE),
     "requests are repeated": Faults(repeat=0.3, apis=_PRODUCE),
-    "connections fall silent": Faults(silence=0.005, apis=_PRODUCE),
+    "connections fall silent": Faults(silence=0.03, apis=_PRODUCE),
     "all of these, and delays": Faults(
         lose_request=0.01,
         lose_answer=0.02,
