@@ -30,14 +30,8 @@ _SLICE_S: Final = 0.005
 """Time for which the markers of one transaction may hold the event loop."""
 _RETRY_S: Final = 0.5
 """Delay before a marker or a record is retried."""
-_DONE: Final = frozenset(
-    {
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.invalid_producer_epoch,
-        ErrorCode.transaction_coordinator_fenced,
-    }
-)
-"""Errors after which a partition needs no marker: it was deleted, or has a newer epoch."""
+_FENCED: Final = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced})
+"""Errors of a partition that has seen a newer producer or coordinator."""
 
 A = TypeVar("A")
 
@@ -356,12 +350,13 @@ class TransactionCoordinator:
         """Write markers for a time slice, and continue later."""
         ending.handle = None
         deadline = self._clock.monotonic() + _SLICE_S
-        while ending.to_send:
+        while ending.to_send and self._is_current(ending):
             self._send_one(ending, ending.to_send.pop())
             if ending.to_send and self._clock.monotonic() > deadline:
                 ending.handle = self._loop.call_soon(self._send, ending)
                 return
-        self._finish_or_retry(ending)
+        if self._is_current(ending):
+            self._finish_or_retry(ending)
 
     def _send_one(self, ending: _Ending, partition: TopicPartition) -> None:
         try:
@@ -380,13 +375,23 @@ class TransactionCoordinator:
         if done.cancelled() or not self._is_current(ending):
             return
         self._answered(ending, partition, done.result())
-        self._finish_or_retry(ending)
+        if self._is_current(ending):
+            self._finish_or_retry(ending)
 
     def _answered(self, ending: _Ending, partition: TopicPartition, error: KafkaError | None) -> None:
-        if error is None or error.code in _DONE:
+        if error is None or error.code is ErrorCode.unknown_topic_or_partition:  # written, or deleted
             ending.missing.discard(partition)
-            if error is not None and error.code is not ErrorCode.unknown_topic_or_partition:
-                log.warning("%s refuses the marker of transactional id %s for good: %s", partition, ending.name, error)
+        elif error.code in _FENCED:
+            # As in Kafka, the transaction stays prepared: a newer coordinator ends it, and without the marker it is
+            # not complete.
+            log.error(
+                "%s refuses the marker of transactional id %s (%s). The transaction stays prepared until the next"
+                " start or election of a coordinator",
+                partition,
+                ending.name,
+                error,
+            )
+            self._forget(ending)
         elif not ending.has_failed:
             ending.has_failed = True
             log.warning("The marker of transactional id %s for %s will be retried: %s", ending.name, partition, error)
