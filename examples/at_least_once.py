@@ -22,5 +22,5 @@ while True:
     for order in orders:
         producer.produce(INVOICES, invoice(order), order.key(), on_delivery=delivered)
     producer.flush()
-    # The orders count as done only now: whoever comes after a crash before this line does them again.
+    # The orders count as done only now: after a crash before this line, the successor repeats them.
     consumer.commit(asynchronous=False)

@@ -11,7 +11,7 @@ while True:
     orders = next_batch(consumer)
     if not orders:
         continue
-    # The orders count as done before they are: whoever comes after a crash begins after them.
+    # The orders count as done before they are: after a crash, the successor begins after them.
     consumer.commit(asynchronous=False)
     for order in orders:
         producer.produce(INVOICES, invoice(order), order.key())

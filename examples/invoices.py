@@ -42,7 +42,7 @@ def subscribe(bootstrap: str, group: str) -> Consumer:
 
 
 def next_batch(consumer: Consumer) -> list[Message]:
-    """Up to `BATCH` orders; none where none came for a moment. Raises KafkaException if no more can come."""
+    """Return up to `BATCH` orders, none if none arrive within 0.5 s. Raises KafkaException for a permanent error."""
     orders = []
     for message in consumer.consume(BATCH, timeout=0.5):
         error = message.error()

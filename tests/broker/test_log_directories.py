@@ -190,7 +190,7 @@ def test_a_move_is_told_of_called_off_and_dropped_by_a_restart(slow: Directories
         assert len(values(client, "t")) == 5
         assert slow.where("t-0") == home
         assert not copies(client, target)
-    assert "is an unfinished copy" in slow.broker.log()
+    assert "the unfinished copy of an interrupted move" in slow.broker.log()
 
 
 def test_what_cannot_be_moved_is_said(dirs: Directories) -> None:

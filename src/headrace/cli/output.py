@@ -117,7 +117,7 @@ def tell(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Say something longer to the person, on standard error, broken between words."""
+    """Print a longer message to standard error, wrapped between words."""
     tell(_folded(text))
 
 

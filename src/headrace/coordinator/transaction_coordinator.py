@@ -320,7 +320,10 @@ class TransactionCoordinator:
     # Decisions
 
     def _find(self, name: str) -> tuple[LedShard[TransactionShard], TransactionMetadata | None]:
-        """Raises KafkaError: not_coordinator, coordinator_load_in_progress."""
+        """Return the shard and the state of a transactional id, None if unknown.
+
+        Raises KafkaError: not_coordinator, coordinator_load_in_progress.
+        """
         shard = self._shards.of(name)
         return shard, shard.state.ids.get(name)
 

@@ -166,7 +166,7 @@ class Partition:
         return results
 
     def _append_all(self, batches: Sequence[Batch], now_ms: int, before: Before) -> list[Appended]:
-        """As `append_all`; saves the state of producers in `before`, until their batches are written."""
+        """Like `append_all`; saves the state of producers in `before`, until their batches are written."""
         log = self.log
         state = log.state
         base_offset = end_offset = state.log_end_offset

@@ -133,7 +133,8 @@ class ReplicaManager:
         self._offline.pop(topic_partition, None)
         if transactions.first_offset is not None:
             log.warning(
-                "%s has %d open transactions, the oldest from offset %d: read_committed consumers wait there",
+                "%s has open transactions (%d), the oldest from offset %d. read_committed consumers wait there until it"
+                " ends; if it never does, see `headrace transactions find-hanging`",
                 topic_partition,
                 len(transactions),
                 transactions.first_offset,
@@ -327,7 +328,11 @@ def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
             try:
                 state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
             except KafkaError as error:
-                log.warning("Repeated batches of %s may be refused: %s", opened.topic_partition, error)
+                log.warning(
+                    "%s: its latest batches cannot be read, so retries of idempotent producers may be refused: %s",
+                    opened.topic_partition,
+                    error,
+                )
         transactions = OpenTransactions(entries)
         start = max(start, offset)
         break

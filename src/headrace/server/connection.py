@@ -340,7 +340,7 @@ class Connection:
             return
         self.is_closed = True
         if reason is not None:
-            log.warning("Closing connection of %s: %s", self.client, reason)
+            log.warning("Closing connection from %s: %s", self.client, reason)
         self._receiver.pause()
         if self._pending is not None:
             # later, because Python warns if a task is cancelled before its coroutine has started

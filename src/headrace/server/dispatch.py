@@ -359,7 +359,7 @@ def _count_entries(context: RequestContext, api_schema: Schema, frame: memoryvie
     except TooManyEntriesError:
         raise InvalidRequestError(
             f"{_name(context)} has {len(frame)} bytes with more than {max_entries(context.api_key)} entries,"
-            " the limit for one request: send several"
+            " the limit for one request: split it"
         ) from None
     except ValueError as error:
         raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
@@ -378,7 +378,7 @@ def _strictly(context: RequestContext, api_schema: Schema, frame: Buffer, positi
 
 
 def _decode(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Any:
-    """Raises InvalidRequestError."""
+    """Decode the body of a request. Raises InvalidRequestError."""
     try:
         try:
             return api_schema.decode_request(frame, position)[0]

@@ -72,7 +72,7 @@ def put_string(out: bytearray, text: str, *, flexible: bool) -> None:
 
 
 def compile_step_encoder(cls: Any) -> StepEncoder:
-    """As `compile_encoder`, for large messages: yields after every item of an array of structures, at every depth."""
+    """Like `compile_encoder`, for large messages: yields after every item of an array of structures, at every depth."""
     flexible: bool = cls.__flexible__
     plain: list[tuple[str, _Writer, StepEncoder | None, Any]] = []
     tagged: list[tuple[int, str, _Writer, Any]] = []

@@ -213,7 +213,7 @@ class _Fetch:
                 self._has_error = True
 
     def _collect_in_steps(self, partitions: list[FetchPartition], *, watch: bool = False) -> Steps[None]:
-        """As `collect`. With `watch`, count the growth of every partition from its read on."""
+        """Like `collect`. With `watch`, count the growth of every partition from its read on."""
         self.collect([])
         for start in range(0, len(partitions), OFTEN):
             before = self._bytes

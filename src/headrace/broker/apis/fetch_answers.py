@@ -56,7 +56,7 @@ def encode(changed: list[Answered], session_id: int, version: int, *, read_commi
 
 
 def encode_in_steps(changed: list[Answered], session_id: int, version: int, *, read_committed: bool) -> Steps[RawReply]:
-    """As `encode`, for many partitions."""
+    """Like `encode`, for many partitions."""
     by_topic: dict[str | UUID, list[Answered]] = {}
     for start in range(0, len(changed), AT_ONCE):
         for answered in changed[start : start + AT_ONCE]:

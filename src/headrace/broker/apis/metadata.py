@@ -69,7 +69,7 @@ class MetadataApis:
         return self._metadata(context, request, key)
 
     def _key(self, context: RequestContext, request: Request) -> Hashable | None:
-        """Return everything that the response depends on besides the image; None if it is not to be cached."""
+        """Return everything that the response depends on besides the image; None if the response is not cached."""
         asked = request.topics
         names: tuple[Any, ...] | None = None
         if asked is not None:

@@ -130,7 +130,7 @@ class ProduceApi:
         return replies if isinstance(replies, list) else await replies
 
     async def produce_many(self, requests: Requests) -> Replies:
-        """As `produce_run`, for requests with many batches, with pauses for other clients."""
+        """Like `produce_run`, for requests with many batches, with pauses for other clients."""
         large, prepared = self._large_batches.select(requests)
         if large:
             prepared = {**prepared, **await self._large_batches.prepare(large)}
@@ -149,7 +149,7 @@ class ProduceApi:
     def _append_run(
         self, requests: Requests, prepared: Prepared, verdicts: Verdicts | None
     ) -> Replies | Awaitable[Replies]:
-        """As `produce_run`, after batches have been prepared and transactions verified."""
+        """Like `produce_run`, after batches have been prepared and transactions verified."""
         results: list[Results] = []
         waiting: _Waiting = {}
         incomplete: list[_Incomplete] = []

@@ -182,7 +182,7 @@ class Transactions:
         try:
             await self._producer_ids.refill()
         except KafkaError as error:
-            log.warning("No producer ids could be allocated: %s", error)
+            log.warning("Cannot allocate producer ids; producers that need one will retry: %s", error)
 
     # Verification
 

@@ -108,8 +108,8 @@ class TopicProgress:
 
 
 class Arrays(NamedTuple):
-    """A group in a topic: for each partition the committed offset, the first unread one, the end less the markers
-    before it, and the time of the next record; -1 for what is not known.
+    """A group in a topic: for each partition the committed offset, the first unread one, the end minus the markers
+    before it, and the time of the next record; -1 for unknown values.
     """
 
     group_id: str
@@ -254,7 +254,7 @@ class GroupProgress:
         return (offsets + ends + self.times[:count]).tobytes()
 
     def arrays(self, group_id: str, name: str, topic: TopicProgress) -> "Arrays":
-        """All of it, for those that go through every partition."""
+        """Return all values, for callers that visit every partition."""
         return Arrays(group_id, name, self.committed, self.positions, self._unread_ends(topic), self.times)
 
     def _unread_ends(self, topic: TopicProgress) -> "array[int]":

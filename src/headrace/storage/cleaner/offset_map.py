@@ -145,7 +145,7 @@ class OffsetMap:
         self.latest_offset = max(self.latest_offset, last_offset)
 
     def settle(self) -> None:
-        """Decide the fates, after the last `add`."""
+        """Compute the fate of every offset. Call this once, after the last `add`."""
         self._settle_keys()
         fates = np.frombuffer(self._fates, np.uint8)
         places = self._newest.places

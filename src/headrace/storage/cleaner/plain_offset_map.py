@@ -91,7 +91,7 @@ class PlainOffsetMap:
         self.latest_offset = max(self.latest_offset, last_offset)
 
     def settle(self) -> None:
-        """Decide the fates, after the last `add`."""
+        """Compute the fate of every offset. Call this once, after the last `add`."""
         for entry in self._newest.values():
             self._fates[entry >> 1] = TOMBSTONE if entry & 1 else LIVE
 

@@ -318,7 +318,7 @@ class Log:
         except OSError as error:
             raise self.state.storage_error("delete old segments of", error) from error
         log.info(
-            "%s: removed %s, the log starts at offset %d",
+            "%s: removed %s; the log now starts at offset %d",
             self.topic_partition,
             count(len(doomed), "segment"),
             self.log_start_offset,

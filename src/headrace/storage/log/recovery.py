@@ -101,7 +101,13 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
         )
         lost = following and gapless and segment in unflushed and end_offset < limit
         if (lost or (was_cut and following)) and not cut:
-            log.error("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
+            log.error(
+                "%s ends at offset %d, but the next segment begins at %d: the records in between are lost; restore them"
+                " from a replica or a backup",
+                segment.path,
+                end_offset,
+                limit,
+            )
         if lost and not cut:
             _set_aside(loading.directory, following, "follows a segment whose end was lost")
         if segment not in unflushed:
@@ -303,7 +309,7 @@ def rebuild(
         if copies:
             aside = _name_aside(segment)
             copy_file(segment.path, aside)
-            log.error("%s is a copy of %s before the cut", aside, segment.path)
+            log.error("%s is a copy of %s, made before it was truncated", aside, segment.path)
         segment.cut(end)
         # a power failure must not bring the old data back after newly written batches
         segment.file.sync()
