@@ -111,9 +111,9 @@ def test_a_swapped_topic_id_hides_no_records(data: Path, cleanly: bool, caplog: 
             assert produce(client, "t", 0) == "kafka_storage_error"
             assert produce(client, "t", 1) == "none"
             assert produce(client, "u", 0) == "none"
-        (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-        assert "that of topic u" in told
-    removal, *_ = commands(told)
+        (logged,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert "that of topic u" in logged
+    removal, *_ = commands(logged)
     assert removal[0] == "rm"
     Path(removal[1]).unlink()
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
@@ -125,8 +125,8 @@ def test_an_unknown_topic_id_hides_no_records(data: Path, caplog: pytest.LogCapt
     path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert produce(client, "t", 0) == "kafka_storage_error"
-    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    _, (move, source, target) = commands(told)
+    (logged,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    _, (move, source, target) = commands(logged)
     assert move == "mv"
     Path(source).rename(target)
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
@@ -139,8 +139,8 @@ def test_the_logged_commands_restore_a_stray_partition(data: Path, caplog: pytes
         assert produce(client, "t", 1) == "none"
         new = {"name": "other", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
-    told = next(each.getMessage() for each in caplog.records if "not served" in each.getMessage())
-    aside, back, forget, _ = commands(told + " rm 'nothing'")
+    logged = next(each.getMessage() for each in caplog.records if "not served" in each.getMessage())
+    aside, back, forget, _ = commands(logged + " rm 'nothing'")
     Path(aside[1]).rename(aside[2])
     Path(back[1]).rename(back[2])
     Path(forget[1]).unlink()
@@ -193,9 +193,9 @@ def test_damage_in_the_middle_of_a_log_is_logged_once_and_not_served(
         assert values(client, 1) == [b"t"]
         path.write_bytes(whole)
         assert values(client, 0) == [b"t"]
-    told = [each.getMessage() for each in caplog.records if "is damaged on the disk" in each.getMessage()]
-    assert len(told) == 1
-    assert f"{path} has no valid record batch at byte 0" in told[0]
+    logged = [each.getMessage() for each in caplog.records if "is damaged on the disk" in each.getMessage()]
+    assert len(logged) == 1
+    assert f"{path} has no valid record batch at byte 0" in logged[0]
 
 
 def test_a_damaged_segment_is_copied_before_it_is_truncated(data: Path) -> None:

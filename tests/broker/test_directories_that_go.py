@@ -43,10 +43,10 @@ def test_a_broker_without_its_only_directory_stops(broker: BrokerProcess, how: s
             pass  # the broker has noticed and ended
     wait_for(lambda: not broker.running, "the end of the broker")
     assert broker.sigterm() == 1
-    told = [line for line in broker.log().splitlines() if "CRITICAL" in line]
-    assert len(told) == 1
-    assert f"{broker.data} has failed" in told[0]
-    assert ("another directory" if how == "replaced" else "removed or renamed") in told[0]
+    errors = [line for line in broker.log().splitlines() if "CRITICAL" in line]
+    assert len(errors) == 1
+    assert f"{broker.data} has failed" in errors[0]
+    assert ("another directory" if how == "replaced" else "removed or renamed") in errors[0]
     assert "Traceback" not in broker.log()
     if how == "renamed":
         aside.rename(broker.data)

@@ -308,9 +308,9 @@ def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path, fai
             assert move(client, dirs.b, "t", good) == STORAGE_ERROR
             dirs.create(client, "new", 2)
             assert produce(client, "new", 0) == produce(client, "new", 1) == "none"
-        told = [line for line in dirs.broker.log().splitlines() if f"Log directory {dirs.b} has failed" in line]
-        assert len(told) == 1
-        assert "1 partition offline (KAFKA_STORAGE_ERROR)" in told[0]
+        errors = [line for line in dirs.broker.log().splitlines() if f"Log directory {dirs.b} has failed" in line]
+        assert len(errors) == 1
+        assert "1 partition offline (KAFKA_STORAGE_ERROR)" in errors[0]
         # the failed request, and at most one more before the partition is offline
         assert len([line for line in dirs.broker.log().splitlines() if "Produce to" in line]) <= 2
         assert dirs.broker.sigterm() == 0

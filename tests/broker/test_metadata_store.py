@@ -87,10 +87,10 @@ def test_clients_get_a_retriable_error_while_the_file_is_locked(
         )
         assert produce(client, "before", 0) == "none"
         other.execute("ROLLBACK")
-    told = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
-    assert [each.levelname for each in told] == ["ERROR"]
-    assert "metadata.db" in told[0].getMessage()
-    assert told[0].exc_info is None
+    logged = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
+    assert [each.levelname for each in logged] == ["ERROR"]
+    assert "metadata.db" in logged[0].getMessage()
+    assert logged[0].exc_info is None
     time.sleep(metadata_file.LOCK_WAIT_S)
     assert create(client, "t") == "none"
     assert set_retention(client, "t") == "none"
