@@ -1,4 +1,4 @@
-"""The order of tests, long ones first so that no worker ends alone with one; what a failed one tells; fixtures."""
+"""Test order (long tests first, so that no worker ends alone with one), broker logs of failed tests, fixtures."""
 
 import signal
 from collections.abc import Generator, Iterator
@@ -25,10 +25,10 @@ _FIRST: Final = (
 )
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A run in the background would hand this on to the processes that tests start.
+    # A background shell passes SIG_IGN on, which the processes started by tests would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says more of the machine than of the code.
+# The duration of an example depends on the machine.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
@@ -55,7 +55,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what the brokers that were running when a test failed have logged since it began."""
+    """Show the lines that running brokers logged during a failed test."""
     report = yield
     if report.failed and report.when != "teardown":
         report.sections.extend(item.stash[_logs_since].of_running())
@@ -64,7 +64,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """The disk under every log of this test, as far as flushes tell; what it holds up goes on at the end."""
+    """The disk under every log of this test, as far as flushes are concerned; blocked flushes continue at the end."""
     disk = Disk()
     monkeypatch.setattr(log_file, "fdatasync", disk.fdatasync)
     yield disk

@@ -1,4 +1,4 @@
-"""The pages say what the code does: links lead somewhere, commands exist, generated parts are up to date."""
+"""The docs agree with the code: links have targets, commands exist, generated parts are up to date."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 
 
 def commands(page: Path, program: str) -> list[str]:
-    """Calls of a program in the code of a page, be it a block or within a line."""
+    """Return the calls of a program in the code blocks and inline code of a page."""
     text = page.read_text()
     code = re.findall(r"^(?: {4}|\$ )(.+)$", text, re.MULTILINE)
     code += [
@@ -35,7 +35,7 @@ def commands(page: Path, program: str) -> list[str]:
 
 
 @each_page
-def test_links_lead_to_files(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     targets = re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
@@ -84,12 +84,12 @@ def test_every_variable_of_the_environment_is_on_the_settings_page() -> None:
 
 @each_page
 def test_nothing_is_installed_from_an_index_that_does_not_have_it(page: Path) -> None:
-    """Take this out once Headrace is on PyPI."""
+    """Remove this test once Headrace is on PyPI."""
     assert re.findall(r"pip install [^\n`]*\bheadrace\b(?!/)", page.read_text()) == []
 
 
 def test_replication_is_not_claimed() -> None:
-    """Take this out once there is more than one broker."""
+    """Remove this test once a cluster may have several brokers."""
     claims = [
         ROOT / "README.md",
         ROOT / "pyproject.toml",

@@ -1,4 +1,4 @@
-"""Modules load nothing costly before it is needed: each test starts a fresh Python."""
+"""Modules load expensive imports only when needed; every test starts a new Python."""
 
 import subprocess
 import sys
@@ -8,20 +8,20 @@ def test_a_help_page_loads_no_client_library() -> None:
     assert not _loaded_by("import headrace.cli.main", {"confluent_kafka", "kafka", "pyspark", "rich"})
 
 
-def test_starting_a_broker_parses_its_options_without_the_command_line_libraries() -> None:
+def test_a_broker_parses_its_options_without_the_command_line_libraries() -> None:
     code = "import headrace.__main__, headrace.cli.start_args as a; a.parse(['--set', 'a=1'])"
     assert not _loaded_by(code, {"typer", "rich", "argparse", "confluent_kafka", "headrace.cli.main"})
 
 
-def test_a_broker_that_compacts_loads_nothing_of_what_its_cleaner_processes_work_with() -> None:
+def test_a_compacting_broker_loads_no_module_of_its_cleaner_processes() -> None:
     assert not _loaded_by("import headrace.broker.node, headrace.storage.cleaner.log_cleaner", {"numpy"})
 
 
-def test_importing_the_settings_loads_nothing_costly() -> None:
+def test_importing_the_settings_loads_nothing_expensive() -> None:
     assert not _loaded_by("import headrace.config", {"dataclasses", "json", "kio", "difflib", "asyncio"})
 
 
-def test_nothing_is_printed_and_nothing_loaded_before_the_first_expression() -> None:
+def test_the_first_expression_loads_re2_without_output() -> None:
     code = (
         "import sys, headrace.coordinator.group_coordinator, headrace.broker.topic_table\n"
         "assert 're2' not in sys.modules\n"
@@ -38,7 +38,7 @@ def test_nothing_is_printed_and_nothing_loaded_before_the_first_expression() -> 
 
 
 def _loaded_by(code: str, modules: set[str]) -> set[str]:
-    """Which of `modules` running `code` in a fresh process loads."""
+    """Return those of `modules` that a new process loads when it runs `code`."""
     code += f"\nimport sys; print(*{modules!r} & sys.modules.keys())"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(result.stdout.split())

@@ -1,4 +1,4 @@
-"""The package's metadata says what the code does, and the lock file follows the metadata."""
+"""The package's metadata matches the code, and the lock file matches the metadata."""
 
 import ast
 import re
@@ -24,9 +24,9 @@ CORE = PYPROJECT["project"]["dependencies"]
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 DEVELOPMENT = PYPROJECT["dependency-groups"]["dev"]
 
-# Taken by pytest through its plug-in, so it is there wherever that is used.
-BROUGHT_BY_THE_USER = {"pytest"}
-STANDARD_LIBRARY = {*sys.stdlib_module_names, "compression"}  # the last one since Python 3.14
+# Imported by the pytest plug-in only.
+INSTALLED_BY_THE_USER = {"pytest"}
+STANDARD_LIBRARY = {*sys.stdlib_module_names, "compression"}  # compression: since Python 3.14
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -34,7 +34,7 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def imported_distributions(*, pipeline: bool) -> set[str]:
-    """Distributions that the package imports anywhere in its modules: those of the pipeline, or all others."""
+    """Return the distributions imported by the package: those of the pipeline, or all others."""
     modules: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
         if ("pipeline" in path.relative_to(ROOT).parts) == pipeline:
@@ -43,7 +43,7 @@ def imported_distributions(*, pipeline: bool) -> set[str]:
     distributions = packages_distributions()
     for module in modules - STANDARD_LIBRARY - {"headrace"}:
         found.update(canonicalize_name(name) for name in distributions[module])
-    return found - BROUGHT_BY_THE_USER
+    return found - INSTALLED_BY_THE_USER
 
 
 def imported_modules(tree: ast.Module) -> Iterator[str]:
@@ -54,37 +54,39 @@ def imported_modules(tree: ast.Module) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def test_core_and_extras_are_exactly_what_the_code_outside_the_pipeline_imports() -> None:
+def test_core_and_extras_match_the_imports_outside_the_pipeline() -> None:
     declared = [*CORE, *EXTRAS["cli"], *EXTRAS["compaction"], *EXTRAS["zookeeper"]]
     assert names(declared) - {"headrace"} == imported_distributions(pipeline=False)
 
 
-def test_the_pipeline_extra_covers_what_the_pipeline_imports() -> None:
+def test_the_pipeline_extra_covers_the_imports_of_the_pipeline() -> None:
     covered = names([*CORE, *EXTRAS["cli"], *EXTRAS["pipeline"]]) | {"py4j"}
     assert imported_distributions(pipeline=True) <= covered
 
 
-def test_the_code_knows_the_extra_of_every_package() -> None:
+def test_the_extra_of_every_package_is_known() -> None:
     known = {(canonicalize_name(package), extra) for package, extra in extras._EXTRAS.values()}
     assert known == {(name, extra) for extra in EXTRAS for name in names(EXTRAS[extra]) - {"headrace"}}
 
 
-def test_all_brings_every_extra() -> None:
+def test_all_includes_every_extra() -> None:
     (everything,) = EXTRAS["all"]
     assert Requirement(everything).extras == EXTRAS.keys() - {"all"}
 
 
-def test_lock_file_satisfies_every_requirement() -> None:
+def test_the_lock_file_satisfies_every_requirement() -> None:
     for requirement in (*CORE, *(each for extra in EXTRAS.values() for each in extra), *DEVELOPMENT):
         wanted = Requirement(requirement)
         if wanted.name == "headrace":
-            continue  # its extras are listed by themselves
+            continue  # extras are listed separately
         locked = re.search(rf"^{re.escape(canonicalize_name(wanted.name))}==([^ ;]+)", LOCK, re.MULTILINE)
         assert locked, f"{wanted.name} is not locked: run `make lock`"
-        assert wanted.specifier.contains(locked.group(1)), f"{requirement} is locked as another: run `make lock`"
+        assert wanted.specifier.contains(locked.group(1)), (
+            f"{requirement} is locked at another version: run `make lock`"
+        )
 
 
-def test_lock_file_pins_every_package_by_hash_and_names_no_address() -> None:
+def test_the_lock_file_pins_every_package_by_hash_without_addresses() -> None:
     packages = re.split(r"\n(?=[a-z])", LOCK.partition("\n#    make lock\n")[2].strip())
     assert packages
     assert [package for package in packages if "--hash=sha256:" not in package] == []
@@ -95,7 +97,7 @@ def test_lock_file_pins_every_package_by_hash_and_names_no_address() -> None:
 BROKER_ALONE = """
 import sys
 for name in ("confluent_kafka", "kafka", "rich", "typer", "numpy", "kazoo", "pyspark", "delta", "pygments"):
-    sys.modules[name] = None  # as if it were not installed
+    sys.modules[name] = None  # as if not installed
 """
 AS_A_COMMAND = "from headrace.__main__ import main; sys.exit(main())"
 
@@ -118,7 +120,7 @@ def without_extras(code: str, *args: str) -> "subprocess.CompletedProcess[str]":
         ("demo", "pipeline"),
     ],
 )
-def test_a_command_that_lacks_packages_says_in_one_line_how_to_get_them(args: str, extra: str) -> None:
+def test_a_command_without_its_packages_explains_the_installation_in_one_line(args: str, extra: str) -> None:
     ran = without_extras(AS_A_COMMAND, *args.split())
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
@@ -140,7 +142,7 @@ def test_a_command_that_lacks_packages_says_in_one_line_how_to_get_them(args: st
         ("start --data", 2, "Error: --data needs a value"),
     ],
 )
-def test_a_broker_alone_explains_itself_without_typer(args: str, status: int, said: str) -> None:
+def test_a_broker_alone_prints_help_and_errors_without_typer(args: str, status: int, said: str) -> None:
     ran = without_extras(AS_A_COMMAND, *args.split())
     assert ran.returncode == status
     assert (ran.stdout + ran.stderr).startswith(said)
@@ -160,7 +162,7 @@ with Broker() as broker:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_a_command_that_lacks_one_package_names_it(tmp_path: Path) -> None:
+def test_a_command_names_its_missing_package(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=0\nbroker.id=0\ncluster.id=abc\n")
     code = f"import sys; sys.modules['kazoo'] = None\n{AS_A_COMMAND}"
     command = [sys.executable, "-c", code, "takeover", "--data", str(tmp_path), "--zookeeper", "127.0.0.1:1"]
@@ -172,7 +174,7 @@ def test_a_command_that_lacks_one_package_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["headrace.pipeline", "headrace.pipeline.look"])
-def test_a_pipeline_that_lacks_packages_says_how_to_get_them(module: str, tmp_path: Path) -> None:
+def test_a_pipeline_without_its_packages_explains_the_installation(module: str, tmp_path: Path) -> None:
     (tmp_path / "_delta_log").mkdir()
     arguments = [str(tmp_path)] if module.endswith("look") else ["--bootstrap", "127.0.0.1:1", "--data", str(tmp_path)]
     ran = without_extras(f"import runpy; runpy.run_module({module!r}, run_name='__main__')", *arguments)
@@ -181,8 +183,8 @@ def test_a_pipeline_that_lacks_packages_says_how_to_get_them(module: str, tmp_pa
     assert "Traceback" not in ran.stderr
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
-    """Built with the hatchling of the lock file: no network."""
+def test_the_wheel_contains_only_the_package(tmp_path: Path) -> None:
+    """Build with the installed hatchling, without network."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
     (wheel,) = tmp_path.glob("*.whl")

@@ -1,4 +1,4 @@
-"""The quickstart of README.md, as it stands there, against a broker on another port."""
+"""The quickstart of README.md against a broker on another port."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def broker(tmp_path: Path) -> BrokerProcess:
     return BrokerProcess(tmp_path / "data")
 
 
-def test_the_quickstart_says_hello(broker: BrokerProcess) -> None:
+def test_the_quickstart_prints_hello(broker: BrokerProcess) -> None:
     terminal = QUICKSTART.partition("In a second terminal:")[2]
     commands = re.findall(r"^ {4}(.+)$", terminal.partition("`headrace start`")[0], re.MULTILINE)
     assert len(commands) == 3
@@ -42,6 +42,6 @@ def test_the_quickstart_says_hello(broker: BrokerProcess) -> None:
             shell(command)
         exec(compile(program.replace("127.0.0.1:9092", broker.bootstrap), "README.md", "exec"), {})
 
-        said = shell(commands[-1])
+        output = shell(commands[-1])
 
-    assert sorted(said.splitlines()) == ["hello from a program", "hello, world"]
+    assert sorted(output.splitlines()) == ["hello from a program", "hello, world"]

@@ -1,4 +1,4 @@
-"""The shape of the code: how large a module and a package may get, and which way imports point."""
+"""Limits on the size of modules and packages, and on imports between them."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ MAX_LINES = 450
 MAX_MEDIAN = 120
 MAX_MODULES = 15
 FLAT = {"broker/apis", "cli"}
-"""A module for each family of APIs and for each command: they stand side by side however many there are."""
+"""One module per family of APIs and per command, without a limit on their number."""
 
 
 def lines(path: Path) -> int:
@@ -48,8 +48,8 @@ def test_no_module_imports_itself_through_others() -> None:
     TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
 
 
-def test_imports_between_packages_keep_to_their_contracts() -> None:
-    # in a process of its own: it configures the logging of the one that it runs in
+def test_imports_between_packages_follow_the_contracts() -> None:
+    # a separate process, because lint-imports configures logging
     command = Path(sys.executable).with_name("lint-imports")
 
     checked = subprocess.run(
@@ -59,7 +59,7 @@ def test_imports_between_packages_keep_to_their_contracts() -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_the_modules_that_the_architecture_names_exist() -> None:
+def test_the_modules_named_by_the_architecture_exist() -> None:
     named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
     modules = [f"/{path.relative_to(ROOT)}" for place in (SOURCE, ROOT / "tests") for path in place.rglob("*.py")]
 

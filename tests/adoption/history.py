@@ -1,4 +1,4 @@
-"""Writes topics of every kind with real clients, and reads back what a broker shows of them."""
+"""Write topics of every kind with real clients, and read them back from a broker."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from tests.support.waiting import wait_for
 
 LONG_AGO: Final = 1_700_000_000_000
-"""Timestamp in ms of the first record in `long`, where three have the same."""
+"""Timestamp in ms of the first record in `long`; three records share it."""
 TRANSACTIONAL_GROUP: Final = "settling"
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPICS: Final = {
@@ -34,15 +34,13 @@ TOPICS: Final = {
     "payments": NewTopic("payments", 1, 1),
     "ledger": NewTopic("ledger", 1, 1, config={"cleanup.policy": "compact"}),
 }
-"""Topics by name; the partitions, settings and records of each are there to be seen again under another broker."""
+"""Partitions, settings and records of every topic, compared after another broker has taken over."""
 
 Seen = tuple[int, bytes | None, bytes | None]
 
 
 class View(NamedTuple):
-    """What a broker shows: records by topic, partition and isolation level, the offsets where each level ends, and the
-    offsets in `long` by timestamp.
-    """
+    """Records by topic, partition and isolation level, end offsets of both levels, and offsets in `long` by time."""
 
     records: dict[tuple[str, int, str], list[Seen]]
     ends: dict[tuple[str, int, str], tuple[int, int]]
@@ -56,15 +54,14 @@ def create_topics(bootstrap: str) -> None:
 
 
 def write(bootstrap: str) -> Producer:
-    """Fill the topics. The producer that is returned has a transaction open in `payments`."""
+    """Fill the topics; return a producer with an open transaction in `payments`."""
     write_plain(bootstrap)
     return write_transactions(bootstrap)
 
 
 def write_plain(bootstrap: str) -> None:
-    """What needs no transactions."""
-    # Batches are small beside a segment, so that what DeleteRecords takes away of `long` ends within the first one:
-    # Kafka looks for a timestamp in vain in a segment wholly below the log's start, until that is deleted.
+    # Batches are much smaller than a segment, so that DeleteRecords cuts `long` within the first segment: Kafka finds
+    # no timestamp in a segment wholly below the log start until that segment is deleted.
     settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "batch.size": 100_000}
     plain = Producer(settings)
     for number in range(300):
@@ -84,13 +81,13 @@ def write_plain(bootstrap: str) -> None:
     for lot in range(5):
         for number in range(40):
             value = b"lot %d" % lot if number % 4 or lot < 4 else None
-            # a segment each, however fast they are
+            # one segment per lot, at any speed
             plain.produce("latest", value, b"key %d" % number, timestamp=now + 10 * lot)
         settle(plain)
 
 
 def write_transactions(bootstrap: str) -> Producer:
-    """Committed, aborted and open ones, the last with a record behind it that is in none."""
+    """Write committed and aborted transactions and an open one, followed by a record without a transaction."""
     for topic in ("payments", "ledger"):
         for name, commit in (("paid", True), ("refused", False), ("paid-late", True)):
             producer = transactional(bootstrap, f"{topic}-{name}")
@@ -103,14 +100,14 @@ def write_transactions(bootstrap: str) -> Producer:
     hanging.produce("payments", "open", b"open")
     settle(hanging)
     send_offset(hanging, bootstrap, TopicPartition("orders", 0, 77))
-    behind = Producer({"bootstrap.servers": bootstrap})
-    behind.produce("payments", "behind the open one", b"behind")
-    settle(behind)
+    later = Producer({"bootstrap.servers": bootstrap})
+    later.produce("payments", "after the open one", b"later")
+    settle(later)
     return hanging
 
 
 def send_offset(producer: Producer, bootstrap: str, position: TopicPartition) -> None:
-    """Make an offset of `TRANSACTIONAL_GROUP` a part of the producer's transaction."""
+    """Add an offset of `TRANSACTIONAL_GROUP` to the producer's transaction."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": TRANSACTIONAL_GROUP})
     producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 20)
     consumer.close()
@@ -148,7 +145,7 @@ def committed(bootstrap: str, group: str) -> dict[tuple[str, int], int]:
 
 
 def join_consumer_group(bootstrap: str, group: str, topic: str) -> None:
-    """Read a topic to its end as a member of a group of the consumer protocol (KIP-848), and commit."""
+    """Consume a topic to its end in a group of the consumer protocol (KIP-848), and commit."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -165,7 +162,7 @@ def join_consumer_group(bootstrap: str, group: str, topic: str) -> None:
 
 
 def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
-    """Everything that consumers of both isolation levels are shown."""
+    """Read everything that consumers of both isolation levels get."""
     records: dict[tuple[str, int, str], list[Seen]] = {}
     ends: dict[tuple[str, int, str], tuple[int, int]] = {}
     by_time: dict[int, int] = {}
@@ -190,7 +187,7 @@ def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
         left = len(places)
         while left:
             message = consumer.poll(20)
-            assert message is not None, f"{left} partitions do not come to their end"
+            assert message is not None, f"{left} partitions have not reached their end"
             error = message.error()
             if error is None:
                 topic, partition, offset = message.topic(), message.partition(), message.offset()
@@ -208,7 +205,7 @@ def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
 
 
 def led_topics(client: Consumer | AdminClient, topics: Sequence[str]) -> dict[str, Any]:
-    """The topics' metadata, once every partition has a leader: a cluster that starts knows its topics before that."""
+    """Return the topics' metadata once every partition has a leader, which may be after the topics are known."""
     found = client.list_topics(timeout=20).topics
     for topic in topics:
         if topic not in found or any(each.leader < 0 for each in found[topic].partitions.values()):
@@ -217,7 +214,7 @@ def led_topics(client: Consumer | AdminClient, topics: Sequence[str]) -> dict[st
 
 
 def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
-    """The settings that the topic itself has."""
+    """Return the settings of the topic itself, without defaults."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
     return {name: entry.value for name, entry in future.result(20).items() if entry.source == 1}
@@ -232,17 +229,17 @@ def topic_ids(bootstrap: str) -> dict[str, str]:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """Every file below the directory with its content: what must not change when an adoption fails."""
+    """Return the content of every file in the directory."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def log_start_is_noted(data: Path) -> bool:
-    """Whether it is on the disk what DeleteRecords did, which a kill would otherwise undo."""
+def log_start_is_on_disk(data: Path) -> bool:
+    """Return True if the log start after DeleteRecords is on disk, so that a kill does not undo it."""
     return "long 0 1234" in (data / "log-start-offset-checkpoint").read_text()
 
 
 def cleaner_has_cleaned(data: Path, topic: str) -> bool:
-    """Whether all of partition 0 is compacted but the active segment: what it shows stays as it is from then on."""
+    """Return True if partition 0 is compacted up to the active segment, so that its records no longer change."""
     note = data / "cleaner-offset-checkpoint"
     cleaned = re.search(rf"^{topic} 0 (\d+)$", note.read_text(), re.MULTILINE) if note.exists() else None
     active = max(int(path.stem) for path in (data / f"{topic}-0").glob("*.log"))

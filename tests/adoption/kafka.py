@@ -1,4 +1,4 @@
-"""Apache Kafka on a data directory that changes hands: stopped, and started on what somebody else wrote."""
+"""Apache Kafka as the previous or the next broker of a data directory."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 ZOOKEEPER_JARS: Final = Path(__file__).parents[2] / ".build" / "jars" / "kafka-3.9"
 CLUSTER_ID: Final = "aGVhZHJhY2UtYWRvcHQtMQ"
 NODE_ID: Final = 7
-"""Not Headrace's default, so that a broker which serves the directory has taken the id from there."""
+"""Not Headrace's default: a broker with this id has read it from the directory."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "offsets.topic.num.partitions": "3",
@@ -32,7 +32,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.dedupe.buffer.size": "4000000",
     "log.initial.task.delay.ms": "100",
-    # Kafka makes its index files as large as they may ever get.
+    # Kafka preallocates its index files to this size.
     "log.index.size.max.bytes": "100000",
     "log.flush.start.offset.checkpoint.interval.ms": "100",
 }
@@ -40,7 +40,7 @@ _JAVA_OPTIONS: Final = ("-Xmx320M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1
 
 
 class Java:
-    """One JVM that listens on a port; its output goes to `log_path`."""
+    """A JVM that listens on a port; its output goes to `log_path`."""
 
     def __init__(self, jars: Path, log_path: Path) -> None:
         self._jars = jars
@@ -65,7 +65,7 @@ class Java:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """While this lasts it is stopped in the middle of whatever it does."""
+        """Pause the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)
@@ -86,7 +86,7 @@ class Java:
 
 
 class Kafka:
-    """One broker; a context manager. What it is told beside `SETTINGS` is in `settings`."""
+    """One broker, as a context manager; `settings` are added to `SETTINGS`."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str], *, jars: Path, data: Path | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ class Kafka:
             time.sleep(0.05)
 
     def _prepare(self, settings: Path) -> None:
-        """Before the first start."""
+        """Run before the first start."""
 
     def sigterm(self) -> None:
         self._java.end(signal.SIGTERM)
@@ -119,7 +119,7 @@ class Kafka:
         self._java.end(signal.SIGKILL)
 
     def frozen(self) -> AbstractContextManager[None]:
-        """While this lasts no file of it changes: its directory is what a kill would leave."""
+        """Pause the broker: its directory is then in the state that a kill would leave."""
         return self._java.frozen()
 
     def log(self) -> str:
@@ -134,12 +134,12 @@ class Kafka:
 
 
 class Kraft(Kafka):
-    """Kafka 4.3 as its quorum's one member, with the metadata log in the data directory."""
+    """Kafka 4.3 as a single-node quorum, with the metadata log in the data directory."""
 
     def __init__(
         self, directory: Path, settings: Mapping[str, str] | None = None, *, features: Mapping[str, int] | None = None
     ) -> None:
-        """`features` are those whose levels are not Kafka's newest."""
+        """`features` override Kafka's newest levels."""
         super().__init__(directory, settings or {}, jars=kafka_jars())
         self._features = [f"{name}={level}" for name, level in (features or {}).items()]
         controller = f"127.0.0.1:{free_port()}"
@@ -160,7 +160,7 @@ class Kraft(Kafka):
 
 
 class ZooKeeper:
-    """A ZooKeeper server, from Kafka's jars; a context manager."""
+    """A ZooKeeper server from Kafka's jars, as a context manager."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ class ZooKeeper:
 
 
 class WithZooKeeper(Kafka):
-    """Kafka 3.9, which keeps its metadata in the ZooKeeper at `zookeeper`."""
+    """Kafka 3.9 with its metadata in the ZooKeeper at `zookeeper`."""
 
     def __init__(
         self, directory: Path, zookeeper: str, settings: Mapping[str, str] | None = None, *, data: Path | None = None
@@ -196,7 +196,7 @@ class WithZooKeeper(Kafka):
 
 
 def zookeeper_jars() -> Path:
-    """The jars of the last Kafka with ZooKeeper; skips the test, with the reason, where they or Java are missing."""
+    """Return the jars of the last Kafka with ZooKeeper; skip the test if they or Java are missing."""
     if shutil.which("java") is None:
         pytest.skip("Java 17 is not installed")
     if not any(ZOOKEEPER_JARS.glob("kafka_2.13-*.jar")):

@@ -1,4 +1,4 @@
-"""Headrace on the data directory of Apache Kafka 4.3, which had everything in it that a broker's directory can have."""
+"""Headrace on a data directory of Apache Kafka 4.3 with every kind of content."""
 
 import os
 import re
@@ -30,7 +30,7 @@ from tests.adoption.history import (
     create_topics,
     files,
     join_consumer_group,
-    log_start_is_noted,
+    log_start_is_on_disk,
     look,
     settle,
     topic_ids,
@@ -49,7 +49,7 @@ METADATA_LOG = "__cluster_metadata-0/00000000000000000000.log"
 
 
 class Written(NamedTuple):
-    """What Kafka wrote: its directory after a clean stop and as a kill would have left it, and what Kafka showed."""
+    """Kafka's directory after a clean stop and as a kill would leave it, and the records that Kafka returned."""
 
     clean: Path
     crashed: Path
@@ -69,7 +69,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
         commit_offsets(kafka.bootstrap, "billing", {("orders", 0): 5, ("orders", 2): 7})
         join_consumer_group(kafka.bootstrap, "modern", "codec-none")
         wait_for(lambda: cleaner_has_cleaned(kafka.data, "latest"), "Kafka's cleaner", timeout_s=40)
-        wait_for(lambda: log_start_is_noted(kafka.data), "the log start offset in its checkpoint")
+        wait_for(lambda: log_start_is_on_disk(kafka.data), "the log start offset in its checkpoint")
         view = look(kafka.bootstrap)
         ids = topic_ids(kafka.bootstrap)
         settings = {topic: topic_settings(kafka.bootstrap, topic) for topic in TOPICS}
@@ -84,7 +84,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
 
 @pytest.fixture(params=["clean", "crashed"])
 def directory(written: Written, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy of either directory."""
     return shutil.copytree(getattr(written, request.param), tmp_path / "data")
 
 
@@ -93,7 +92,7 @@ def clean(written: Written, tmp_path: Path) -> Path:
     return shutil.copytree(written.clean, tmp_path / "data")
 
 
-def test_all_is_there_as_kafka_showed_it(written: Written, directory: Path) -> None:
+def test_headrace_serves_everything_that_kafka_did(written: Written, directory: Path) -> None:
     with Broker(data=directory) as broker:
         assert look(broker.bootstrap) == written.view
         assert topic_ids(broker.bootstrap) == written.ids
@@ -106,7 +105,7 @@ def test_all_is_there_as_kafka_showed_it(written: Written, directory: Path) -> N
         assert list(cluster.brokers) == [NODE_ID]
 
 
-def test_it_goes_on_from_there_and_survives_a_kill(written: Written, tmp_path: Path) -> None:
+def test_an_adopted_directory_takes_writes_and_survives_a_kill(written: Written, tmp_path: Path) -> None:
     directory = shutil.copytree(written.crashed, tmp_path / "data")
     with BrokerProcess(directory) as broker:
         assert re.search(r"adopted +12 topics, 17 partitions and \d+ settings from Kafka's metadata log", broker.log())
@@ -137,7 +136,7 @@ def test_it_goes_on_from_there_and_survives_a_kill(written: Written, tmp_path: P
     assert len(epochs) >= 2
 
 
-def test_aborted_transactions_are_told_in_every_version_of_fetch(written: Written, clean: Path) -> None:
+def test_every_version_of_fetch_returns_aborted_transactions(written: Written, clean: Path) -> None:
     with Broker(data=clean) as broker, WireClient(broker.bootstrap) as client:
         topic_id = text_to_id(written.ids["ledger"])
         offered = versions(ApiKey.FETCH)
@@ -171,7 +170,7 @@ def test_aborted_transactions_are_told_in_every_version_of_fetch(written: Writte
         assert max(each["current_txn_start_offset"] for each in found["active_producers"]) == 33
 
 
-def test_a_transaction_left_open_is_aborted_when_its_time_is_up(
+def test_an_open_transaction_is_aborted_after_its_timeout(
     written: Written, clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = "payments", 0, "read_committed"
@@ -183,7 +182,7 @@ def test_a_transaction_left_open_is_aborted_when_its_time_is_up(
     with Broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}, data=clean) as broker:
         wait_for(lambda: look(broker.bootstrap, ["payments"]).ends[key] == (0, 36), "the abort")
         view = look(broker.bootstrap, ["payments"])
-        assert view.records[key] == [*seen, (34, b"behind", b"behind the open one")]
+        assert view.records[key] == [*seen, (34, b"later", b"after the open one")]
         assert view.ends[key] == (0, 36)
         assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
     with Broker(data=clean) as broker:
@@ -194,7 +193,7 @@ def test_a_transaction_left_open_is_aborted_when_its_time_is_up(
     assert text.count("isvalid: true") == text.count("baseOffset:")
 
 
-def test_producers_get_ids_that_kafka_has_not_given_out(clean: Path) -> None:
+def test_producers_get_ids_that_kafka_has_not_assigned(clean: Path) -> None:
     with Broker(data=clean) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
         producer.produce("codec-none", b"by a new producer")
@@ -207,12 +206,12 @@ def test_producers_get_ids_that_kafka_has_not_given_out(clean: Path) -> None:
 @pytest.mark.parametrize(
     "lost",
     [
-        ("*.txnindex", "*.index"),  # alone it does not show: most logs have none
+        ("*.txnindex", "*.index"),  # losing *.txnindex alone has no effect on most logs
         ("*.timeindex",),
         ("*.snapshot", "leader-epoch-checkpoint"),
     ],
 )
-def test_what_is_derived_from_the_records_can_be_lost(written: Written, clean: Path, lost: tuple[str, ...]) -> None:
+def test_derived_files_are_rebuilt_from_the_records(written: Written, clean: Path, lost: tuple[str, ...]) -> None:
     for pattern in lost:
         for path in clean.glob(f"[a-z]*/{pattern}"):
             path.unlink()
@@ -220,7 +219,7 @@ def test_what_is_derived_from_the_records_can_be_lost(written: Written, clean: P
         assert look(broker.bootstrap) == written.view
 
 
-def test_a_segment_cut_while_kafka_was_down_costs_no_other_records(written: Written, clean: Path) -> None:
+def test_a_truncated_segment_loses_only_its_own_records(written: Written, clean: Path) -> None:
     first, second, *_ = sorted((clean / "long-0").glob("*.log"))
     os.truncate(first, first.stat().st_size // 2)
     after = int(second.stem)
@@ -244,7 +243,7 @@ def test_a_transactional_log_is_compacted_and_kafka_can_read_every_file(written:
         resource = ConfigResource(ConfigResource.Type.TOPIC, "ledger", incremental_configs=changes)
         admin.incremental_alter_configs([resource])[resource].result(20)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for number in range(2):  # the second one rolls the segment of the first away from being the active one
+        for number in range(2):  # the second rolls the first one's segment, which is then no longer active
             producer.produce("ledger", b"new", b"new", timestamp=int(time.time() * 1000) + 60_000 * number)
             settle(producer)
         wait_for(lambda: cleaner_has_cleaned(clean, "ledger"), "Headrace's cleaner")
@@ -262,11 +261,11 @@ def test_a_transactional_log_is_compacted_and_kafka_can_read_every_file(written:
     assert re.search(r"currentTxnFirstOffset: (OptionalLong\[)?33", text)
 
 
-# -- what cannot be adopted --------------------------------------------------------------------------------------------
+# -- failed adoptions --------------------------------------------------------------------------------------------------
 
 
 def append_metadata(directory: Path, *values: bytes) -> None:
-    """Add records to the metadata log, as the controller would."""
+    """Add records to the metadata log, as the controller does."""
     path = directory / METADATA_LOG
     data = path.read_bytes()
     *_, (_, last) = batch_headers(data)
@@ -283,7 +282,7 @@ def set_in_topic(name: str, key: str, value: str) -> bytes:
 
 
 def replicas(directory: Path, topic_partition: str, *brokers: int) -> bytes:
-    """A PartitionChangeRecord."""
+    """Encode a PartitionChangeRecord."""
     topic_id = re.search(r"topic_id: (\S+)", (directory / topic_partition / "partition.metadata").read_text())
     assert topic_id
     listed = bytes([len(brokers) + 1]) + struct.pack(f">{len(brokers)}i", *brokers)
@@ -318,7 +317,7 @@ def write_old_batch(directory: Path) -> None:
     path.write_bytes(data)
 
 
-def of_a_newer_format(directory: Path) -> None:
+def set_newer_format(directory: Path) -> None:
     path = directory / "meta.properties"
     path.write_text(path.read_text().replace("version=1", "version=2"))
 
@@ -331,7 +330,7 @@ FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda directory: append_metadata(directory, b"\x01\x63\x00"),
         "record of type 99 version 0, from a newer Kafka",
     ),
-    "meta.properties of a newer Kafka": (of_a_newer_format, "meta.properties is malformed"),
+    "meta.properties of a newer Kafka": (set_newer_format, "meta.properties is malformed"),
     "replicas elsewhere": (
         lambda directory: append_metadata(directory, replicas(directory, "orders-1", 7, 8)),
         "orders-1 also have replicas on other brokers.*headrace.adopt.partial=true",
@@ -361,7 +360,7 @@ FAILURES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_an_adoption_that_fails_leaves_every_byte_as_it_was(clean: Path, failure: str) -> None:
+def test_a_failed_adoption_changes_no_byte(clean: Path, failure: str) -> None:
     spoil, message = FAILURES[failure]
     spoil(clean)
     before = files(clean)
@@ -370,18 +369,18 @@ def test_an_adoption_that_fails_leaves_every_byte_as_it_was(clean: Path, failure
     assert files(clean) == before
 
 
-def test_a_directory_in_use_by_kafka_is_left_alone(written: Written) -> None:
+def test_a_directory_in_use_by_kafka_is_refused(written: Written) -> None:
     assert re.search(r"in use by another broker \(it holds the lock .*\.lock\)", written.refusal)
 
 
-def test_another_broker_id_than_the_directorys_is_refused(clean: Path) -> None:
+def test_a_broker_id_other_than_the_directorys_is_refused(clean: Path) -> None:
     before = files(clean)
     with pytest.raises(KafkaError, match="belongs to broker 7, not 3"):
         Broker({"node.id": "3"}, data=clean).start()
     assert files(clean) == before
 
 
-def test_a_part_of_a_cluster_is_adopted_where_that_is_wanted(written: Written, clean: Path) -> None:
+def test_a_part_of_a_cluster_is_adopted_if_enabled(written: Written, clean: Path) -> None:
     append_metadata(clean, replicas(clean, "orders-1", 8), replicas(clean, "orders-2", 8, 7))
     shutil.rmtree(clean / "orders-1")
     with Broker({"headrace.adopt.partial": "true"}, data=clean) as broker:
@@ -393,7 +392,7 @@ def test_a_part_of_a_cluster_is_adopted_where_that_is_wanted(written: Written, c
         )
 
 
-def test_metadata_that_is_lost_later_does_not_bring_kafkas_back(written: Written, clean: Path) -> None:
+def test_metadata_lost_after_the_adoption_is_not_replaced_by_kafkas(written: Written, clean: Path) -> None:
     with Broker({"num.partitions": "1"}, data=clean) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce("made-since", b"value")

@@ -1,4 +1,4 @@
-"""Headrace on the directory of Apache Kafka 4.3 that a kill has left with transactions in every state."""
+"""Headrace on a directory of a killed Apache Kafka 4.3, with transactions in every state."""
 
 import shutil
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from tests.support.waiting import wait_for
 ENDED = {"CompleteCommit": True, "CompleteAbort": False}
 PREPARED = {"PrepareCommit": TransactionState.PREPARE_COMMIT, "PrepareAbort": TransactionState.PREPARE_ABORT}
 STATES = ("Empty", "Ongoing", *ENDED, *PREPARED)
-"""They are the names of the transactional ids, and of the topics that these write to, as well."""
+"""Also the transactional ids, and the topics they write to."""
 
 
 class Left(NamedTuple):
@@ -52,7 +52,7 @@ def _write(side: Side, bootstrap: str, level: int) -> None:
     for created in admin.create_topics([NewTopic(state, 1, 1) for state in STATES]).values():
         created.result(30)
 
-    def coordinator() -> bool:  # Kafka makes its topic when it is first asked for
+    def coordinator() -> bool:  # Kafka creates its topic on the first request
         found = side.ask(ApiKey.FIND_COORDINATOR, 3, {"key": "any", "key_type": 1}, "transactions")
         return errors_in(found) == {"none"}
 
@@ -70,7 +70,7 @@ def _write(side: Side, bootstrap: str, level: int) -> None:
 
 
 def _prepare(directory: Path, name: str, state: TransactionState, level: int) -> None:
-    """Append the decision to end the transaction, as a kill right after it would leave the log."""
+    """Append the decision to end the transaction, as if Kafka were killed right after it."""
     for path in directory.glob("__transaction_state-*/00000000000000000000.log"):
         data = path.read_bytes()
         key = encode_key(name)
@@ -108,7 +108,7 @@ def states(bootstrap: str) -> dict[str, str]:
         side.close()
 
 
-def test_decided_transactions_are_completed_and_others_stay_as_they_were(broker: Broker) -> None:
+def test_only_decided_transactions_are_completed(broker: Broker) -> None:
     expected = {
         "Empty": "Empty",
         "Ongoing": "Ongoing",
@@ -126,7 +126,7 @@ def test_decided_transactions_are_completed_and_others_stay_as_they_were(broker:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_the_producers_successor_goes_on(broker: Broker, state: str) -> None:
+def test_the_producers_successor_continues(broker: Broker, state: str) -> None:
     successor = Librdkafka({"bootstrap.servers": broker.bootstrap, "transactional.id": state})
     successor.init_transactions(30)
     successor.begin_transaction()

@@ -42,13 +42,13 @@ BORN_IN_KAFKA = "born-in-kafka"
 
 
 def headrace(*arguments: str) -> tuple[int, str]:
-    """Run a command; its exit code and all that it said."""
+    """Run a command; return its exit code and output."""
     done = CliRunner().invoke(app, list(arguments))
     return done.exit_code, re.sub(r"\s+", " ", done.output)
 
 
 class Round(NamedTuple):
-    """What each broker showed of the directory, and what the commands in between said; `zookeeper` still runs."""
+    """Records that both brokers returned, and the output of the commands in between; `zookeeper` still runs."""
 
     data: Path
     zookeeper: str
@@ -105,7 +105,7 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         at_last = look(kafka.bootstrap, [*TOPICS, BORN_IN_KAFKA])
         while_running = headrace("takeover", "--data", str(data), "--zookeeper", zookeeper.address)
         kafka.sigterm()
-    # And once more there and back, from a Headrace that dies; what it leaves is Kafka's to recover.
+    # Another round trip, from a killed Headrace: Kafka must recover the directory.
     killed = shutil.copytree(data, base / "killed")
     headrace("takeover", "--data", str(killed), "--zookeeper", zookeeper.address)
     with BrokerProcess(killed) as dying:
@@ -140,29 +140,28 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
 
 @pytest.fixture
 def from_kafka(round_trip: Round, tmp_path: Path) -> Path:
-    """A copy of the directory as Kafka left it."""
     return shutil.copytree(round_trip.data, tmp_path / "data")
 
 
-def test_kafka_shows_what_headrace_wrote(round_trip: Round) -> None:
+def test_kafka_serves_the_records_of_headrace(round_trip: Round) -> None:
     assert round_trip.at_first_by_kafka == round_trip.by_headrace
     assert round_trip.settings_in_kafka == round_trip.settings
     assert round_trip.ids_in_kafka == round_trip.ids
     assert round_trip.offsets_in_kafka == {("orders", 0): 5, ("orders", 2): 7}
 
 
-def test_kafka_recovers_what_a_killed_headrace_wrote(round_trip: Round) -> None:
+def test_kafka_recovers_the_records_of_a_killed_headrace(round_trip: Round) -> None:
     assert round_trip.after_a_kill_by_kafka == round_trip.after_a_kill_by_headrace
 
 
-def test_both_commands_wait_until_nobody_has_the_directory(round_trip: Round) -> None:
+def test_both_commands_are_refused_while_a_broker_runs(round_trip: Round) -> None:
     code, said = round_trip.in_use
     assert (code, "in use by another broker" in said) == (1, True)
     code, said = round_trip.while_running
     assert (code, "broker 7. Stop it first" in said) == (1, True)
 
 
-def test_headrace_goes_on_where_kafka_stopped(round_trip: Round, from_kafka: Path) -> None:
+def test_headrace_continues_after_kafka(round_trip: Round, from_kafka: Path) -> None:
     code, said = headrace("takeover", "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
     assert code == 0, said
     assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", said)
@@ -176,7 +175,7 @@ def test_headrace_goes_on_where_kafka_stopped(round_trip: Round, from_kafka: Pat
         assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
 
 
-def test_an_idempotent_producer_goes_on_with_its_sequence(round_trip: Round, from_kafka: Path) -> None:
+def test_an_idempotent_producer_continues_its_sequence(round_trip: Round, from_kafka: Path) -> None:
     *_, (_, last) = batch_headers((from_kafka / "orders-0" / f"{0:020}.log").read_bytes())
     headrace("takeover", "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
     with Broker(data=from_kafka) as broker, WireClient(broker.bootstrap) as client:
@@ -202,7 +201,7 @@ def test_an_idempotent_producer_goes_on_with_its_sequence(round_trip: Round, fro
         assert send(last.last_sequence + 1) == ("none", last.next_offset)
 
 
-def test_a_directory_can_go_back_and_forth(round_trip: Round, from_kafka: Path) -> None:
+def test_a_directory_can_change_brokers_repeatedly(round_trip: Round, from_kafka: Path) -> None:
     for command in ("takeover", "handover", "takeover"):
         code, said = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
         assert code == 0, said
@@ -219,7 +218,7 @@ def test_without_zookeeper_records_are_adopted_and_nothing_expires(round_trip: R
         assert topic_settings(broker.bootstrap, "latest") == {"cleanup.policy": "compact"}
 
 
-def test_what_does_not_fit_together_is_refused_and_left_alone(round_trip: Round, from_kafka: Path) -> None:
+def test_mismatched_directories_are_refused_unchanged(round_trip: Round, from_kafka: Path) -> None:
     to = ("--zookeeper", round_trip.zookeeper)
     before = files(from_kafka)
     assert "contains no Headrace data" in headrace("handover", "--data", str(from_kafka), *to)[1]
@@ -234,7 +233,7 @@ def test_what_does_not_fit_together_is_refused_and_left_alone(round_trip: Round,
     assert files(from_kafka) == before
 
 
-def test_another_clusters_zookeeper_is_not_written_to(round_trip: Round, tmp_path: Path) -> None:
+def test_the_zookeeper_of_another_cluster_is_refused(round_trip: Round, tmp_path: Path) -> None:
     with Broker(data=tmp_path):
         pass
     code, said = headrace("handover", "--data", str(tmp_path), "--zookeeper", round_trip.zookeeper)

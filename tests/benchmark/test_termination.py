@@ -1,4 +1,4 @@
-"""A bench that is told to end takes its brokers with it."""
+"""A terminated benchmark stops its brokers."""
 
 import signal
 import subprocess
@@ -11,21 +11,21 @@ from tests.support.kafka_process import kafka_jars
 from tests.support.waiting import wait_for
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find child processes")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("measured", [["--quick", "--only", "small batches"], ["--groups"]])
-def test_its_brokers_end_with_it(tmp_path: Path, number: signal.Signals, measured: list[str]) -> None:
+def test_a_terminated_benchmark_stops_its_brokers(tmp_path: Path, number: signal.Signals, measured: list[str]) -> None:
     kafka_jars()
     command = [sys.executable, "-m", "bench", "--headrace-only", "--dir", str(tmp_path), *measured]
     bench = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         brokers = wait_for(lambda: _brokers(bench.pid), "a broker", timeout_s=60)
         bench.send_signal(number)
-        _, told = bench.communicate(timeout=60)
+        _, errors = bench.communicate(timeout=60)
     finally:
         bench.kill()
     assert bench.returncode == 128 + number
-    assert b"Traceback" not in told
+    assert b"Traceback" not in errors
     assert not [pid for pid in brokers if Path(f"/proc/{pid}").exists()]
     assert list(tmp_path.iterdir()) == []
 

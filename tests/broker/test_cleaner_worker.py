@@ -9,7 +9,7 @@ from tests.support.waiting import wait_for
 
 WORKER = [sys.executable, "-m", "headrace.storage.cleaner.worker"]
 REFUSED = b"{}\n"
-"""A job that fails at once."""
+"""A job that fails immediately."""
 
 
 def test_an_incomplete_job_is_not_started() -> None:
@@ -29,7 +29,7 @@ def test_the_process_ends_silently_after_its_parent_is_killed(tmp_path: Path) ->
     code = f"""
 import subprocess, time
 worker = subprocess.Popen({WORKER!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-worker.stdin.write({REFUSED!r} * 10000)  # whose answers are more than a pipe takes
+worker.stdin.write({REFUSED!r} * 10000)  # the answers fill the pipe
 worker.stdin.flush()
 worker.stdout.readline()
 print(worker.pid, flush=True)
@@ -53,5 +53,5 @@ def _has_ended(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    status = Path(f"/proc/{pid}/status")  # where nobody asks for the status of orphans, they stay
+    status = Path(f"/proc/{pid}/status")  # a zombie also counts, if no init process reaps it
     return status.exists() and "State:\tZ" in status.read_text()

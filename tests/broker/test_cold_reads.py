@@ -1,4 +1,4 @@
-"""Records that are no longer in memory: whoever reads them waits for the disk, and nobody else does."""
+"""Only readers of records that are no longer in memory wait for the disk."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ VALUE = bytes(10_000)
 
 
 class Disk:
-    """Reads that wait until they are let go; everything read counts as cold once."""
+    """A disk whose reads block until released; a slice is cold on its first read."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -68,7 +68,7 @@ def next_record(reader: Consumer) -> "Message[bytes, bytes]":
     return record
 
 
-def test_a_reader_of_cold_records_holds_up_nobody_else(broker: Broker, disk: Disk) -> None:
+def test_a_reader_of_cold_records_does_not_block_others(broker: Broker, disk: Disk) -> None:
     reader = consumer(broker)
     wait_for(lambda: reader.poll(0.01) is None and disk.asked.is_set(), "a read from the disk")
     assert "t" in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
@@ -81,7 +81,7 @@ def test_a_reader_of_cold_records_holds_up_nobody_else(broker: Broker, disk: Dis
     reader.close()
 
 
-def test_a_client_that_goes_while_the_disk_is_read_leaves_nothing_behind(broker: Broker, disk: Disk) -> None:
+def test_a_client_that_disconnects_during_a_disk_read_leaks_nothing(broker: Broker, disk: Disk) -> None:
     reader = consumer(broker)
     wait_for(lambda: reader.poll(0.01) is None and disk.asked.is_set(), "a read from the disk")
     reader.close()
@@ -92,8 +92,8 @@ def test_a_client_that_goes_while_the_disk_is_read_leaves_nothing_behind(broker:
     reader.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells what is in memory")
-def test_what_the_system_dropped_is_cold_until_it_is_brought_in(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="needs RWF_NOWAIT (Linux)")
+def test_data_evicted_from_the_page_cache_is_cold_until_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(bytes(cold_reads.CHUNK))
     file = LogFile.open(path)
@@ -107,7 +107,7 @@ def test_what_the_system_dropped_is_cold_until_it_is_brought_in(tmp_path: Path) 
     assert not cold_reads.is_cold(part)
 
 
-def test_what_is_gone_counts_as_warm_and_the_sender_finds_out(tmp_path: Path) -> None:
+def test_missing_data_counts_as_warm(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"")
     part = FileSlice(LogFile.open(path), 0, cold_reads.CHUNK)

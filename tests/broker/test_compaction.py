@@ -1,4 +1,4 @@
-"""Compacted topics shrink to the last value of each key while clients read and write, and the broker stays whole."""
+"""Compaction keeps the last value of each key while clients read and write."""
 
 import logging
 import random
@@ -38,7 +38,7 @@ def create(broker: Broker, topic: str) -> None:
 
 
 def fill(broker: Broker, topic: str, megabytes: int = 5) -> dict[bytes, int]:
-    """The offset of the last record of each key."""
+    """Return the offset of the last record of each key."""
     last: dict[bytes, int] = {}
     producer = Producer(
         {
@@ -55,7 +55,7 @@ def fill(broker: Broker, topic: str, megabytes: int = 5) -> dict[bytes, int]:
         last[message.key()] = message.offset()
 
     for place in range(megabytes * 100):
-        value = random.Random(place).randbytes(10_000)  # what no codec makes smaller
+        value = random.Random(place).randbytes(10_000)  # incompressible
         producer.produce(topic, value, key=f"key-{place % KEYS}", partition=0, on_delivery=delivered)
         producer.poll(0)
     assert producer.flush(30) == 0
@@ -63,7 +63,7 @@ def fill(broker: Broker, topic: str, megabytes: int = 5) -> dict[bytes, int]:
 
 
 def read(broker: Broker, topic: str) -> list[tuple[int, bytes]]:
-    """Offset and key of every record."""
+    """Return the offset and key of every record."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
@@ -81,7 +81,7 @@ def read(broker: Broker, topic: str) -> list[tuple[int, bytes]]:
 def log_bytes(broker: Broker, topic: str) -> int:
     total = 0
     for path in Path(broker.data, f"{topic}-0").glob("*.log"):
-        with suppress(FileNotFoundError):  # the cleaner has just taken it away
+        with suppress(FileNotFoundError):  # the cleaner has just removed it
             total += path.stat().st_size
     return total
 
@@ -103,7 +103,9 @@ def test_a_topic_shrinks_to_the_last_values(broker: Broker) -> None:
     assert {key: offset for offset, key in read(broker, "table")} == again
 
 
-def test_a_damaged_log_is_reported_once_and_others_go_on(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_log_is_reported_once_and_others_are_still_compacted(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     create(broker, "damaged")
     create(broker, "sound")
     with caplog.at_level(logging.INFO):
@@ -124,7 +126,7 @@ def test_a_damaged_log_is_reported_once_and_others_go_on(broker: Broker, caplog:
     assert "has no valid batch at byte" in caplog.text
 
 
-def test_what_was_compacted_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_compacted_records_survive_a_restart(tmp_path: Path) -> None:
     with Broker(SETTINGS, data=tmp_path) as broker:
         create(broker, "table")
         last = fill(broker, "table")

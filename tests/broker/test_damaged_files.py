@@ -1,4 +1,4 @@
-"""Files damaged while the broker was down: healed, or refused with a clear message; never a surprise for a client."""
+"""Files damaged while the broker was down are repaired, or refused with a clear message."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ GARBAGE = bytes(range(256))
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """What a broker left behind that had a topic of two partitions with a record in each."""
+    """A data directory with a topic of two partitions and one record in each."""
     with Broker(data=tmp_path) as broker, WireClient(broker.bootstrap) as client:
         new = {"name": "t", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
         client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
@@ -59,7 +59,7 @@ def values(client: WireClient, partition: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("damage", [lose, empty, garble])
-def test_a_lost_identity_is_taken_from_the_metadata(data: Path, damage: Callable[[Path], None]) -> None:
+def test_a_lost_cluster_id_is_restored_from_the_metadata(data: Path, damage: Callable[[Path], None]) -> None:
     text = (data / "meta.properties").read_text()
     damage(data / "meta.properties")
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
@@ -68,13 +68,13 @@ def test_a_lost_identity_is_taken_from_the_metadata(data: Path, damage: Callable
         assert values(client, 0) == [b"t"]
 
 
-def take_rights(path: Path) -> None:
-    """As good as no rights, also for root: it cannot be read as a file."""
+def make_unreadable(path: Path) -> None:
+    """Make a file unreadable, even for root."""
     replace_with_directory(path)
 
 
-@pytest.mark.parametrize("damage", [garble, take_rights])
-def test_a_topic_id_that_cannot_be_read_takes_only_its_partition_offline(
+@pytest.mark.parametrize("damage", [garble, make_unreadable])
+def test_an_unreadable_topic_id_takes_only_its_partition_offline(
     data: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(data / "t-0" / "partition.metadata")
@@ -93,7 +93,7 @@ def test_a_topic_id_that_cannot_be_read_takes_only_its_partition_offline(
 
 
 def commands(text: str) -> list[list[str]]:
-    """The commands that a message names, as a shell would take them apart."""
+    """Return the shell commands in a message, split into words."""
     return [shlex.split(each) for each in re.findall(r"(?:mv|rm)(?: '[^']+')+", text)]
 
 
@@ -111,36 +111,36 @@ def test_a_swapped_topic_id_hides_no_records(data: Path, cleanly: bool, caplog: 
             assert produce(client, "t", 0) == "kafka_storage_error"
             assert produce(client, "t", 1) == "none"
             assert produce(client, "u", 0) == "none"
-        (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-        assert "that of topic u" in told
-    removal, *_ = commands(told)
+        (logged,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+        assert "that of topic u" in logged
+    removal, *_ = commands(logged)
     assert removal[0] == "rm"
     Path(removal[1]).unlink()
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert values(client, 0) == [b"t"]
 
 
-def test_a_topic_id_that_nobody_has_hides_no_records(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_topic_id_hides_no_records(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = data / "t-0" / "partition.metadata"
     path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert produce(client, "t", 0) == "kafka_storage_error"
-    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    _, (move, source, target) = commands(told)
+    (logged,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    _, (move, source, target) = commands(logged)
     assert move == "mv"
     Path(source).rename(target)
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert values(client, 0) == []
 
 
-def test_the_way_back_from_a_stray_leads_back(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_logged_commands_restore_a_stray_partition(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     (data / "t-0").rename(data / "other-0")
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert produce(client, "t", 1) == "none"
         new = {"name": "other", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
-    told = next(each.getMessage() for each in caplog.records if "not served" in each.getMessage())
-    aside, back, forget, _ = commands(told + " rm 'nothing'")
+    logged = next(each.getMessage() for each in caplog.records if "not served" in each.getMessage())
+    aside, back, forget, _ = commands(logged + " rm 'nothing'")
     Path(aside[1]).rename(aside[2])
     Path(back[1]).rename(back[2])
     Path(forget[1]).unlink()
@@ -149,7 +149,7 @@ def test_the_way_back_from_a_stray_leads_back(data: Path, caplog: pytest.LogCapt
         assert [record.value for record in iter_records(answer["records"])] == [b"t"]
 
 
-def test_garbage_instead_of_the_metadata_is_refused_by_name(data: Path) -> None:
+def test_garbled_metadata_is_refused(data: Path) -> None:
     garble(data / "metadata.db")
     with pytest.raises(KafkaError, match="metadata store is not available"):
         Broker(data=data).start()
@@ -157,7 +157,7 @@ def test_garbage_instead_of_the_metadata_is_refused_by_name(data: Path) -> None:
 
 @pytest.mark.parametrize("damage", [garble, lose, empty])
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "00000000000000000001.snapshot"])
-def test_what_can_be_read_from_the_log_is(data: Path, name: str, damage: Callable[[Path], None]) -> None:
+def test_derived_files_are_rebuilt_from_the_log(data: Path, name: str, damage: Callable[[Path], None]) -> None:
     path = data / "t-0" / name
     path.touch()
     damage(path)
@@ -165,7 +165,7 @@ def test_what_can_be_read_from_the_log_is(data: Path, name: str, damage: Callabl
         assert values(client, 0) == [b"t"]
 
 
-def test_a_log_that_cannot_be_opened_takes_only_its_partition_offline(data: Path) -> None:
+def test_an_unreadable_log_takes_only_its_partition_offline(data: Path) -> None:
     replace_with_directory(data / "t-0" / "00000000000000000000.index")
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         assert produce(client, "t", 0) == "kafka_storage_error"
@@ -181,7 +181,9 @@ def test_a_log_that_cannot_be_opened_takes_only_its_partition_offline(data: Path
         assert values(client, 0) == [b"t"]
 
 
-def test_damage_in_the_middle_of_a_log_is_told_and_not_served(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_in_the_middle_of_a_log_is_logged_once_and_not_served(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = data / "t-0" / "00000000000000000000.log"
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         whole = path.read_bytes()
@@ -191,12 +193,12 @@ def test_damage_in_the_middle_of_a_log_is_told_and_not_served(data: Path, caplog
         assert values(client, 1) == [b"t"]
         path.write_bytes(whole)
         assert values(client, 0) == [b"t"]
-    told = [each.getMessage() for each in caplog.records if "is damaged on the disk" in each.getMessage()]
-    assert len(told) == 1
-    assert f"{path} has no valid record batch at byte 0" in told[0]
+    logged = [each.getMessage() for each in caplog.records if "is damaged on the disk" in each.getMessage()]
+    assert len(logged) == 1
+    assert f"{path} has no valid record batch at byte 0" in logged[0]
 
 
-def test_what_a_damaged_segment_held_is_kept_before_it_is_cut(data: Path) -> None:
+def test_a_damaged_segment_is_copied_before_it_is_truncated(data: Path) -> None:
     path = data / "t-0" / "00000000000000000000.log"
     damaged = path.read_bytes()[:16] + b"\x7f" + path.read_bytes()[17:]
     path.write_bytes(damaged)
@@ -205,9 +207,7 @@ def test_what_a_damaged_segment_held_is_kept_before_it_is_cut(data: Path) -> Non
     assert path.with_name(path.name + ".damaged").read_bytes() == damaged
 
 
-def test_a_topic_whose_files_were_removed_by_hand_can_be_deleted_and_created(
-    data: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_with_missing_files_can_be_deleted_and_recreated(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         shutil.rmtree(data / "t-0")
         client.ask(ApiKey.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": 9000})

@@ -1,4 +1,4 @@
-"""A data directory that is renamed, removed or replaced under a running broker, and one whose lock file is deleted."""
+"""Data directories renamed, removed or replaced under a running broker, and deleted lock files."""
 
 import fcntl
 import shutil
@@ -26,7 +26,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 @pytest.mark.parametrize("how", ["renamed", "removed", "replaced"])
-def test_a_broker_without_its_only_directory_ends(broker: BrokerProcess, how: str) -> None:
+def test_a_broker_without_its_only_directory_stops(broker: BrokerProcess, how: str) -> None:
     with WireClient(broker.bootstrap) as client:
         assert create(client, "before") == "none"
         assert produce(client, "before", 0) == "none"
@@ -40,13 +40,13 @@ def test_a_broker_without_its_only_directory_ends(broker: BrokerProcess, how: st
         try:
             assert new_topic(client, "t")["error_code"] == STORAGE_ERROR
         except ConnectionError:
-            pass  # it has seen for itself, and ended
+            pass  # the broker has noticed and ended
     wait_for(lambda: not broker.running, "the end of the broker")
     assert broker.sigterm() == 1
-    told = [line for line in broker.log().splitlines() if "CRITICAL" in line]
-    assert len(told) == 1
-    assert f"{broker.data} has failed" in told[0]
-    assert ("another directory" if how == "replaced" else "removed or renamed") in told[0]
+    errors = [line for line in broker.log().splitlines() if "CRITICAL" in line]
+    assert len(errors) == 1
+    assert f"{broker.data} has failed" in errors[0]
+    assert ("another directory" if how == "replaced" else "removed or renamed") in errors[0]
     assert "Traceback" not in broker.log()
     if how == "renamed":
         aside.rename(broker.data)
@@ -57,7 +57,7 @@ def test_a_broker_without_its_only_directory_ends(broker: BrokerProcess, how: st
             assert produce(client, "t", 0) == "unknown_topic_or_partition"
 
 
-def test_an_idle_broker_without_its_directory_ends_too(broker: BrokerProcess) -> None:
+def test_an_idle_broker_without_its_directory_stops(broker: BrokerProcess) -> None:
     broker.data.rename(broker.data.with_name("aside"))
     wait_for(lambda: not broker.running, "the end of the broker")
     assert broker.sigterm() == 1
@@ -79,7 +79,7 @@ def test_a_renamed_directory_takes_only_its_own_partitions_offline(tmp_path: Pat
         assert "Traceback" not in dirs.broker.log()
 
 
-def test_without_the_directory_of_the_metadata_nothing_can_be_changed(tmp_path: Path) -> None:
+def test_changes_are_refused_without_the_metadata_directory(tmp_path: Path) -> None:
     dirs = Directories(tmp_path)
     with dirs.broker, WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 2)
@@ -89,7 +89,7 @@ def test_without_the_directory_of_the_metadata_nothing_can_be_changed(tmp_path: 
         assert refused["error_code"] == STORAGE_ERROR
         assert "renamed" in refused["error_message"]
         assert produce(client, "t", here) == "none"
-        # of another broker that began here, whose files the stopping one must not remove
+        # another broker started here: the stopping one must not remove its files
         dirs.a.mkdir()
         (dirs.a / "metadata.db-wal").write_bytes(b"mine")
         assert dirs.broker.sigterm() == 0
@@ -100,7 +100,7 @@ def test_without_the_directory_of_the_metadata_nothing_can_be_changed(tmp_path: 
 # -- the lock ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_lock_file_lets_no_second_broker_in(broker: BrokerProcess) -> None:
+def test_a_deleted_lock_file_does_not_admit_a_second_broker(broker: BrokerProcess) -> None:
     lock = broker.data / ".lock"
     lock.unlink()
     command = [sys.executable, "-m", "headrace", "start", "--listen", "127.0.0.1:0", "--data", str(broker.data)]
@@ -115,7 +115,7 @@ def test_a_deleted_lock_file_lets_no_second_broker_in(broker: BrokerProcess) -> 
         assert produce(client, "t", 0) == "none"
 
 
-def test_a_directory_that_kafka_has_locked_meanwhile_is_left_to_it(broker: BrokerProcess) -> None:
+def test_the_broker_stops_if_kafka_has_taken_the_lock(broker: BrokerProcess) -> None:
     replacement = broker.data / "new-lock"
     with replacement.open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +126,7 @@ def test_a_directory_that_kafka_has_locked_meanwhile_is_left_to_it(broker: Broke
 
 
 def _kafka_is_kept_out(lock: Path) -> bool:
-    """Whether the lock that Java takes is held by another process."""
+    """Return True if another process holds the lock that Java takes."""
     with lock.open("r+") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,7 +135,7 @@ def _kafka_is_kept_out(lock: Path) -> bool:
     return False
 
 
-def test_a_refused_second_owner_takes_nothing_away(tmp_path: Path) -> None:
+def test_a_refused_second_broker_removes_nothing(tmp_path: Path) -> None:
     first = LogDirs.open([tmp_path / "data"], broker_id=0)
     try:
         (tmp_path / "data" / ".lock").unlink()
@@ -147,7 +147,7 @@ def test_a_refused_second_owner_takes_nothing_away(tmp_path: Path) -> None:
         first.close({})
 
 
-def test_a_directory_that_was_only_looked_at_is_removed_again(tmp_path: Path) -> None:
+def test_a_directory_created_for_a_look_is_removed_again(tmp_path: Path) -> None:
     surveyed = LogDirs.survey([tmp_path / "a" / "b"], broker_id=0)
     surveyed.close({})
     assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ _OPEN = (
 )
 
 
-def test_another_process_is_refused_also_after_a_second_try_in_this_one(tmp_path: Path) -> None:
+def test_another_process_is_refused_even_after_a_second_attempt_in_this_one(tmp_path: Path) -> None:
     dirs = LogDirs.open([tmp_path], broker_id=0)
     with pytest.raises(KafkaError):
         LogDirs.open([tmp_path], broker_id=0)

@@ -1,4 +1,4 @@
-"""With flush.messages=1: what is acknowledged or seen is on the disk; a slow disk holds up only who waits for it."""
+"""With flush.messages=1, acknowledged and visible records are on disk; only clients of a slow disk wait for it."""
 
 import errno
 import threading
@@ -28,7 +28,7 @@ def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
 
 
 class Sending:
-    """A record on its way."""
+    """A record in flight."""
 
     def __init__(self, broker: Broker, topic: str, **settings: object) -> None:
         self.outcome: str | None = None
@@ -46,12 +46,12 @@ def hold(broker: Broker, disk: Disk, topic: str) -> None:
     disk.stuck.add(next((broker.data / f"{topic}-0").glob("*.log")).stat().st_ino)
 
 
-def test_an_answer_follows_the_fsync_and_holds_up_nobody_else(broker: Broker, disk: Disk) -> None:
+def test_an_answer_waits_for_its_fsync_and_does_not_block_others(broker: Broker, disk: Disk) -> None:
     hold(broker, disk, "t")
     waiting = [Sending(broker, "t", acks=acks) for acks in (1, "all")]
     assert disk.begun.wait(10)
     other = Sending(broker, "u")
-    assert wait_for(other.look, "an answer of a partition whose disk is quick") == "written"
+    assert wait_for(other.look, "an answer for a partition on a fast disk") == "written"
     reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     assert reader.get_watermark_offsets(TopicPartition("t", 0), timeout=10) == (0, 0)
     reader.close()
@@ -61,7 +61,7 @@ def test_an_answer_follows_the_fsync_and_holds_up_nobody_else(broker: Broker, di
         assert wait_for(each.look, "an answer") == "written"
 
 
-def test_a_commit_of_offsets_is_on_the_disk_when_it_is_answered(broker: Broker, disk: Disk) -> None:
+def test_committed_offsets_are_on_disk_before_the_answer(broker: Broker, disk: Disk) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     offset = [TopicPartition("u", 0, 0)]
     consumer.commit(offsets=offset, asynchronous=False)
@@ -77,8 +77,8 @@ def test_a_commit_of_offsets_is_on_the_disk_when_it_is_answered(broker: Broker, 
     consumer.close()
 
 
-def test_a_commit_of_offsets_that_the_disk_does_not_take_is_answered_with_its_error(tmp_path: Path, disk: Disk) -> None:
-    # Of two directories one fails. A broker without any ends, and librdkafka would wait for its return.
+def test_a_failed_write_of_committed_offsets_is_answered_with_its_error(tmp_path: Path, disk: Disk) -> None:
+    # One of two directories fails: a broker without any would stop, and librdkafka would wait for it to return.
     directories = [str(tmp_path / each) for each in ("a", "b")]
     with Broker({**DURABLE, "log.dirs": directories}) as broker:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "socket.timeout.ms": 2000})
@@ -94,16 +94,16 @@ def test_a_commit_of_offsets_that_the_disk_does_not_take_is_answered_with_its_er
         consumer.close()
 
 
-def test_a_disk_that_does_not_take_an_fsync_is_not_asked_again(broker: Broker, disk: Disk) -> None:
+def test_a_failed_fsync_is_not_retried(broker: Broker, disk: Disk) -> None:
     assert wait_for(Sending(broker, "t").look, "an answer") == "written"
     disk.error = errno.EIO
     refused = Sending(broker, "t", **{"message.timeout.ms": 3000})
-    assert "written" not in str(wait_for(refused.look, "an end of the attempts"))
+    assert "written" not in str(wait_for(refused.look, "the end of the attempts"))
     disk.error = None
     late = Sending(broker, "t", **{"message.timeout.ms": 1000})
-    assert "written" not in str(wait_for(late.look, "an end of the attempts"))
+    assert "written" not in str(wait_for(late.look, "the end of the attempts"))
 
 
-def test_the_mode_is_told_at_the_start(tmp_path: Path) -> None:
+def test_the_durability_mode_is_printed_at_the_start(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", settings=DURABLE) as broker:
         wait_for(lambda: "durability  fsync" in broker.log(), "a line about durability")

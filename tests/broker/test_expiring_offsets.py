@@ -1,4 +1,4 @@
-"""Offsets that are about to expire are announced, to Prometheus and in the log."""
+"""Offsets about to expire are reported in the metrics and in the log."""
 
 import re
 import urllib.request
@@ -15,7 +15,7 @@ SETTINGS = {"headrace.http.listener": "0", "offsets.retention.check.interval.ms"
 EXPIRY = re.compile(r'headrace_group_offsets_expire_seconds\{group="g"\} (\S+)')
 
 
-def test_offsets_that_expire_soon_are_announced(caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_about_to_expire_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     with Broker(SETTINGS) as broker, WireClient(broker.bootstrap) as client:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic("t", 1, 1)])["t"].result()

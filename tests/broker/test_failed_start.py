@@ -8,7 +8,7 @@ from headrace.config import ConfigError, load
 from tests.support.ports import free_port
 
 
-async def test_a_start_that_fails_keeps_no_address(tmp_path: Path) -> None:
+async def test_a_failed_start_releases_its_address(tmp_path: Path) -> None:
     port = free_port()
     with socket.create_server(("127.0.0.1", 0)) as other:
         listeners = f"A://127.0.0.1:{port},B://127.0.0.1:{other.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What a broker does with partition directories that its metadata does not explain."""
+"""Partition directories that the broker's metadata does not know."""
 
 import logging
 import shutil
@@ -42,7 +42,7 @@ def topics(bootstrap: str) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in found.items()}
 
 
-def test_logs_whose_metadata_is_lost_are_served_again(tmp_path: Path) -> None:
+def test_logs_with_lost_metadata_are_served_again(tmp_path: Path) -> None:
     with Broker({"num.partitions": "2"}, data=tmp_path) as broker:
         produce(broker.bootstrap, "kept", 100)
     for path in tmp_path.glob(f"{METADATA_FILE}*"):
@@ -55,9 +55,7 @@ def test_logs_whose_metadata_is_lost_are_served_again(tmp_path: Path) -> None:
         assert len(values(broker.bootstrap, "kept")) == 110
 
 
-def test_a_directory_that_no_topic_has_is_set_aside_with_its_files(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_directory_of_no_topic_is_set_aside_with_its_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Broker({"num.partitions": "2"}, data=tmp_path) as broker:
         produce(broker.bootstrap, "t", 10)
     shutil.copytree(tmp_path / "t-0", tmp_path / "left-over-0")
@@ -71,7 +69,7 @@ def test_a_directory_that_no_topic_has_is_set_aside_with_its_files(
     assert not (tmp_path / "left-over-0").exists()
 
 
-def test_a_topic_created_anew_does_not_get_the_files_of_its_namesake(tmp_path: Path) -> None:
+def test_a_recreated_topic_does_not_get_the_old_files(tmp_path: Path) -> None:
     with Broker({"num.partitions": "2"}, data=tmp_path) as broker:
         produce(broker.bootstrap, "t", 10)
         shutil.copytree(tmp_path / "t-0", tmp_path / "copy")
@@ -80,14 +78,14 @@ def test_a_topic_created_anew_does_not_get_the_files_of_its_namesake(tmp_path: P
         admin.create_topics([NewTopic("t", 2)])["t"].result(10)
     shutil.rmtree(tmp_path / "t-0")
     (tmp_path / "copy").rename(tmp_path / "t-0")
-    (tmp_path / ".kafka_cleanshutdown").unlink()  # after a power failure, which took the deletion back
+    (tmp_path / ".kafka_cleanshutdown").unlink()  # a power failure has undone the deletion
 
     with Broker(data=tmp_path) as broker:
         assert values(broker.bootstrap, "t") == []
 
 
 @pytest.mark.parametrize("round_number", range(3))
-def test_a_kill_while_topics_come_and_go_leaves_what_was_answered(tmp_path: Path, round_number: int) -> None:
+def test_acknowledged_topic_changes_survive_a_kill(tmp_path: Path, round_number: int) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         names = [f"topic-{number}" for number in range(20)]

@@ -1,4 +1,4 @@
-"""A disk without room: what cannot be written is refused by name, the rest goes on, and a crash then loses nothing."""
+"""A full disk: writes are refused by name, everything else works, and a crash loses nothing."""
 
 import resource
 import signal
@@ -20,7 +20,7 @@ STORAGE_ERROR = "kafka_storage_error"
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process may grow, which the broker in it is told as it is told of a full disk."""
+    """Let no file of this process grow; writes then fail as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     signalled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
@@ -53,7 +53,7 @@ def create(client: WireClient, name: str) -> str:
 
 
 def refused_changes(client: WireClient) -> list[str]:
-    """The error codes of every kind of change."""
+    """Try every kind of change and return its error codes."""
     change = {"name": "retention.ms", "config_operation": 0, "value": "1"}
     altered: dict[str, Any] = {"resource_type": 2, "resource_name": "t", "configs": [change]}
     grown = {"topics": [{"name": "t", "count": 3, "assignments": None}], "timeout": 9000, "validate_only": False}
@@ -74,14 +74,14 @@ def refused_changes(client: WireClient) -> list[str]:
     return [produce(client, "t", 0), create(client, "u"), *codes]
 
 
-def test_every_change_is_refused_and_reading_goes_on(client: WireClient) -> None:
+def test_every_change_is_refused_and_reads_work(client: WireClient) -> None:
     with full_disk():
         assert set(refused_changes(client)) == {STORAGE_ERROR}
         records = list(iter_records(fetched(client, "t", 0)["records"]))
     assert [record.value for record in records] == [b"t"]
 
 
-def test_all_goes_on_when_there_is_room_again(client: WireClient) -> None:
+def test_changes_work_again_after_space_is_freed(client: WireClient) -> None:
     with full_disk():
         assert produce(client, "t", 0) == STORAGE_ERROR
         assert create(client, "u") == STORAGE_ERROR

@@ -1,4 +1,4 @@
-"""The history of groups as an operator sees it: over HTTP, in metrics, and after a crash."""
+"""The history of groups over HTTP, in metrics, and after a crash."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def produce(bootstrap: str, count: int, partition: int = 0) -> None:
 
 @contextmanager
 def member(bootstrap: str, group: str, client_id: str = "app", **settings: Any) -> Iterator[Consumer]:
-    """A member that has been given partitions."""
+    """A member with assigned partitions."""
     with_dots = {name.replace("_", "."): value for name, value in settings.items()}
     consumer = Consumer(
         {
@@ -83,7 +83,7 @@ def events(http: str | None, group: str) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_lag_pace_and_owners_are_those_of_now(broker: Broker, protocol: str) -> None:
+def test_lag_pace_and_owners_are_current(broker: Broker, protocol: str) -> None:
     produce(broker.bootstrap, 100)
     with member(broker.bootstrap, "billing", group_protocol=protocol) as consumer:
         consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
@@ -104,9 +104,7 @@ def test_lag_pace_and_owners_are_those_of_now(broker: Broker, protocol: str) -> 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(("assumed", "unread"), [("earliest", 30), ("latest", 0)])
-def test_partitions_without_a_commit_count_from_where_the_group_would_start(
-    protocol: str, assumed: str, unread: int
-) -> None:
+def test_lag_without_a_commit_counts_from_the_reset_position(protocol: str, assumed: str, unread: int) -> None:
     with Broker({**SETTINGS, "headrace.group.lag.assumed.reset": assumed}) as broker:
         create(broker.bootstrap)
         produce(broker.bootstrap, 100)
@@ -116,7 +114,7 @@ def test_partitions_without_a_commit_count_from_where_the_group_would_start(
             described = get(broker.http, "/groups/describe?group=billing")
             wait_for(lambda: metrics(broker).get("headrace_consumergroup_assumed_offset"), "a sample")
             wait_for(lambda: get(broker.http, "/groups")["groups"][0]["lag"] == 60 + unread, "a sample")
-        # It is no less behind because its last member is gone.
+        # Its lag remains after its last member has gone.
         wait_for(lambda: get(broker.http, "/groups")["groups"][0]["members"] == 0, "the member is gone")
         listed = get(broker.http, "/groups")
         assert get(broker.http, "/groups/describe?group=billing")["lag"] == 60 + unread
@@ -140,7 +138,7 @@ def test_partitions_without_a_commit_count_from_where_the_group_would_start(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_member_that_never_commits_is_behind_and_stands_still(broker: Broker, protocol: str) -> None:
+def test_a_member_that_never_commits_is_stalled(broker: Broker, protocol: str) -> None:
     produce(broker.bootstrap, 100)
     with member(broker.bootstrap, "billing", group_protocol=protocol):
         wait_for(lambda: get(broker.http, "/groups")["groups"][0]["trend"] == "stalled", "samples")
@@ -156,12 +154,12 @@ def metrics(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_timeline_tells_of_joins_and_leaves_and_who_was_waited_for(broker: Broker, protocol: str) -> None:
+def test_a_timeline_shows_joins_leaves_and_the_slowest_member(broker: Broker, protocol: str) -> None:
     heartbeat: dict[str, Any] = {"heartbeat.interval.ms": 200} if protocol == "classic" else {}
     with ExitStack() as stack:
         first = stack.enter_context(member(broker.bootstrap, "g", "first", group_protocol=protocol, **heartbeat))
         with ExitStack() as inner:
-            # The first has to poll, or it would not come back.
+            # The first must poll to rejoin.
             config = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "client.id": "second"}
             second = Consumer(config | {"group.protocol": protocol} | heartbeat)
             inner.callback(second.close)
@@ -175,7 +173,7 @@ def test_a_timeline_tells_of_joins_and_leaves_and_who_was_waited_for(broker: Bro
     assert rebalances[-1]["outcome"] == "empty"
 
 
-def test_a_timeline_tells_of_a_fenced_static_member(broker: Broker) -> None:
+def test_a_timeline_shows_a_fenced_static_member(broker: Broker) -> None:
     with (
         member(broker.bootstrap, "g", "old", group_instance_id="host-1") as old,
         member(broker.bootstrap, "g", "new", group_instance_id="host-1"),
@@ -184,14 +182,14 @@ def test_a_timeline_tells_of_a_fenced_static_member(broker: Broker) -> None:
     assert ("replaced", "new") in events(broker.http, "g")
 
 
-def test_a_timeline_tells_of_a_member_that_fell_silent(broker: Broker) -> None:
+def test_a_timeline_shows_a_member_that_stopped_polling(broker: Broker) -> None:
     with member(broker.bootstrap, "g", "slow", session_timeout_ms=6000, max_poll_interval_ms=6000) as slow:
-        # It does not poll any more: the client itself leaves, and says why.
+        # It no longer polls: the client leaves the group and gives the reason.
         wait_for(lambda: ("left", "slow") in events(broker.http, "g"), "it is gone")
         slow.poll(0)
 
 
-def test_a_history_has_every_sample_and_what_is_gone_ends(broker: Broker) -> None:
+def test_a_history_has_every_sample_and_ends_with_its_group(broker: Broker) -> None:
     produce(broker.bootstrap, 10)
     with member(broker.bootstrap, "g") as consumer:
         for offset in (2, 5, 9):
@@ -220,7 +218,7 @@ def points(broker: Broker, group: str) -> list[Any]:
     return list(series[0]["points"]) if series else []
 
 
-def test_metrics_have_the_names_of_the_exporters(broker: Broker) -> None:
+def test_metrics_have_the_names_used_by_exporters(broker: Broker) -> None:
     produce(broker.bootstrap, 100)
 
     with member(broker.bootstrap, "billing") as consumer:
@@ -236,12 +234,12 @@ def test_metrics_have_the_names_of_the_exporters(broker: Broker) -> None:
     assert 0 < found["kafka_consumergroup_group_lag_seconds"]["billing", "0", "orders"] < 60
     assert found["headrace_consumergroup_rebalances"]["billing",] == 1.0
     named = set(re.findall(r"`((?:kafka|headrace)_[a-z_]+)`", PAGE.read_text()))
-    # A forecast is only there where there is one.
+    # A forecast is not always possible.
     absent = {name for name in named if name.removesuffix("_total") not in found}
     assert absent <= {"headrace_consumergroup_catch_up_seconds"}
 
 
-def test_answers_are_shaped_as_documented(broker: Broker) -> None:
+def test_answers_have_the_documented_fields(broker: Broker) -> None:
     produce(broker.bootstrap, 100)
     with member(broker.bootstrap, "billing") as consumer:
         consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
@@ -260,7 +258,7 @@ def test_answers_are_shaped_as_documented(broker: Broker) -> None:
 
 
 def shape(value: Any, path: str = "") -> set[str]:
-    """Every field that there is, by its way from the top; elements of lists are alike."""
+    """Return the path of every field; elements of a list share one path."""
     if isinstance(value, dict):
         return {each for name, field in value.items() for each in {f"{path}.{name}", *shape(field, f"{path}.{name}")}}
     if isinstance(value, list):
@@ -279,7 +277,7 @@ def shape(value: Any, path: str = "") -> set[str]:
         ("/groups/timeline?group=g&since=1", 400, "unknown parameter 'since'; known: from, group, limit, to"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_told_why(broker: Broker, path: str, status: int, message: str) -> None:
+def test_invalid_requests_are_refused_with_the_reason(broker: Broker, path: str, status: int, message: str) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
     consumer.close()
@@ -317,7 +315,7 @@ def test_a_history_survives_a_kill(process: BrokerProcess) -> None:
     assert series["points"][-1][1:4] == [4, 10, 6]
 
 
-def test_a_damaged_history_keeps_no_broker_from_starting(process: BrokerProcess) -> None:
+def test_a_broker_starts_with_a_damaged_history(process: BrokerProcess) -> None:
     http = f"http://{process.settings['headrace.http.listener']}"
     with member(process.bootstrap, "g"):
         wait_for(lambda: get(http, "/groups/timeline?group=g")["events"], "events")

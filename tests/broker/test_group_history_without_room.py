@@ -1,4 +1,4 @@
-"""The history of groups on a disk that is full to its last byte: a gap in it, and nothing else."""
+"""A completely full disk causes a gap in the history of groups and no other failure."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ LOST = "headrace_group_history_events_lost_total"
 
 
 class Scene:
-    """A broker with its metadata and the history on a small disk, and what groups read and commit on another."""
+    """A broker with metadata and history on a small disk, and the groups' topics on a large one."""
 
     def __init__(self, small: Path, roomy: Path) -> None:
         self.small, self.roomy = small, roomy
@@ -42,7 +42,7 @@ class Scene:
         (self.small / "ballast").unlink()
 
     def last_point(self) -> list[Any]:
-        """Time, committed offset, end and lag of the latest sample."""
+        """Return the time, committed offset, end and lag of the latest sample."""
         series = get(self.http, "/groups/history?group=g")["series"]
         return list(series[0]["points"][-1]) if series else [None, None]
 
@@ -59,7 +59,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         scene = Scene(disk, tmp_path / "roomy")
         with scene.broker:
             admin = AdminClient({"bootstrap.servers": scene.broker.bootstrap})
-            # A partition goes where there are fewest: the second and the fourth, that of offsets, to the other disk.
+            # A new partition goes to the directory with the fewest: orders and the offsets topic go to the large disk.
             for topic in ("first", "orders", "third"):
                 admin.create_topics([NewTopic(topic, 1)])[topic].result(10)
             yield scene
@@ -73,7 +73,7 @@ def last_offset(messages: list[Message]) -> int | None:
     return messages[-1].offset() if messages else None
 
 
-def test_groups_work_on_and_their_history_goes_on_where_there_is_room_again(scene: Scene) -> None:
+def test_groups_work_and_their_history_resumes_after_space_is_freed(scene: Scene) -> None:
     bootstrap = scene.broker.bootstrap
     produce(bootstrap, 100)
     with member(bootstrap, "g") as consumer:
@@ -90,7 +90,7 @@ def test_groups_work_on_and_their_history_goes_on_where_there_is_room_again(scen
             commit(late, 110)
         wait_for(scene.events_lost, "events that cannot be kept")
         [now] = get(scene.http, "/groups/describe?group=g")["partitions"]
-        assert (now["committed"], now["end"]) == (60, 110), "what is known without the disk is shown"
+        assert (now["committed"], now["end"]) == (60, 110), "the current state does not need the disk"
 
         scene.make_room()
         commit(consumer, 77)

@@ -1,4 +1,4 @@
-"""Settings of groups that change while a broker runs."""
+"""Settings of groups changed while a broker runs."""
 
 from typing import Any
 

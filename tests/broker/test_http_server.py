@@ -1,4 +1,4 @@
-"""The HTTP side: what is answered, what is refused, and that nobody can hold it up."""
+"""The HTTP server: answers, refusals, and clients that try to block it."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ async def get_json(server: HttpServer, path: str) -> tuple[int, Any]:
 
 
 async def raw(server: HttpServer, sent: bytes) -> bytes:
-    """Everything that the server answers to `sent` until it closes the connection."""
+    """Send bytes and return everything received until the server closes the connection."""
     host, _, port = server.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -71,7 +71,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def test_a_long_answer_is_written_beside_the_event_loop(server: HttpServer) -> None:
+async def test_a_long_answer_is_encoded_outside_the_event_loop(server: HttpServer) -> None:
     writers: list[threading.Thread] = []
 
     class Answer(dict[str, str]):
@@ -85,7 +85,7 @@ async def test_a_long_answer_is_written_beside_the_event_loop(server: HttpServer
     assert writers
 
 
-async def test_a_route_is_asked_with_the_fields_of_the_query(server: HttpServer) -> None:
+async def test_a_route_gets_the_fields_of_the_query(server: HttpServer) -> None:
     server.add_json("/echo", dict)
     assert await get_json(server, "/echo?group=a%20b&empty=") == (200, {"group": "a b", "empty": ""})
 
@@ -101,7 +101,7 @@ async def test_a_route_may_wait(server: HttpServer) -> None:
 
 async def test_errors_are_json_and_say_what_to_do(server: HttpServer) -> None:
     def missing(_: Query) -> object:
-        raise HttpError(HTTPStatus.NOT_FOUND, "no such group: list them at /groups")
+        raise HttpError(HTTPStatus.NOT_FOUND, "no such group: list groups at /groups")
 
     def unready(_: Query) -> object:
         raise KafkaError(ErrorCode.coordinator_load_in_progress, "wait")
@@ -114,7 +114,7 @@ async def test_errors_are_json_and_say_what_to_do(server: HttpServer) -> None:
     server.add_json("/broken", broken)
     assert await get_json(server, "/missing") == (
         404,
-        {"error": "Not Found", "message": "no such group: list them at /groups"},
+        {"error": "Not Found", "message": "no such group: list groups at /groups"},
     )
     assert await get_json(server, "/unready") == (503, {"error": "COORDINATOR_LOAD_IN_PROGRESS", "message": "wait"})
     assert (await get_json(server, "/broken"))[0] == 500
@@ -122,7 +122,7 @@ async def test_errors_are_json_and_say_what_to_do(server: HttpServer) -> None:
     assert (await get_json(server, "/missing?a=1&a=2"))[0] == 400
 
 
-async def test_only_get_and_head_are_answered(server: HttpServer) -> None:
+async def test_only_get_and_head_are_allowed(server: HttpServer) -> None:
     status, headers, _ = await get(server, "/metrics", "POST", b"a=b")
     assert (status, headers["allow"]) == (405, "GET, HEAD")
     status, headers, body = await get(server, "/", "HEAD")
@@ -131,7 +131,7 @@ async def test_only_get_and_head_are_answered(server: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("how", [b"close", b"TE, Close"])
-async def test_a_connection_serves_several_requests_until_it_is_told_to_close(server: HttpServer, how: bytes) -> None:
+async def test_a_connection_serves_several_requests_until_connection_close(server: HttpServer, how: bytes) -> None:
     answer = await raw(server, b"GET / HTTP/1.1\r\n\r\n" * 2 + b"GET / HTTP/1.1\r\nConnection: %b\r\n\r\n" % how)
     assert answer.count(b"HTTP/1.1 200 OK") == 3
 
@@ -151,20 +151,20 @@ async def test_a_connection_serves_several_requests_until_it_is_told_to_close(se
         b"GET /?" + b"&".join(b"a%d" % number for number in range(99)) + b" HTTP/1.1\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_refused_and_ends_the_connection(server: HttpServer, sent: bytes) -> None:
+async def test_an_invalid_request_is_refused_and_ends_the_connection(server: HttpServer, sent: bytes) -> None:
     assert (await raw(server, sent)).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_request_without_end_is_refused(server: HttpServer) -> None:
+async def test_an_endless_request_is_refused(server: HttpServer) -> None:
     assert (await raw(server, b"GET / HTTP/1.1\r\nX: " + b"x" * 2 * MAX_HEAD_BYTES)).startswith(b"HTTP/1.1 431 ")
 
 
-async def test_who_does_not_ask_is_sent_away(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_is_closed(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_side, "REQUEST_TIMEOUT_S", 0.01)
     assert await raw(server, b"") == b""
 
 
-async def test_what_takes_too_long_is_given_up(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_route_times_out(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(_: Query) -> object:
         await asyncio.Event().wait()
         return None
@@ -176,7 +176,7 @@ async def test_what_takes_too_long_is_given_up(server: HttpServer, monkeypatch: 
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  nothing tells of what the server knows of its connections
+        while not condition():  # noqa: ASYNC110  no event exists for the server's view of its connections
             await asyncio.sleep(0.01)
 
 
@@ -190,7 +190,7 @@ async def connected(server: HttpServer, sent: bytes) -> tuple[asyncio.StreamRead
     return reader, writer
 
 
-async def test_half_sent_requests_keep_nobody_from_an_answer(server: HttpServer) -> None:
+async def test_incomplete_requests_do_not_block_others(server: HttpServer) -> None:
     crowd = []
     for count in range(500):
         crowd.append(await connected(server, HALF))
@@ -199,12 +199,12 @@ async def test_half_sent_requests_keep_nobody_from_an_answer(server: HttpServer)
     assert (await get(server, "/metrics"))[0] == 200
     assert len(server._connections) <= MAX_WAITING + 1
     reader, _ = crowd[0]
-    assert await reader.read() == b""  # those that waited the longest had to go
+    assert await reader.read() == b""  # the oldest were closed
     for _, writer in crowd:
         await closed(writer)
 
 
-async def test_a_burst_of_connections_takes_no_answer_from_who_came_first(server: HttpServer) -> None:
+async def test_a_burst_of_connections_does_not_close_earlier_ones(server: HttpServer) -> None:
     honest = [connected(server, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")]
     crowd = await asyncio.gather(*honest, *(connected(server, HALF) for _ in range(90)))
     async with asyncio.timeout(5):
@@ -213,7 +213,7 @@ async def test_a_burst_of_connections_takes_no_answer_from_who_came_first(server
         await closed(writer)
 
 
-async def test_half_a_request_is_waited_for_a_while_only(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_incomplete_request_times_out(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_side, "HEAD_TIMEOUT_S", 0.05)
     reader, writer = await connected(server, HALF)
     async with asyncio.timeout(5):
@@ -221,7 +221,7 @@ async def test_half_a_request_is_waited_for_a_while_only(server: HttpServer, mon
     await closed(writer)
 
 
-async def test_clients_that_take_no_answers_keep_nobody_from_one(server: HttpServer) -> None:
+async def test_clients_that_read_no_answers_do_not_block_others(server: HttpServer) -> None:
     server.add_json("/large", lambda _: "x" * 10_000_000)
     crowd = [await connected(server, b"GET /large HTTP/1.1\r\n\r\n") for _ in range(MAX_ANSWERS + 10)]
     await until(lambda: len(server._sending) == MAX_ANSWERS)
@@ -247,7 +247,7 @@ async def test_the_number_of_answers_is_bounded(server: HttpServer) -> None:
         await closed(writer)
 
 
-async def test_metrics_are_what_prometheus_reads(server: HttpServer) -> None:
+async def test_metrics_are_in_the_format_of_prometheus(server: HttpServer) -> None:
     def broken() -> Iterable[Family]:
         raise RuntimeError
 
@@ -285,7 +285,7 @@ async def test_closing_ends_idle_connections(server: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("loop_of", ["uvloop", "asyncio"])
-def test_a_client_that_hangs_up_before_its_answer_leaves_nothing_in_the_log(
+def test_a_client_that_disconnects_before_its_answer_is_not_logged(
     loop_of: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang_up() -> None:
@@ -316,7 +316,7 @@ def test_a_client_that_hangs_up_before_its_answer_leaves_nothing_in_the_log(
         client.close()
         (transport,) = transports
         async with asyncio.timeout(5):
-            while not transport.is_closing():  # noqa: ASYNC110  a transport has no event for it
+            while not transport.is_closing():  # noqa: ASYNC110  transports have no event for it
                 await asyncio.sleep(0.001)
         may_answer.set()
         async with asyncio.timeout(5):
@@ -326,7 +326,7 @@ def test_a_client_that_hangs_up_before_its_answer_leaves_nothing_in_the_log(
     factory = pytest.importorskip("uvloop").Loop if loop_of == "uvloop" else asyncio.SelectorEventLoop
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(hang_up(), 10))
-    gc.collect()  # an exception that nobody has asked for is logged when its task goes
+    gc.collect()  # an unretrieved exception is logged when its task is collected
     assert caplog.messages == []
 
 

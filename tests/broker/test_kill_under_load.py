@@ -1,4 +1,4 @@
-"""A broker killed again and again while idempotent producers write: nothing is lost, doubled or reordered."""
+"""A broker killed repeatedly while idempotent producers write loses, duplicates and reorders nothing."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ RECORDS_BETWEEN_KILLS = 2000
 
 
 class Writer:
-    """Writes numbers, ascending in each partition, until it is stopped; keeps what was acknowledged."""
+    """A producer of ascending numbers in each partition that records the acknowledged ones."""
 
     def __init__(self, bootstrap: str, topic: str, name: str, **settings: Any) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class Writer:
     def finish(self) -> None:
         self._stop.set()
         self._thread.join(60)
-        assert self._producer.flush(90) == 0, "records are still on their way"
+        assert self._producer.flush(90) == 0, "records are still in flight"
 
     def _write(self) -> None:
         while not self._stop.is_set():
@@ -80,7 +80,7 @@ class Writer:
 
 
 def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[str, int, int]]]:
-    """`(writer, number, offset)` of every record by partition, in the order of the log."""
+    """Return `(writer, number, offset)` of every record by partition, in log order."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     found: dict[int, list[tuple[str, int, int]]] = {}
     for partition in range(PARTITIONS):
@@ -107,7 +107,7 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[str, int, int]]
 
 
 @pytest.mark.parametrize("flush_messages", [2**63 - 1, 1], ids=["page cache", "fsync"])
-def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path, flush_messages: int) -> None:
+def test_no_acknowledged_record_is_lost_duplicated_or_reordered(tmp_path: Path, flush_messages: int) -> None:
     settings = {"log.segment.bytes": 1_048_576, "log.flush.interval.messages": flush_messages}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

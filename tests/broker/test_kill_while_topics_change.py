@@ -1,4 +1,4 @@
-"""A broker killed while topics come and go: metadata and log directories agree at the next start."""
+"""A broker killed during topic changes: metadata and log directories agree at the next start."""
 
 import os
 import random
@@ -20,7 +20,7 @@ NAMES = [f"topic-{number}" for number in range(12)]
 
 
 class Changer:
-    """Creates, grows and deletes topics at random until its connection ends; the same names come again and again."""
+    """A client that creates, extends and deletes topics of few names at random until its connection ends."""
 
     def __init__(self, bootstrap: str, seed: int) -> None:
         self.changes = 0
@@ -89,9 +89,9 @@ def fetched(client: WireClient, topic: str, partition: int, offset: int = 0) -> 
 
 
 def check_agreement(bootstrap: str, data: Path) -> None:
-    """Every partition of every topic has a directory of that topic's id, and nothing else has one; all can be used.
+    """Check that directories and partitions correspond by topic id and that every partition works.
 
-    What a deletion left half done is set aside as stray.
+    Partial deletions are set aside as strays.
     """
     with WireClient(bootstrap) as client:
         asked = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}

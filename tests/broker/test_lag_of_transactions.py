@@ -1,4 +1,4 @@
-"""Lag counts committed records: neither markers of transactions nor records of open ones."""
+"""Lag counts neither transaction markers nor records of open transactions."""
 
 import json
 import urllib.request
@@ -16,7 +16,7 @@ SETTINGS = {"headrace.http.listener": "127.0.0.1:0", "headrace.group.history.int
 
 
 def write(broker: Broker, *, then_open: bool = False) -> Producer:
-    """Three transactions of two records, each followed by a marker: nine offsets; then a record of an open one."""
+    """Write three transactions of two records and a marker: nine offsets; then open a fourth with one record."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result()
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "writer"})
@@ -45,14 +45,14 @@ def lag(broker: Broker) -> int | None:
     return found
 
 
-def test_markers_are_no_lag() -> None:
+def test_markers_do_not_count_as_lag() -> None:
     with Broker(SETTINGS) as broker:
         write(broker)
         commit(broker, 2)
         wait_for(lambda: lag(broker) == 4, "a lag of the four records after the first marker")
 
 
-def test_records_of_an_open_transaction_are_no_lag_yet() -> None:
+def test_records_of_an_open_transaction_do_not_count_as_lag() -> None:
     with Broker(SETTINGS) as broker:
         producer = write(broker, then_open=True)
         commit(broker, 8)
@@ -61,15 +61,15 @@ def test_records_of_an_open_transaction_are_no_lag_yet() -> None:
         wait_for(lambda: lag(broker) == 1, "a lag of its one record")
 
 
-def test_markers_from_before_a_restart_are_no_lag(tmp_path: Path) -> None:
+def test_markers_from_before_a_restart_do_not_count_as_lag(tmp_path: Path) -> None:
     with Broker(SETTINGS, data=tmp_path) as broker:
         write(broker)
         commit(broker, 2)
     with Broker(SETTINGS, data=tmp_path) as broker:
-        wait_for(lambda: lag(broker) == 4, "a lag without the markers, counted from batch headers")
+        wait_for(lambda: lag(broker) == 4, "a lag without markers, counted from batch headers")
 
 
-def test_the_metrics_count_no_markers() -> None:
+def test_lag_in_the_metrics_does_not_count_markers() -> None:
     with Broker(SETTINGS) as broker:
         write(broker)
         commit(broker, 5)
@@ -82,7 +82,7 @@ def test_the_metrics_count_no_markers() -> None:
         wait_for(scraped, "a lag of two records in the metrics")
 
 
-def test_a_list_shows_no_lag_where_only_markers_are_left() -> None:
+def test_a_list_shows_no_lag_if_only_markers_remain() -> None:
     with Broker(SETTINGS) as broker:
         write(broker)
         commit(broker, 8)

@@ -1,4 +1,4 @@
-"""Several log directories: partitions move between them under load, and one that fails leaves the others alone."""
+"""Partitions move between log directories under load; a failed directory does not affect the others."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ STORAGE_ERROR = "kafka_storage_error"
 
 
 class Directories:
-    """A broker process with two log directories, `a` with the metadata and `b`."""
+    """A broker process with two log directories: `a`, with the metadata, and `b`."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Directories:
         assert answer["topics"][0]["error_code"] == "none", answer
 
     def where(self, name: str) -> Path:
-        """The log directory that a partition is in."""
+        """Return the log directory of a partition."""
         return next(each for each in (self.a, self.b) if (each / name).exists())
 
     def other(self, directory: Path) -> Path:
@@ -83,7 +83,7 @@ def described(client: WireClient, directory: Path) -> dict[str, Any]:
 
 
 def copies(client: WireClient, directory: Path) -> list[dict[str, Any]]:
-    """The partitions that are being moved into a directory."""
+    """Return the partitions that are being moved into a directory."""
     topics = described(client, directory)["topics"]
     return [each for topic in topics for each in topic["partitions"] if each["is_future_key"]]
 
@@ -108,7 +108,7 @@ def append(client: WireClient, topic: str, *numbers: int, size: int = 0) -> str:
 
 
 class Writer:
-    """Appends numbers one after the other until it is told to stop; all must be taken."""
+    """A client that appends ascending numbers until stopped and fails on any refusal."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.count = 0
@@ -136,7 +136,7 @@ class Writer:
         self._thread.join()
 
 
-def test_a_partition_that_is_moved_off_a_full_disk_takes_records_again(tmp_path: Path) -> None:
+def test_a_partition_moved_off_a_full_disk_accepts_records_again(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", 64) as disk:
         dirs = Directories(tmp_path, {"headrace.disk.hard.free.bytes": 128 * 1024 * 1024}, b=disk / "b")
         with dirs.broker, WireClient(dirs.broker.bootstrap) as client:
@@ -148,7 +148,7 @@ def test_a_partition_that_is_moved_off_a_full_disk_takes_records_again(tmp_path:
             wait_for(lambda: append(client, "t", 0) == "none", "room")
 
 
-def test_a_partition_moves_there_and_back_while_it_is_written(dirs: Directories) -> None:
+def test_a_partition_moves_and_returns_under_load(dirs: Directories) -> None:
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 1)
@@ -168,7 +168,7 @@ def test_a_partition_moves_there_and_back_while_it_is_written(dirs: Directories)
         assert dirs.where("t-0") == dirs.other(home)
 
 
-def test_a_move_is_told_of_called_off_and_dropped_by_a_restart(slow: Directories) -> None:
+def test_a_move_is_described_cancelled_and_dropped_by_a_restart(slow: Directories) -> None:
     slow.broker.start()
     with WireClient(slow.broker.bootstrap) as client:
         slow.create(client, "t", 1)
@@ -193,7 +193,7 @@ def test_a_move_is_told_of_called_off_and_dropped_by_a_restart(slow: Directories
     assert "the unfinished copy of an interrupted move" in slow.broker.log()
 
 
-def test_what_cannot_be_moved_is_said(dirs: Directories) -> None:
+def test_an_impossible_move_is_refused(dirs: Directories) -> None:
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 1)
@@ -202,7 +202,7 @@ def test_what_cannot_be_moved_is_said(dirs: Directories) -> None:
         assert move(client, dirs.a, "t", 7) == "unknown_topic_or_partition"
 
 
-def test_a_partition_is_made_where_it_was_wanted_before_it_was(dirs: Directories) -> None:
+def test_a_partition_is_created_in_the_directory_assigned_beforehand(dirs: Directories) -> None:
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
         for partition in range(4):
@@ -211,7 +211,7 @@ def test_a_partition_is_made_where_it_was_wanted_before_it_was(dirs: Directories
         assert len(list(dirs.b.glob("t-?"))) == 4
 
 
-def test_no_new_cluster_begins_where_the_one_with_the_metadata_is_not_mounted(dirs: Directories) -> None:
+def test_an_unmounted_metadata_directory_starts_no_new_cluster(dirs: Directories) -> None:
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 2)
@@ -228,7 +228,7 @@ def test_no_new_cluster_begins_where_the_one_with_the_metadata_is_not_mounted(di
         assert values(client, "t", 0) == values(client, "t", 1) == [b"t"]
 
 
-def test_partitions_of_an_unmounted_directory_wait_for_it(dirs: Directories) -> None:
+def test_partitions_of_an_unmounted_directory_are_offline(dirs: Directories) -> None:
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 2)
@@ -262,9 +262,9 @@ def run(*command: object) -> str:
 
 @pytest.fixture
 def failing_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system on a loop device, which goes read-only at the first error: see `fail`."""
+    """A file system on a loop device that becomes read-only at the first error: see `fail`."""
     if os.geteuid() != 0 or not shutil.which("losetup") or not shutil.which("mkfs.ext4"):
-        pytest.skip("a disk that fails takes root, losetup and mkfs.ext4")
+        pytest.skip("a failing disk needs root, losetup and mkfs.ext4")
     image, mounted = tmp_path / "image", tmp_path / "mounted"
     mounted.mkdir()
     with image.open("wb") as file:
@@ -283,12 +283,12 @@ def failing_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fail(mounted: Path) -> None:
-    """Let the kernel meet an error in the file system."""
+    """Trigger a file system error in the kernel."""
     device = next(line.split()[0] for line in Path("/proc/mounts").read_text().splitlines() if f" {mounted} " in line)
     Path("/sys/fs/ext4", Path(device).name, "trigger_fs_error").write_text("failed on purpose")
 
 
-def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path, failing_disk: Path) -> None:
+def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path, failing_disk: Path) -> None:
     dirs = Directories(tmp_path, b=failing_disk / "b")
     try:
         dirs.broker.start()
@@ -308,19 +308,17 @@ def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path, failing
             assert move(client, dirs.b, "t", good) == STORAGE_ERROR
             dirs.create(client, "new", 2)
             assert produce(client, "new", 0) == produce(client, "new", 1) == "none"
-        told = [line for line in dirs.broker.log().splitlines() if f"Log directory {dirs.b} has failed" in line]
-        assert len(told) == 1
-        assert "1 partition offline (KAFKA_STORAGE_ERROR)" in told[0]
-        # the request that met the failure, and perhaps one more before the partition was taken offline
+        errors = [line for line in dirs.broker.log().splitlines() if f"Log directory {dirs.b} has failed" in line]
+        assert len(errors) == 1
+        assert "1 partition offline (KAFKA_STORAGE_ERROR)" in errors[0]
+        # the failed request, and at most one more before the partition is offline
         assert len([line for line in dirs.broker.log().splitlines() if "Produce to" in line]) <= 2
         assert dirs.broker.sigterm() == 0
     finally:
         dirs.broker.close()
 
 
-def test_a_failed_disk_with_the_metadata_keeps_nobody_from_the_other_partitions(
-    tmp_path: Path, failing_disk: Path
-) -> None:
+def test_other_partitions_are_served_after_the_metadata_disk_fails(tmp_path: Path, failing_disk: Path) -> None:
     dirs = Directories(tmp_path, a=failing_disk / "a")
     try:
         dirs.broker.start()

@@ -1,4 +1,4 @@
-"""A broker at the limit of open files: clients are turned away before a log lacks one; logs may be more than files."""
+"""At the limit of open files, clients are refused before a log lacks one; logs may outnumber files."""
 
 import contextlib
 import resource
@@ -19,7 +19,7 @@ PARTITIONS = 300
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the limits of another process")
-def test_clients_cannot_take_the_last_files(tmp_path: Path) -> None:
+def test_clients_cannot_exhaust_the_file_descriptors(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker, contextlib.ExitStack() as stack:
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
         client = stack.enter_context(WireClient(broker.bootstrap))
@@ -34,8 +34,8 @@ def test_clients_cannot_take_the_last_files(tmp_path: Path) -> None:
             created = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
             assert created["topics"][0]["error_code"] == "none"
         crowd = [stack.enter_context(socket.create_connection((broker.host, broker.port))) for _ in range(LIMIT)]
-        wait_for(lambda: "`ulimit -n` allows 256" in broker.log(), "a line that says why clients are turned away")
-        # Also what has to load code, make files, or open them, still can.
+        wait_for(lambda: "`ulimit -n` allows 256" in broker.log(), "a line that explains the refusals")
+        # Requests that load code, or create or open files, still succeed.
         for _ in range(2):
             for partition in range(PARTITIONS):
                 assert produce(client, "t", partition) == "none"

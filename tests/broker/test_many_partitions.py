@@ -15,7 +15,7 @@ def test_one_request_over_a_thousand_partitions(tmp_path: Path) -> None:
     with Broker(data=tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("t", PARTITIONS, 1)], request_timeout=60)["t"].result(60)
-        # unlike librdkafka, it sends everything for a broker in one request
+        # kafka-python, unlike librdkafka, sends everything for a broker in one request
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=30_000, max_block_ms=60_000)
         sent = [producer.send("t", b"%d" % each, partition=each) for each in range(PARTITIONS)]
         producer.flush(60)

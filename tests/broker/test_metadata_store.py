@@ -1,4 +1,4 @@
-"""A metadata file that another process has locked, that is gone, or whose disk fails: what clients and the log hear."""
+"""Errors and log lines if the metadata file is locked, missing, or on a failing disk."""
 
 import contextlib
 import shutil
@@ -69,14 +69,14 @@ def client(broker: Broker) -> Iterator[WireClient]:
         yield client
 
 
-def test_while_the_file_is_locked_clients_are_told_to_try_again(
+def test_clients_get_a_retriable_error_while_the_file_is_locked(
     broker: Broker, client: WireClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert create(client, "before") == "none"
     with closing(sqlite3.connect(broker.data / "metadata.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         refused = new_topic(client, "t")
-        assert refused["error_code"] == "not_controller"  # after which Kafka's admin clients try again
+        assert refused["error_code"] == "not_controller"  # Kafka's admin clients retry
         assert "locked by another process" in refused["error_message"]
         assert set_retention(client, "before") == "not_controller"
         assert producer_id(client) == "coordinator_load_in_progress"
@@ -87,10 +87,10 @@ def test_while_the_file_is_locked_clients_are_told_to_try_again(
         )
         assert produce(client, "before", 0) == "none"
         other.execute("ROLLBACK")
-    told = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
-    assert [each.levelname for each in told] == ["ERROR"]
-    assert "metadata.db" in told[0].getMessage()
-    assert told[0].exc_info is None
+    logged = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
+    assert [each.levelname for each in logged] == ["ERROR"]
+    assert "metadata.db" in logged[0].getMessage()
+    assert logged[0].exc_info is None
     time.sleep(metadata_file.LOCK_WAIT_S)
     assert create(client, "t") == "none"
     assert set_retention(client, "t") == "none"
@@ -112,7 +112,7 @@ def test_others_are_served_while_a_change_waits_for_the_lock(broker: Broker, cli
     assert client.receive(ApiKey.CREATE_TOPICS, 5)["topics"][0]["error_code"] == "none"
 
 
-def test_those_who_wait_for_one_lock_do_not_wait_one_after_the_other(broker: Broker) -> None:
+def test_waits_for_one_lock_do_not_add_up(broker: Broker) -> None:
     with closing(sqlite3.connect(broker.data / "metadata.db", isolation_level=None)) as other, ExitStack() as stack:
         other.execute("BEGIN EXCLUSIVE")
         clients = [stack.enter_context(WireClient(broker.bootstrap)) for _ in range(20)]
@@ -144,12 +144,12 @@ def test_a_change_that_would_be_lost_with_the_file_is_refused(broker: Broker, cl
     assert produce(client, "before", 0) == "none"
 
 
-def test_a_damaged_file_is_told_with_the_way_back(
+def test_the_error_of_a_damaged_file_explains_how_to_restore_it(
     broker: Broker, client: WireClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert create(client, "before") == "none"
     with closing(sqlite3.connect(broker.data / "metadata.db", isolation_level=None)) as other:
-        # what the broker has read of the file is old now
+        # invalidates the broker's cached pages
         other.execute("UPDATE node SET version = version WHERE path = '/'")
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with (broker.data / "metadata.db").open("r+b") as file:
@@ -163,7 +163,7 @@ def test_a_damaged_file_is_told_with_the_way_back(
     assert not [each for each in caplog.records if each.exc_info]
 
 
-def test_a_full_disk_refuses_changes_until_it_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_are_refused_while_the_disk_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {"headrace.disk.hard.free.bytes": "0", "headrace.disk.hard.free.percent": "0"}
     with (
         small_disk(tmp_path / "disk", 8) as disk,
@@ -217,7 +217,7 @@ def leader_epoch(client: WireClient, topic: str) -> int:
     return epoch
 
 
-def test_leader_epochs_rise_on_from_a_file_of_the_previous_version(tmp_path: Path) -> None:
+def test_leader_epochs_continue_from_a_file_of_the_previous_version(tmp_path: Path) -> None:
     epochs = []
     for _ in range(3):
         with Broker(data=tmp_path) as broker, WireClient(broker.bootstrap) as client:
@@ -230,7 +230,7 @@ def test_leader_epochs_rise_on_from_a_file_of_the_previous_version(tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", ["/cluster/id", "/brokers/topics/t", "/brokers/topics/t/partitions/0/state"])
-def test_a_node_that_cannot_be_read_is_named_at_the_start(tmp_path: Path, path: str) -> None:
+def test_an_unreadable_node_is_named_at_the_start(tmp_path: Path, path: str) -> None:
     with Broker(data=tmp_path) as broker, WireClient(broker.bootstrap) as client:
         assert create(client, "t") == "none"
     with closing(sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)) as other:

@@ -1,5 +1,3 @@
-"""Every metric that a broker shows is explained."""
-
 import urllib.request
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from headrace.testing import Broker
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 
 
-def test_every_metric_is_explained() -> None:
+def test_every_metric_has_a_help_text() -> None:
     explained = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("monitoring.md", "watching-groups.md"))
     with Broker({"headrace.http.listener": "0"}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})

@@ -1,4 +1,4 @@
-"""A small disk that producers fill: they wait at the hard mark, everything else goes on, and nothing is lost."""
+"""Producers fill a small disk: they wait at the hard mark, everything else works, and nothing is lost."""
 
 import os
 import re
@@ -29,12 +29,12 @@ DISK = 64 * MIB
 SOFT = 24 * MIB
 HARD = 16 * MIB
 VALUE = bytes(10_000)
-TAKES_NONE = "refuse records of clients"
-TAKES_AGAIN = "accept records again"
+REFUSES_RECORDS = "refuse records of clients"
+ACCEPTS_RECORDS = "accept records again"
 
 
 class Flood:
-    """Writes numbered records to `topic` as fast as the broker takes them."""
+    """A producer that writes numbered records as fast as the broker accepts them."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.acknowledged: list[tuple[int, int]] = []
@@ -77,11 +77,11 @@ class Flood:
     def finish(self) -> None:
         self._stop.set()
         self._thread.join(30)
-        assert self._producer.flush(60) == 0, "records are still on their way"
+        assert self._producer.flush(60) == 0, "records are still in flight"
 
 
 class Cluster:
-    """The broker on the small disk, and an administrator."""
+    """The broker on the small disk, with an admin client."""
 
     def __init__(self, broker: BrokerProcess, http_port: int) -> None:
         self.broker = broker
@@ -128,13 +128,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     }
     with small_disk(tmp_path / "small", DISK // MIB) as disk:
         broker = BrokerProcess(disk / "data", settings=settings)
-        broker.log_path = tmp_path / "broker.log"  # not on the disk that is filled
+        broker.log_path = tmp_path / "broker.log"  # not on the small disk
         with broker:
             yield Cluster(broker, port)
 
 
 def refusal(bootstrap: str, topic: str) -> tuple[str, str | None]:
-    """The error that a producer gets, and the setting that its message names."""
+    """Return the error that a producer gets and the setting named in its message."""
     message = {
         "transactional_id": None,
         "acks": 1,
@@ -150,7 +150,7 @@ def refusal(bootstrap: str, topic: str) -> tuple[str, str | None]:
 
 
 def records_of(bootstrap: str, topic: str) -> list[tuple[int, int]]:
-    """Number and offset of every record, in the order of the log."""
+    """Return the number and offset of every record, in log order."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     low, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -167,13 +167,13 @@ def records_of(bootstrap: str, topic: str) -> list[tuple[int, int]]:
 
     wait_for(more, f"{end - low} records", timeout_s=60)
     if found:
-        # what is written at the hard mark
+        # a commit is written even at the hard mark
         consumer.commit(offsets=[TopicPartition(topic, 0, found[-1][1] + 1)], asynchronous=False)
     consumer.close()
     return found
 
 
-def test_producers_wait_at_the_hard_mark_and_everything_else_goes_on(cluster: Cluster) -> None:
+def test_producers_wait_at_the_hard_mark_and_everything_else_works(cluster: Cluster) -> None:
     bootstrap = cluster.broker.bootstrap
     cluster.create("ballast")
     ballast = Producer({"bootstrap.servers": bootstrap})
@@ -181,11 +181,11 @@ def test_producers_wait_at_the_hard_mark_and_everything_else_goes_on(cluster: Cl
         ballast.produce("ballast", VALUE, "0")
         ballast.poll(0)
     assert ballast.flush(30) == 0
-    records_of(bootstrap, "ballast")  # makes the offsets topic
+    records_of(bootstrap, "ballast")  # creates the offsets topic
 
     cluster.create("t", retention_bytes=-1)
     flood = Flood(bootstrap, "t")
-    cluster.wait_for_line(TAKES_NONE, 1)
+    cluster.wait_for_line(REFUSES_RECORDS, 1)
     assert cluster.times("less than the soft mark") >= 1
     assert cluster.metric("headrace_log_directory_fullness") == 2
     stopped_at = len(flood.acknowledged)
@@ -193,7 +193,7 @@ def test_producers_wait_at_the_hard_mark_and_everything_else_goes_on(cluster: Cl
     assert cluster.free() > HARD // 2
     assert refusal(bootstrap, "t") == (ErrorCode.kafka_storage_error.name, "headrace.disk.hard.free")
 
-    # everything but clients' records
+    # at the hard mark, only records of clients are refused
     found = records_of(bootstrap, "t")
     assert set(flood.acknowledged) <= set(found)
     cluster.create("another")
@@ -201,21 +201,21 @@ def test_producers_wait_at_the_hard_mark_and_everything_else_goes_on(cluster: Cl
     waiting = KafkaProducer(bootstrap_servers=bootstrap, retries=1000, retry_backoff_ms=50)
     sent = waiting.send("another", VALUE)
 
-    # room by a deletion
+    # free space by a deletion
     cluster.admin.delete_topics(["ballast"])["ballast"].result(10)
-    cluster.wait_for_line(TAKES_AGAIN, 1)
-    cluster.wait_for_line(TAKES_NONE, 2)
+    cluster.wait_for_line(ACCEPTS_RECORDS, 1)
+    cluster.wait_for_line(REFUSES_RECORDS, 2)
     assert len(flood.acknowledged) > stopped_at
     assert sent.get(timeout=20).offset == 0
     waiting.close()
 
-    # a crash without room
+    # a crash on a full disk
     cluster.broker.restart()
-    cluster.wait_for_line(TAKES_NONE, 3)
+    cluster.wait_for_line(REFUSES_RECORDS, 3)
 
-    # room by retention
+    # free space by retention
     cluster.configure("t", "retention.bytes", 8 * MIB)
-    cluster.wait_for_line(TAKES_AGAIN, 2)
+    cluster.wait_for_line(ACCEPTS_RECORDS, 2)
     before = len(flood.acknowledged)
     wait_for(lambda: len(flood.acknowledged) > before + 2000 or flood.errors, "more records", timeout_s=40)
     flood.finish()

@@ -1,4 +1,4 @@
-"""Logs change under open and aborted transactions: readers of committed records see the same afterwards."""
+"""Consumers of committed records are not affected by log changes under open and aborted transactions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +48,7 @@ def send(producer: Producer, *values: str, key: str | None = None, size: int = 0
 
 
 def committed(dirs: Directories) -> list[str]:
-    """What a reader of committed records gets up to the last stable offset."""
+    """Consume the committed records up to the last stable offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": dirs.broker.bootstrap,
@@ -71,7 +71,7 @@ def committed(dirs: Directories) -> list[str]:
 
 
 def mixed(dirs: Directories) -> Producer:
-    """A committed transaction, an aborted one, and the producer of one that is open, all of them interleaved."""
+    """Interleave a committed transaction, an aborted one and an open one; return the producer of the last."""
     first, second, third = (transactional(dirs, each) for each in ("first", "second", "third"))
     send(first, "a")
     send(second, "b")

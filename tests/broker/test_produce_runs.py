@@ -1,4 +1,4 @@
-"""Produce requests that come together do what they do one by one: answers, files, producers, consumers' view."""
+"""Produce requests appended together have the same effects as one by one."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ NONE, CORRUPT, STORAGE = "none", "corrupt_message", "kafka_storage_error"
 
 
 class Clock:
-    """Stands still, so that what is appended at the broker's own time is the same every time."""
+    """A stopped clock, which makes records with broker timestamps reproducible."""
 
     def time_ns(self) -> int:
         return NOW_MS * 1_000_000
@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many batches were appended together, each time it was more than one."""
+    """Sizes of all runs of more than one batch appended together."""
     sizes: list[int] = []
     append_all = Partition.append_all
 
@@ -79,7 +79,6 @@ def produce_frame(
 
 
 def latest(topic: str, partitions: int, timestamp: int = -1) -> dict[str, Any]:
-    """A ListOffsets request."""
     asked = [{"partition_index": index, "timestamp": timestamp} for index in range(partitions)]
     return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": asked}]}
 
@@ -96,7 +95,7 @@ def torn_checksum(records: bytes) -> bytes:
 
 
 def outcomes(connection: RawConnection, count: int) -> list[tuple[int, str, int]]:
-    """Correlation id, error and base offset of the one partition in each of the next answers."""
+    """Read answers; return the correlation id, error and base offset of the partition in each."""
     found = []
     for _ in range(count):
         answer = connection.receive()
@@ -128,8 +127,8 @@ def connect(broker: Broker) -> RawConnection:
 # The same requests one by one and together
 
 
-class Story:
-    """What clients send to the topic of one seed: rounds of requests, each round on a connection of its own."""
+class RandomRequests:
+    """Random requests to one topic, in rounds; each round uses a new connection."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -209,7 +208,7 @@ class Story:
         return made
 
     def _end(self) -> bytes:
-        """A request that ends the connection."""
+        """Return a request that ends the connection."""
         self._correlation_id += 1
         failing = [(0, torn_checksum(batch()))]
         return self._random.choice(
@@ -222,7 +221,7 @@ class Story:
         )
 
     def _unanswered_or_not(self) -> bytes:
-        """A sound request: one that fails with acks=0 ends the connection."""
+        """Return a valid request; a failing one with acks=0 would end the connection."""
         self._correlation_id += 1
         batches = [self._any_batch(self._random.randrange(self.partitions), is_sound=True)]
         return produce_frame(self._correlation_id, {self.topic: batches}, acks=self._random.choice([0, 1]))
@@ -234,8 +233,8 @@ class Story:
             yield ApiKey.LIST_OFFSETS, 7, {**latest(self.topic, self.partitions, timestamp), "timeout_ms": 1000}
 
 
-def told(broker: Broker, pieces: Sequence[bytes], *, cut: int | None = None) -> list[bytes]:
-    """The answers to what is sent in `pieces`, each piece when those to the ones before are there."""
+def answers_to(broker: Broker, pieces: Sequence[bytes], *, cut: int | None = None) -> list[bytes]:
+    """Send the pieces, waiting for the answers to one before the next; return all answers."""
     answers = []
     with connect(broker) as connection:
         for piece in pieces:
@@ -256,7 +255,7 @@ BARRIER: Final = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, -77, -1)
 
 
 def files_of(broker: Broker, topic: str) -> dict[str, bytes]:
-    """Logs, snapshots and epochs; the indexes are sparse, and name fewer of the batches that come together."""
+    """Return logs, snapshots and epochs; index entries differ between runs and single batches."""
     return {
         f"{path.parent.name}/{path.name}": path.read_bytes()
         for path in sorted(broker.data.glob(f"{topic}-[0-9]*/*"))
@@ -265,17 +264,17 @@ def files_of(broker: Broker, topic: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_requests_sent_together_do_what_they_do_one_by_one(tmp_path: Path, runs: list[int], part: int) -> None:
-    stories = [Story(seed) for seed in range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART)]
+def test_requests_sent_together_have_the_same_effects_as_one_by_one(tmp_path: Path, runs: list[int], part: int) -> None:
+    stories = [RandomRequests(seed) for seed in range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART)]
     with Broker(data=tmp_path / "single") as single, Broker(data=tmp_path / "together") as together:
         for story in stories:
             for broker in (single, together):
                 create_topic(broker, story.topic, story.partitions, **story.configs)
             for requests in story.rounds:
-                expected = told(single, requests)
+                expected = answers_to(single, requests)
                 whole = b"".join(requests)
                 cut = None if len(runs) % 2 else len(whole) // 2
-                assert told(together, [whole], cut=cut) == expected, story.configs
+                assert answers_to(together, [whole], cut=cut) == expected, story.configs
             with WireClient(single.bootstrap) as one, WireClient(together.bootstrap) as other:
                 for question in story.questions():
                     assert one.ask(*question) == other.ask(*question), story.configs
@@ -286,7 +285,7 @@ def test_requests_sent_together_do_what_they_do_one_by_one(tmp_path: Path, runs:
         assert files_of(together, story.topic) == written, story.configs
 
 
-# Cases of their own
+# Single cases
 
 
 @pytest.fixture
@@ -304,7 +303,7 @@ def run_of(sequences: Sequence[int], *, topic: str = "t", first_id: int = 0) -> 
 
 
 @pytest.mark.parametrize(("segment_bytes", "is_kept"), [(1 << 30, 0), (400, 2)])
-def test_what_a_full_disk_did_not_take_is_taken_once_when_it_is_sent_again(
+def test_batches_refused_by_a_full_disk_are_appended_once_when_retried(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, runs: list[int], segment_bytes: int, is_kept: int
 ) -> None:
     create_topic(broker, "u", internal_segment_bytes=segment_bytes)
@@ -333,7 +332,7 @@ def test_what_a_full_disk_did_not_take_is_taken_once_when_it_is_sent_again(
     assert 4 in runs
 
 
-def test_each_batch_of_a_run_is_judged_on_its_own(broker: Broker, runs: list[int]) -> None:
+def test_batches_of_a_run_are_validated_separately(broker: Broker, runs: list[int]) -> None:
     batches = [batch(0), torn_checksum(batch(1)), batch(1), batch(9), batch(0), batch(2)]
     frames = [produce_frame(place, {"t": [(0, each)]}) for place, each in enumerate(batches)]
     with connect(broker) as connection:
@@ -349,7 +348,7 @@ def test_each_batch_of_a_run_is_judged_on_its_own(broker: Broker, runs: list[int
     assert runs == [6]
 
 
-def test_one_with_acks_0_that_fails_ends_the_connection_behind_the_answers_before_it(broker: Broker) -> None:
+def test_a_failed_request_with_acks_0_ends_the_connection_after_earlier_answers(broker: Broker) -> None:
     frames = [
         produce_frame(0, {"t": [(0, batch())]}),
         produce_frame(1, {"t": [(0, torn_checksum(batch()))]}, acks=0),
@@ -362,7 +361,7 @@ def test_one_with_acks_0_that_fails_ends_the_connection_behind_the_answers_befor
             connection.receive()
 
 
-def test_a_request_behind_a_run_is_answered_after_it_and_both_after_the_disk(broker: Broker, disk: Disk) -> None:
+def test_a_run_and_the_next_request_are_answered_in_order_after_the_flush(broker: Broker, disk: Disk) -> None:
     create_topic(broker, "u", flush_messages=1)
     disk.stuck.add(next((broker.data / "u-0").glob("*.log")).stat().st_ino)
     with connect(broker) as connection, WireClient(broker.bootstrap) as other:
@@ -388,7 +387,7 @@ def test_a_run_whose_flush_fails_is_answered_with_the_error(broker: Broker, disk
     disk.error = None
 
 
-def test_a_run_may_be_cut_at_every_byte(broker: Broker) -> None:
+def test_a_run_may_arrive_split_at_any_byte(broker: Broker) -> None:
     name = f"cut-{uuid.uuid4().hex[:8]}"
     create_topic(broker, name)
     whole = b"".join(produce_frame(place, {name: [(0, batch())]}) for place in range(3))

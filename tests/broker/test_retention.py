@@ -1,4 +1,4 @@
-"""Old records go by size, by time and by command, and clients see it as Kafka's clients do."""
+"""Records are removed by size, by time and by command, as Kafka's clients expect."""
 
 import time
 from collections.abc import Iterator
@@ -62,12 +62,12 @@ def consumer(broker: Broker) -> Iterator[Consumer]:
 def log_bytes(broker: Broker, topic: str) -> int:
     total = 0
     for path in Path(broker.data, f"{topic}-0").glob("*.log"):
-        with suppress(FileNotFoundError):  # it was dropped since it was listed
+        with suppress(FileNotFoundError):  # removed since it was listed
             total += path.stat().st_size
     return total
 
 
-def test_a_log_keeps_to_its_size(broker: Broker, consumer: Consumer) -> None:
+def test_a_log_stays_within_its_size(broker: Broker, consumer: Consumer) -> None:
     create(broker, "sized", segment_bytes=MEGABYTE, retention_bytes=3 * MEGABYTE)
 
     fill(broker, "sized", 10)
@@ -82,7 +82,7 @@ def test_a_log_keeps_to_its_size(broker: Broker, consumer: Consumer) -> None:
     assert error.code() == KafkaError._AUTO_OFFSET_RESET
 
 
-def test_old_records_go_once_a_setting_made_live_says_so(broker: Broker, consumer: Consumer) -> None:
+def test_a_shorter_retention_takes_effect_at_once(broker: Broker, consumer: Consumer) -> None:
     admin = create(broker, "timed", segment_bytes=MEGABYTE)
     fill(broker, "timed", 5, timestamp_ms=1_000)
     wait_for(lambda: start_of(consumer, "timed") == 50, "records of 1970 are older than a week")
@@ -95,7 +95,7 @@ def test_old_records_go_once_a_setting_made_live_says_so(broker: Broker, consume
     wait_for(lambda: start_of(consumer, "timed") == 100, "the setting is in force")
 
 
-def test_deleted_records_are_gone_for_readers_at_once(broker: Broker, consumer: Consumer) -> None:
+def test_deleted_records_are_hidden_from_readers_at_once(broker: Broker, consumer: Consumer) -> None:
     admin = create(broker, "cut", segment_bytes=MEGABYTE)
     fill(broker, "cut", 4)
 
@@ -110,7 +110,7 @@ def bases(broker: Broker, topic: str) -> list[int]:
 
 
 def write(broker: Broker, topic: str, count: int, size: int = 100, timestamp_ms: int = 0) -> list[str]:
-    """Write records in batches of their own; the errors there were."""
+    """Write single-record batches and return the errors."""
     errors: list[str] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.num.messages": 1, "message.timeout.ms": 10_000})
     for _ in range(count):
@@ -125,7 +125,7 @@ def write(broker: Broker, topic: str, count: int, size: int = 100, timestamp_ms:
     return errors
 
 
-def test_segments_begin_by_time_size_and_index_as_settings_made_live_say(broker: Broker) -> None:
+def test_segments_roll_by_time_size_and_index_as_settings_change(broker: Broker) -> None:
     now = time.time_ns() // 1_000_000
     admin = create(broker, "rolling", retention_ms=-1)
     write(broker, "rolling", 3, timestamp_ms=now - 10_000)
@@ -137,14 +137,14 @@ def test_segments_begin_by_time_size_and_index_as_settings_made_live_say(broker:
     write(broker, "rolling", 3, size=400_000, timestamp_ms=now)
     assert bases(broker, "rolling") == [0, 3, 6]
     configure(admin, "rolling", segment_index_bytes=32, index_interval_bytes=0)
-    for _ in range(10):  # what comes together gets one entry
+    for _ in range(10):  # records sent together would get one index entry
         write(broker, "rolling", 1, timestamp_ms=now)
     assert len(bases(broker, "rolling")) > 4
     sizes = [path.stat().st_size for path in Path(broker.data, "rolling-0").glob("*.index")]
     assert max(sizes) <= 32
 
 
-def test_timestamps_are_held_to_the_limits_of_the_topic(broker: Broker) -> None:
+def test_timestamps_outside_the_limits_of_the_topic_are_refused(broker: Broker) -> None:
     now = time.time_ns() // 1_000_000
     admin = create(broker, "stamped", retention_ms=-1)
     hour = 3_600_000
@@ -157,7 +157,7 @@ def test_timestamps_are_held_to_the_limits_of_the_topic(broker: Broker) -> None:
     assert write(broker, "stamped", 1, timestamp_ms=now - 2 * hour) == []
 
 
-def test_a_dropped_segment_waits_for_its_readers(broker: Broker, consumer: Consumer) -> None:
+def test_a_removed_segment_is_kept_for_its_readers(broker: Broker, consumer: Consumer) -> None:
     admin = create(broker, "slow", segment_bytes=MEGABYTE, file_delete_delay_ms=2000)
     fill(broker, "slow", 4)
     directory = Path(broker.data, "slow-0")

@@ -1,4 +1,4 @@
-"""Producers that are faster than the disk: they wait for it, and nobody else does."""
+"""Only producers that are faster than the disk wait for it."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
 
 @pytest.fixture
 def stalls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that the system makes the next writes wait, as it does when too much waits for the disk."""
+    """Stalls of the next writes in seconds, as caused by writeback throttling."""
     stalls: list[float] = []
     append = LogFile.append
 
@@ -43,10 +43,10 @@ def stalls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_after_a_stall_producers_are_answered_by_the_disk_and_others_at_once(
+def test_after_a_stall_only_producers_wait_for_the_disk(
     broker: Broker, disk: Disk, stalls: list[float], acks: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert wait_for(Sending(broker, "t").look, "an answer of a disk that keeps up") == "written"
+    assert wait_for(Sending(broker, "t").look, "an answer from a fast disk") == "written"
     hold(broker, disk, "t")
     stalls.append(STALL_S * 1.5)
     stalled = Sending(broker, "t", acks=1)
@@ -60,7 +60,7 @@ def test_after_a_stall_producers_are_answered_by_the_disk_and_others_at_once(
     assert "The disk is slower than the producers" in caplog.text
 
 
-def test_a_disk_that_keeps_up_again_is_not_waited_for(
+def test_producers_stop_waiting_after_the_disk_has_recovered(
     broker: Broker, disk: Disk, stalls: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow_disk, "_LASTS_NS", 0)

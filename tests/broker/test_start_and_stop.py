@@ -1,4 +1,4 @@
-"""The start command as a user and an operator see it: how soon, how small, how it ends, what it says."""
+"""The start command: time and memory to the first answer, output, and exits."""
 
 import compileall
 import contextlib
@@ -29,7 +29,7 @@ START_MEGABYTES = 45
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """As after `pip install`, which compiles what it installs; uv and an editable install do not."""
+    """Compile the packages, as `pip install` does and uv and editable installs do not."""
     for package in (headrace, kio, crc32c, uvloop):
         assert package.__file__ is not None
         compileall.compile_dir(Path(package.__file__).parent, quiet=1)
@@ -52,7 +52,7 @@ def running(command: list[str], stdin: int | None = None) -> Iterator["subproces
 
 
 def cost_of_first_answer(command: list[str], port: int) -> tuple[float, float]:
-    """Processor seconds from exec to the answer of ApiVersions, and megabytes resident then."""
+    """Return CPU seconds from exec to the ApiVersions answer, and resident megabytes then."""
     begin = time.perf_counter()
     with running(command) as process:
         while time.perf_counter() - begin < 20:
@@ -66,21 +66,20 @@ def cost_of_first_answer(command: list[str], port: int) -> tuple[float, float]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
-def test_it_answers_at_once_and_is_small(command: list[str], tmp_path: Path) -> None:
+def test_startup_is_fast_and_small(command: list[str], tmp_path: Path) -> None:
     port = int(command[5].rpartition(":")[2])
     runs = []
     for _ in range(8):
         shutil.rmtree(tmp_path / "data", ignore_errors=True)
         runs.append(cost_of_first_answer(command, port))
 
-    # Seconds on the processor and not on the clock: the machine may be busy with other tests. `make bench` times the
-    # clock on a quiet one.
+    # CPU time, because the machine may be busy; `make bench` measures wall time.
     assert min(seconds for seconds, _ in runs) < START_SECONDS
     assert max(megabytes for _, megabytes in runs) < START_MEGABYTES
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_is_and_stops_when_told(command: list[str], tmp_path: Path, number: int) -> None:
+def test_it_prints_its_address_and_stops_on_a_signal(command: list[str], tmp_path: Path, number: int) -> None:
     with running(command) as process:
         assert process.stdout is not None
         banner = [process.stdout.readline() for _ in range(6)]
@@ -99,7 +98,7 @@ def test_it_says_where_it_is_and_stops_when_told(command: list[str], tmp_path: P
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_it_stops_with_its_standard_input_where_asked(command: list[str]) -> None:
+def test_until_eof_stops_it_with_its_standard_input(command: list[str]) -> None:
     with running([*command, "--until-eof"], stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -108,7 +107,7 @@ def test_it_stops_with_its_standard_input_where_asked(command: list[str]) -> Non
     assert "Shutting down" in errors
 
 
-def test_a_file_as_standard_input_has_no_end_to_wait_for(command: list[str]) -> None:
+def test_until_eof_refuses_a_file(command: list[str]) -> None:
     refused = subprocess.run(
         [*command, "--until-eof"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
     )
@@ -116,7 +115,7 @@ def test_a_file_as_standard_input_has_no_end_to_wait_for(command: list[str]) -> 
     assert refused.stderr == "headrace: --until-eof needs a pipe or a terminal as standard input\n"
 
 
-def test_a_taken_port_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(command: list[str], tmp_path: Path) -> None:
     with running(command) as first:
         assert first.stdout is not None
         first.stdout.readline()
@@ -133,7 +132,7 @@ def test_a_taken_port_is_said_in_one_line(command: list[str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("named", ["a file", "below a file", "no access"])
-def test_a_place_that_cannot_hold_data_is_said_in_one_line(command: list[str], tmp_path: Path, named: str) -> None:
+def test_an_unusable_data_directory_is_reported_in_one_line(command: list[str], tmp_path: Path, named: str) -> None:
     file = tmp_path / "file"
     file.touch()
     closed = tmp_path / "closed"
@@ -145,7 +144,7 @@ def test_a_place_that_cannot_hold_data_is_said_in_one_line(command: list[str], t
     if named == "no access" and os.geteuid() == 0:
         user = 65534
         code = "import os, sys; sys.argv = sys.argv[1:]; import headrace.__main__ as m; sys.exit(m.main())"
-        # what root has installed is not everybody's to import: it is read before the rights are given up
+        # a user other than root may lack access to the installed packages: import them before setuid
         warm = "import headrace.cli.start, headrace.broker.node, headrace.cluster.stores.embedded, sqlite3, uvloop; "
         command = [
             sys.executable,
@@ -165,7 +164,7 @@ def test_a_place_that_cannot_hold_data_is_said_in_one_line(command: list[str], t
     assert "Errno" not in refused.stderr
 
 
-def test_an_address_of_another_machine_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:
+def test_an_address_of_another_machine_leaves_no_files(command: list[str], tmp_path: Path) -> None:
     command[5] = "192.0.2.1:9092"
     refused = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert refused.returncode == 1
@@ -173,7 +172,7 @@ def test_an_address_of_another_machine_leaves_nothing_behind(command: list[str],
     assert not (tmp_path / "data").exists()
 
 
-def test_a_data_directory_in_use_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:
+def test_a_data_directory_in_use_is_reported_in_one_line(command: list[str], tmp_path: Path) -> None:
     with running(command) as first:
         assert first.stdout is not None
         first.stdout.readline()
@@ -185,7 +184,7 @@ def test_a_data_directory_in_use_is_said_in_one_line(command: list[str], tmp_pat
     assert str(tmp_path / "data") in second.stderr
 
 
-def test_an_unknown_setting_is_said_with_a_guess(command: list[str]) -> None:
+def test_an_unknown_setting_is_reported_with_a_suggestion(command: list[str]) -> None:
     run = subprocess.run([*command, "--set", "num.partitons=3"], capture_output=True, text=True, check=False)
 
     assert run.returncode == 1
@@ -194,7 +193,7 @@ def test_an_unknown_setting_is_said_with_a_guess(command: list[str]) -> None:
     assert "Traceback" not in run.stderr
 
 
-def test_a_configuration_file_made_for_kafka_is_accepted(command: list[str], tmp_path: Path) -> None:
+def test_a_configuration_file_for_kafka_is_accepted(command: list[str], tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(
         "process.roles=broker,controller\nnode.id=7\ncontroller.quorum.voters=7@localhost:9093\n"
@@ -207,7 +206,7 @@ def test_a_configuration_file_made_for_kafka_is_accepted(command: list[str], tmp
     assert banner[2].split() == ["broker", "id", "7"]
 
 
-def test_nothing_the_system_had_is_lost_by_a_sigkill(tmp_path: Path) -> None:
+def test_a_sigkill_loses_nothing_that_was_written(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", settings={"num.partitions": 3}) as broker:
         acknowledged: list[tuple[int, int, bytes]] = []
 
@@ -243,8 +242,8 @@ def test_nothing_the_system_had_is_lost_by_a_sigkill(tmp_path: Path) -> None:
     assert all(found.get((partition, offset)) == value for partition, offset, value in acknowledged)
 
 
-def test_it_needs_no_configuration_at_all(tmp_path: Path) -> None:
-    """The defaults, except for the port, which another broker may have."""
+def test_it_needs_no_configuration(tmp_path: Path) -> None:
+    """Use all defaults except the port, which may be taken."""
     command = [sys.executable, "-m", "headrace", "start", "--listen", f"127.0.0.1:{free_port()}"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:

@@ -1,4 +1,4 @@
-"""Topics and segments that go while clients use them."""
+"""Topics and segments removed while clients use them."""
 
 import threading
 import time
@@ -78,7 +78,7 @@ def write_by_id(client: WireClient, topic_id: uuid.UUID) -> str:
     return code
 
 
-def test_a_waiting_consumer_is_told_of_the_deletion_at_once(broker: Broker, client: WireClient) -> None:
+def test_a_waiting_fetch_ends_when_its_topic_is_deleted(broker: Broker, client: WireClient) -> None:
     topic_id = create(client)
     with WireClient(broker.bootstrap) as waiting:
         waiting.send(ApiKey.FETCH, 13, fetch(topic_id, max_wait=25_000))
@@ -89,7 +89,7 @@ def test_a_waiting_consumer_is_told_of_the_deletion_at_once(broker: Broker, clie
         assert time.monotonic() - begin < 15
 
 
-def test_clients_of_the_old_topic_do_not_reach_the_new_one_of_its_name(client: WireClient) -> None:
+def test_clients_of_a_deleted_topic_do_not_reach_its_namesake(client: WireClient) -> None:
     old = create(client)
     assert write_by_id(client, old) == "none"
     session = client.ask(ApiKey.FETCH, 13, fetch(old, session=(0, 0)))["session_id"]
@@ -103,7 +103,7 @@ def test_clients_of_the_old_topic_do_not_reach_the_new_one_of_its_name(client: W
     assert [record.offset for record in iter_records(fetched(client, "t", 0)["records"])] == [0]
 
 
-def test_a_topic_comes_and_goes_under_writers_and_readers(
+def test_a_topic_is_deleted_and_recreated_under_load(
     broker: Broker, client: WireClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
@@ -130,7 +130,7 @@ def test_a_topic_comes_and_goes_under_writers_and_readers(
     assert [record.levelname for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
 
 
-def test_segments_removed_under_a_slow_consumer_still_reach_it(broker: Broker, client: WireClient) -> None:
+def test_a_slow_consumer_still_gets_removed_segments(broker: Broker, client: WireClient) -> None:
     topic_id = create(client)
     records = [RecordData(None, bytes([number]) * 900_000, round(time.time() * 1000)) for number in range(12)]
     for record in records:

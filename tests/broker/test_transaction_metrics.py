@@ -1,4 +1,4 @@
-"""What the metrics show of transactions."""
+"""Metrics of transactions."""
 
 import logging
 import urllib.request

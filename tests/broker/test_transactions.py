@@ -1,4 +1,4 @@
-"""The coordinator of transactions in a broker, asked on the wire."""
+"""The transaction coordinator over the wire."""
 
 import re
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def create_topic(broker: Broker, partitions: int) -> None:
 
 
 class Coordinator:
-    """Requests of one producer, with version 2 of transactions or version 1."""
+    """A client for one transactional id, with transaction version 1 or 2."""
 
     def __init__(self, broker: Broker, name: str = "id", *, version: int = 2) -> None:
         self.client = connect(broker)
@@ -119,7 +119,7 @@ def test_a_successor_fences(broker: Broker) -> None:
     assert first.end() == "producer_fenced"
 
 
-def test_partitions_that_do_not_exist_keep_all_from_being_added(broker: Broker) -> None:
+def test_an_unknown_partition_prevents_adding_the_others(broker: Broker) -> None:
     producer = Coordinator(broker)
     producer.init()
     assert producer.add(0, 7) == {0: "operation_not_attempted", 7: "unknown_topic_or_partition"}
@@ -148,7 +148,7 @@ def test_several_transactions_are_verified_in_one_request(broker: Broker) -> Non
     assert codes == [[NONE, "transaction_abortable"], [unknown, unknown]]
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(tmp_path: Any) -> None:
+def test_a_transaction_is_aborted_after_its_timeout(tmp_path: Any) -> None:
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
     with Broker(settings) as broker:
         create_topic(broker, 1)
@@ -269,7 +269,7 @@ def test_offsets_of_a_transaction_are_unstable_until_it_ends(broker: Broker) -> 
     assert fetch() == (NONE, 3)
 
 
-def test_a_marker_for_no_producer_is_refused(broker: Broker) -> None:
+def test_a_marker_without_a_producer_is_refused(broker: Broker) -> None:
     marker = {
         "producer_id": -1,
         "producer_epoch": 0,

@@ -1,4 +1,4 @@
-"""`headrace verify` with the directories that a broker leaves."""
+"""`headrace verify` on the directories of a stopped broker."""
 
 from pathlib import Path
 
@@ -12,14 +12,13 @@ from tests.support.wire_client import WireClient
 
 
 def verified(*directories: Path) -> tuple[int, str]:
-    """The exit code and what the command says."""
+    """Return the exit code and the output."""
     result = CliRunner().invoke(app, ["verify", *map(str, directories)], env={"COLUMNS": "2000"})
     return result.exit_code, result.output
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A log directory with the topics `t` and `u`."""
     data = tmp_path / "data"
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
         for name in ("t", "u"):
@@ -29,7 +28,7 @@ def data(tmp_path: Path) -> Path:
     return data
 
 
-def test_a_log_directory_is_sound_with_topics_and_without(data: Path, tmp_path: Path) -> None:
+def test_log_directories_with_and_without_topics_are_valid(data: Path, tmp_path: Path) -> None:
     status, text = verified(data)
     assert status == 0
     assert "Read 4 partitions" in text
@@ -38,7 +37,7 @@ def test_a_log_directory_is_sound_with_topics_and_without(data: Path, tmp_path: 
         assert verified(tmp_path / "new")[0] == 0
 
 
-def test_what_is_no_log_directory_is_refused(data: Path, tmp_path: Path) -> None:
+def test_other_directories_are_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "named-0").mkdir()
     for directory in (Path("/etc"), tmp_path / "empty"):
@@ -70,7 +69,7 @@ def test_a_swapped_topic_id_is_found(data: Path, with_metadata: bool) -> None:
     assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
 
 
-def test_topics_that_have_exchanged_their_ids_are_found(data: Path) -> None:
+def test_exchanged_topic_ids_are_found(data: Path) -> None:
     ids = {name: (data / f"{name}-0" / "partition.metadata").read_bytes() for name in "tu"}
     for name, other in ("tu", "ut"):
         for partition in (0, 1):
@@ -78,7 +77,7 @@ def test_topics_that_have_exchanged_their_ids_are_found(data: Path) -> None:
     assert "4 problems" in verified(data)[1]
 
 
-def test_records_that_are_not_served_are_found_with_the_way_back(data: Path) -> None:
+def test_unserved_records_are_found_with_commands_to_restore_them(data: Path) -> None:
     stray = data / "t-0.0123456789abcdef0123456789abcdef-stray"
     (data / "t-0").rename(stray)
     status, text = verified(data)

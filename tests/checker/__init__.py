@@ -1,1 +1,1 @@
-"""Transactions under faults, and a checker that judges them by the histories that clients have recorded."""
+"""Run transactions under faults and check the histories recorded by the clients."""

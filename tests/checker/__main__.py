@@ -14,7 +14,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.checker", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long the faults of a run last")
+    parser.add_argument("--seconds", type=float, default=30.0, help="duration of the faults in a run")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     bad = 0
@@ -25,7 +25,7 @@ def main() -> int:
             failure = done.exception()
             bad += failure is not None or bool(done.result().anomalies)
             print(f"seed {runs[done]}: {failure!r}" if failure is not None else done.result(), flush=True)
-    print(f"{given.seeds - bad} of {given.seeds} runs are good")
+    print(f"{given.seeds - bad} of {given.seeds} runs passed")
     return 1 if bad else 0
 
 
@@ -33,7 +33,7 @@ def _play(seed: int, seconds: float) -> Verdict:
     directory = Path(tempfile.mkdtemp(prefix=f"headrace-checker-{seed}-"))
     verdict = play(seed, seconds, directory)
     if verdict.anomalies:
-        print(f"seed {seed}: the histories and the broker's files are kept in {directory}", flush=True)
+        print(f"seed {seed}: histories and broker files are in {directory}", flush=True)
     else:
         shutil.rmtree(directory)
     return verdict

@@ -1,6 +1,6 @@
-"""The judgement on a history. Pure: it knows nothing but what clients have recorded, and nothing of brokers.
+"""Check a history for violations of transactional guarantees, using only what the clients recorded.
 
-Sound, not complete: whatever it finds is a violation of what transactions promise, under any schedule of requests.
+Sound but not complete: every anomaly found is a violation under any schedule of requests.
 """
 
 from collections import Counter, defaultdict
@@ -14,25 +14,25 @@ from tests.checker.history import End, History, Outcome, Partition, Read, Source
 
 class Kind(StrEnum):
     LOST_WRITE = "lost write"
-    """A transaction was committed, and a record of it is not there."""
+    """A record of a committed transaction is missing."""
     ABORTED_READ = "aborted read"
-    """A reader got a record of a transaction that is aborted."""
+    """A consumer read a record of an aborted transaction."""
     DIRTY_READ = "dirty read"
-    """A reader got a record of which nobody had asked for the commit yet, or that is not there in the end."""
+    """A consumer read a record before its commit was requested, or one that is not in the final log."""
     SPLIT_TRANSACTION = "split transaction"
-    """A part of a transaction is there."""
+    """Only a part of a transaction is present."""
     DUPLICATE = "duplicate"
-    """A record is there twice."""
+    """A record is present twice."""
     REORDERED = "reordered"
-    """Records of a producer are in another order than it sent them."""
+    """Records of a producer are not in the order of sending."""
     BACKWARDS = "backwards"
-    """A reader was given an offset that is not higher than the one before."""
+    """A consumer read an offset that is not above the previous one."""
     SKIPPED = "skipped"
-    """A reader was not given a record that lies between two that it was given."""
+    """A consumer missed a record between two that it read."""
     REWRITTEN = "rewritten"
-    """An offset had two values."""
+    """An offset has had two values."""
     UNKNOWN_VALUE = "unknown value"
-    """A record that nobody sent."""
+    """A record was read that nobody sent."""
     NOT_FENCED = "not fenced"
     """A producer committed after its successor had started."""
     LOST_COPY = "lost copy"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
     WRONG_COPY = "wrong copy"
     """A copy has no original with that value."""
     HANGING = "hanging"
-    """All transactions are over, and readers still do not reach the end of a partition."""
+    """A partition's end stays unreadable after all transactions have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Anomaly:
 
 
 def analyse(history: History) -> list[Anomaly]:
-    """Everything in the history that must not be."""
+    """Return all anomalies in the history."""
     return list(_Analysis(history).run())
 
 
@@ -64,11 +64,11 @@ class _Sent:
     transaction: Transaction
     partition: Partition
     place: int
-    """Among the records of the transaction."""
+    """Position in the transaction."""
 
     @property
     def order(self) -> tuple[int, int]:
-        """Among the records of its incarnation."""
+        """The position among the records of its incarnation."""
         return self.transaction.number, self.place
 
 
@@ -103,9 +103,11 @@ class _Analysis:
                 yield Anomaly(Kind.LOST_WRITE, f"{transaction.name} is committed, without {_some(missing)}")
         elif transaction.outcome is Outcome.ABORTED and len(missing) < len(values):
             found = [value for value in values if value in self._there]
-            yield Anomaly(Kind.ABORTED_READ, f"{transaction.name} is aborted, but for {_some(found)}")
+            yield Anomaly(
+                Kind.ABORTED_READ, f"{transaction.name} is aborted, but its records {_some(found)} are present"
+            )
         if 0 < len(missing) < len(values):
-            yield Anomaly(Kind.SPLIT_TRANSACTION, f"{transaction.name} is there without {_some(missing)}")
+            yield Anomaly(Kind.SPLIT_TRANSACTION, f"{transaction.name} is present without {_some(missing)}")
 
     def _of_partition(self, partition: Partition, end: End) -> Iterator[Anomaly]:
         if end.stable != end.high_watermark:
@@ -117,26 +119,26 @@ class _Analysis:
                 yield Anomaly(Kind.UNKNOWN_VALUE, f"{value!r} at {offset} of {_name(partition)}")
                 continue
             if self._there[value] > 1:
-                yield Anomaly(Kind.DUPLICATE, f"{value!r} at {offset} of {_name(partition)}, and not only there")
+                yield Anomaly(Kind.DUPLICATE, f"{value!r} at {offset} of {_name(partition)} is also at another offset")
             before = last.get(sent.transaction.producer)
             if before is not None and self._precedes(sent, before[0]):
                 yield Anomaly(Kind.REORDERED, f"{value!r} after {before[1]!r} in {_name(partition)}")
             last[sent.transaction.producer] = sent, value
 
     def _precedes(self, one: _Sent, other: _Sent) -> bool:
-        """Whether a record of a producer comes before another, for certain."""
+        """Return True if one record was certainly sent before the other."""
         if one.transaction.incarnation == other.transaction.incarnation:
             return one.order < other.order
         return self._is_successor(other.transaction.incarnation, one.transaction)
 
     def _is_successor(self, incarnation: int, transaction: Transaction) -> bool:
-        """Whether an incarnation asked to start after that of `transaction` had started, and so fences it."""
+        """Return True if the incarnation asked to start after that of `transaction` had started, and so fences it."""
         own = self._starts.get((transaction.producer, transaction.incarnation))
         other = self._starts.get((transaction.producer, incarnation))
         return own is not None and other is not None and own.time < other.asked
 
     def _of_session(self, session: Sequence[Read]) -> Iterator[Anomaly]:
-        """Of the reads of one partition by one session."""
+        """Check the reads of one partition by one session."""
         partition = session[0].partition
         for earlier, later in pairwise(session):
             if later.offset <= earlier.offset:
@@ -149,7 +151,7 @@ class _Analysis:
         end = self._history.final.get(partition)
         skipped = [offset for offset, _ in (end.records if end else ()) if offset < last and offset not in offsets]
         if skipped:
-            text = f"{session[0].reader} was not given {_some(skipped)} of {_name(partition)}, but {last}"
+            text = f"{session[0].reader} missed {_some(skipped)} of {_name(partition)}, but read {last}"
             yield Anomaly(Kind.SKIPPED, text)
 
     def _of_read(self, read: Read) -> Iterator[Anomaly]:
@@ -160,12 +162,12 @@ class _Analysis:
         elif sent.transaction.outcome is Outcome.ABORTED:
             yield Anomaly(Kind.ABORTED_READ, where)
         elif read.time < sent.transaction.commit_asked:
-            yield Anomaly(Kind.DIRTY_READ, f"{where}, before anybody asked for its commit")
+            yield Anomaly(Kind.DIRTY_READ, f"{where}, before its commit was requested")
         elif read.partition in self._history.final and read.value not in self._there:
-            yield Anomaly(Kind.DIRTY_READ, f"{where}, but it is not there in the end")
+            yield Anomaly(Kind.DIRTY_READ, f"{where}, but it is not in the final log")
 
     def _of_offsets(self) -> Iterator[Anomaly]:
-        """An offset has one value, and a value one offset, whoever reads it and when."""
+        """Check that an offset has one value and a value one offset, for all readers at any time."""
         values: dict[tuple[Partition, int], str] = {}
         places: dict[str, tuple[Partition, int]] = {}
         in_the_end = (
@@ -182,7 +184,7 @@ class _Analysis:
                 yield Anomaly(Kind.DUPLICATE, f"{value!r} at {places[value]} and at {(partition, offset)}")
 
     def _fences(self) -> Iterator[Anomaly]:
-        """A commit that is asked for after a successor has started fails."""
+        """Check that commits requested after the start of a successor fail."""
         for transaction in self._history.transactions:
             if transaction.outcome is not Outcome.COMMITTED:
                 continue
@@ -190,7 +192,7 @@ class _Analysis:
                 if start.producer != transaction.producer or start.time > transaction.commit_asked:
                     continue
                 if self._is_successor(start.incarnation, transaction):
-                    text = f"{transaction.name} is committed after incarnation {start.incarnation} has started"
+                    text = f"{transaction.name} was committed after incarnation {start.incarnation} had started"
                     yield Anomaly(Kind.NOT_FENCED, text)
 
     def _copies(self, original: str, copy: str) -> Iterator[Anomaly]:

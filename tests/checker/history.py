@@ -1,7 +1,7 @@
-"""Recorded histories: what every client asked, was answered and read, and when.
+"""Recorded histories: requests, answers and reads of every client, with their times.
 
-A client appends one line of JSON to its file before it asks and one after the answer, so that a history is complete up
-to the moment in which its client is killed. Times are in ns of the machine's monotonic clock, which processes share.
+A client appends a JSON line to its file before every request and after the answer, so that its history is complete
+up to the moment it is killed. Times are in ns of the machine's monotonic clock, which processes share.
 """
 
 import json
@@ -21,38 +21,36 @@ class Partition(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The record that a copy was made of."""
-
     partition: int
     offset: int
 
 
 class Outcome(Enum):
     COMMITTED = "committed"
-    """The client was told so."""
+    """The client got an acknowledgement of the commit."""
     ABORTED = "aborted"
-    """It never asked for a commit, or was told that the transaction is aborted."""
+    """The client never asked for a commit, or learned that the transaction was aborted."""
     UNKNOWN = "unknown"
-    """It asked for a commit and got no answer, so both are right."""
+    """The client asked for a commit and got no answer: both outcomes are valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """One transaction. Its records are named by their values, which are unique."""
+    """A transaction. Values of records are unique and identify them."""
 
     producer: str
     """The transactional id."""
     incarnation: int
-    """Names the process among those with this transactional id."""
+    """Number of the process among those with this transactional id."""
     number: int
-    """Counts the transactions of an incarnation."""
+    """Number of the transaction in its incarnation."""
     records: Sequence[tuple[Partition, str]]
-    """In the order in which they were sent."""
+    """In order of sending."""
     sources: Sequence[Source] = ()
-    """For copies: of which records, in the order of `records`."""
+    """For copies: the originals, in the order of `records`."""
     outcome: Outcome
     commit_asked: int = NEVER
-    """When, in ns."""
+    """In ns."""
 
     @property
     def name(self) -> str:
@@ -61,12 +59,12 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One record that a `read_committed` consumer was given."""
+    """A record read by a `read_committed` consumer."""
 
     reader: str
-    """One session of one consumer: it begins at the start of every partition and never seeks."""
+    """A session of one consumer, which starts at the beginning of every partition and never seeks."""
     time: int
-    """After the poll that brought it, in ns."""
+    """Time after the poll that returned the record, in ns."""
     partition: Partition
     offset: int
     value: str
@@ -74,18 +72,18 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A producer has initialised its transactional id, which fences those before it."""
+    """The initialisation of a transactional id, which fences earlier producers."""
 
     producer: str
     incarnation: int
     asked: int
     time: int
-    """When it asked, and when it was answered, in ns."""
+    """Times of the request and the answer in ns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A partition as it is when all is over: its committed records, and where it ends for whom."""
+    """The final state of a partition: its committed records and its end offsets."""
 
     records: Sequence[tuple[int, str]]
     """Offset and value."""
@@ -100,11 +98,11 @@ class History:
     starts: Sequence[Start] = ()
     final: Mapping[Partition, End] = field(default_factory=dict)
     copied: Mapping[str, str] = field(default_factory=dict)
-    """The topic that every record of a topic was copied to."""
+    """Source topic to the topic that its records were copied to."""
 
 
 def load(directory: Path, final: Mapping[Partition, End], copied: Mapping[str, str]) -> History:
-    """The history that the files of a directory, one per client, make up."""
+    """Load the history from the files of a directory, one per client."""
     transactions: list[Transaction] = []
     reads: list[Read] = []
     starts: list[Start] = []
@@ -144,7 +142,7 @@ def load(directory: Path, final: Mapping[Partition, End], copied: Mapping[str, s
 
 def _events(path: Path) -> Iterable[dict[str, Any]]:
     for line in path.read_text().splitlines(keepends=True):
-        if line.endswith("\n"):  # the last one of a client that was killed may be torn
+        if line.endswith("\n"):  # a killed client may leave an incomplete last line
             yield json.loads(line)
 
 

@@ -1,6 +1,6 @@
-"""A broker with a fault: `python -m tests.checker.planted FAULT start ...` is a `headrace start` that breaks a promise.
+"""Start a broker with a planted fault: `python -m tests.checker.planted FAULT start ...`.
 
-The checker has to find every one of them: a checker that finds nothing proves nothing.
+The checker must find every fault: a checker that finds nothing proves nothing.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _chance: Final = random.Random(1)
 
 
 def missing_marker() -> None:
-    """Now and then a partition gets no marker."""
+    """Skip the marker of a partition now and then."""
     send_one = TransactionCoordinator._send_one
 
     def send_most(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
@@ -36,7 +36,7 @@ def missing_marker() -> None:
 
 
 def marker_twice() -> None:
-    """Every marker is written again a moment later."""
+    """Write every marker again after a moment."""
     send_one = TransactionCoordinator._send_one
 
     def send_again(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
@@ -47,14 +47,14 @@ def marker_twice() -> None:
 
     def send_twice(self: TransactionCoordinator, ending: Any, partition: TopicPartition) -> None:
         send_one(self, ending, partition)
-        for delay_s in (0.02, 0.05, 0.1):  # one of them meets the producer's next transaction
+        for delay_s in (0.02, 0.05, 0.1):  # one of them hits the producer's next transaction
             self._loop.call_later(delay_s, send_again, self, ending, partition)
 
     TransactionCoordinator._send_one = send_twice  # type: ignore[method-assign]
 
 
 def early_reply() -> None:
-    """The end of a transaction is confirmed before it is decided."""
+    """Confirm the end of a transaction before it is decided."""
     end = TransactionCoordinator.end
 
     def end_later(
@@ -76,7 +76,7 @@ def early_reply() -> None:
 
 
 def missing_fence() -> None:
-    """Neither the coordinator nor the partitions mind the epoch of a producer."""
+    """Ignore producer epochs in the coordinator and in partitions."""
     end, add, verify = TransactionCoordinator.end, TransactionCoordinator.add_partitions, TransactionCoordinator.verify
     check, start_verification = ProducerChecks.check, Partition.start_verification
 
@@ -109,7 +109,7 @@ def missing_fence() -> None:
 
 
 def offsets_outside() -> None:
-    """Offsets are committed at once, whatever becomes of their transaction."""
+    """Commit offsets at once, independent of the outcome of their transaction."""
 
     def commit_at_once(
         self: GroupCoordinator,

@@ -1,4 +1,4 @@
-"""One run: a broker, a proxy, clients and what happens to them, from one seed; then the judgement."""
+"""A run from one seed: a broker, a proxy, clients and faults; then the check of the histories."""
 
 import random
 import signal
@@ -49,9 +49,7 @@ class Verdict:
     seed: int
     anomalies: list[Anomaly]
     committed: int
-    """Transactions."""
     copied: int
-    """Records."""
     faults: list[str]
 
     def __str__(self) -> str:
@@ -63,7 +61,7 @@ class Verdict:
 
 
 class _Worker:
-    """The processes that have had a name, one incarnation after the other."""
+    """The successive processes of one client name."""
 
     def __init__(self, name: str, bootstrap: str, directory: Path, seed: int) -> None:
         self.name = name
@@ -75,7 +73,7 @@ class _Worker:
         self._incarnation = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.zombie: subprocess.Popen[bytes] | None = None
-        """Paused, and replaced."""
+        """The paused process that has been replaced."""
         self._is_stopped = False
 
     def start(self) -> None:
@@ -87,10 +85,10 @@ class _Worker:
                 [*command, *self._arguments], stdin=subprocess.DEVNULL, stderr=log, cwd=_ROOT
             )
 
-    def look(self) -> None:
-        """Start it again where it has given up or is stuck, unless it was to stop.
+    def restart_if_needed(self) -> None:
+        """Restart a process that has given up or is stuck.
 
-        librdkafka may wait for ever in `send_offsets_to_transaction` if its connections go while it looks for the
+        librdkafka may wait forever in `send_offsets_to_transaction` if its connections are lost while it looks up the
         group's coordinator.
         """
         if self._is_stopped:
@@ -113,14 +111,14 @@ class _Worker:
         self.start()
 
     def replace(self) -> None:
-        """Pause it and start its successor."""
+        """Pause the process and start its successor."""
         if self.zombie is None and self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
             self.zombie = self._process
             self.start()
 
     def wake(self) -> None:
-        """Let a paused one find out that it has been replaced; it ends then."""
+        """Resume a paused process, which then ends because it is fenced."""
         if self.zombie is not None:
             self.zombie.send_signal(signal.SIGCONT)
 
@@ -131,7 +129,7 @@ class _Worker:
             self.zombie = None
 
     def stop(self) -> None:
-        """Let it end its transaction, and end; it may give up instead."""
+        """Let the process finish its transaction and end; it may also give up."""
         self.bury()
         self._is_stopped = True
         assert self._process is not None
@@ -143,7 +141,7 @@ class _Worker:
             self._process.wait()
 
     def _last_sign_of_life(self) -> float:
-        """When it last wrote to its history or touched it, or was started; s since the epoch."""
+        """Time of its last write to its history, touch or start, in seconds since the epoch."""
         path = self._directory / f"{self.name}.{self._incarnation - 1}.jsonl"
         return max(self._started_at, path.stat().st_mtime if path.exists() else 0)
 
@@ -189,10 +187,10 @@ class _Run:
         self._proxy.faults = NO_FAULTS
 
     def drain(self) -> dict[Partition, End]:
-        """Without faults, until all that was committed is copied; returns how the partitions end."""
+        """Run without faults until every committed record is copied; return the final partitions."""
         bootstrap = self._proxy.address
         for worker in self._crew.values():
-            worker.bury()  # one that is stuck would still be a member of the group
+            worker.bury()  # a stuck process would still be a member of the group
         for worker in self._of("writer"):
             worker.stop()
             _fence(bootstrap, worker.name)
@@ -214,7 +212,7 @@ class _Run:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for worker in self._crew.values():
-                worker.look()
+                worker.restart_if_needed()
             time.sleep(min(0.05, max(end - time.monotonic(), 0)))
 
     def _kill_broker(self) -> None:
@@ -263,7 +261,7 @@ def play(
     *,
     only: Collection[str] = (),
 ) -> Verdict:
-    """One run with everything in `directory`, and what the histories say about it. `only` leaves other faults out."""
+    """Play a run in `directory` and check its histories; `only` restricts the faults."""
     histories = directory / "histories"
     histories.mkdir(parents=True)
     port = free_port()
@@ -297,7 +295,7 @@ def _create_topics(bootstrap: str) -> None:
 
 
 def _fence(bootstrap: str, transactional_id: str) -> None:
-    """End whatever transaction an incarnation has left."""
+    """End a transaction left open by an incarnation."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "log_level": 0})
 
     def started() -> bool:
@@ -324,7 +322,7 @@ def _is_copied(bootstrap: str, ends: Mapping[Partition, End]) -> bool:
 
 
 def _ends(bootstrap: str, topic: str) -> dict[Partition, End]:
-    """Its partitions, once no transaction holds an end back, or as they still are long after."""
+    """Return the partitions of a topic once no transaction holds back an end, or after a long wait."""
     deadline = time.monotonic() + 1.5 * TRANSACTION_TIMEOUT_MS / 1000
     return {Partition(topic, number): _end(bootstrap, topic, number, deadline) for number in range(PARTITIONS)}
 
@@ -347,7 +345,7 @@ def _end(bootstrap: str, topic: str, number: int, deadline: float) -> End:
         committed.assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
         while True:
             message = committed.poll(30)
-            assert message is not None, f"{topic}-{number} has no end"
+            assert message is not None, f"{topic}-{number} has not reached its end"
             error, offset, value = message.error(), message.offset(), message.value()
             if error is None and offset is not None and value is not None:
                 records.append((offset, value.decode()))

@@ -1,4 +1,4 @@
-"""Histories that are right, and histories with one thing wrong: of every kind, and of every planted fault."""
+"""Valid histories, and histories with one anomaly: every kind, and every planted fault."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,12 +61,12 @@ GOOD = History(
 SUCCESSOR = Start(producer="a", incarnation=1, asked=50, time=60)
 
 
-def test_a_good_history_has_nothing() -> None:
+def test_a_valid_history_has_no_anomalies() -> None:
     assert analyse(GOOD) == []
 
 
-def test_producers_that_start_at_the_same_time_may_fence_one_another_either_way() -> None:
-    """The one that was named later may have started earlier."""
+def test_concurrent_starts_may_fence_each_other_in_either_order() -> None:
+    """The incarnation with the higher number may have started earlier."""
     history = History(
         transactions=[transaction(0, (LEFT, "a")), transaction(0, (LEFT, "b"), incarnation=1)],
         starts=[
@@ -161,13 +161,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_found_and_nothing_else(case: tuple[History, set[Kind]]) -> None:
+def test_only_the_anomaly_is_found(case: tuple[History, set[Kind]]) -> None:
     history, expected = case
     assert kinds(history) == expected
 
 
 def copies(*done: tuple[int, str, Outcome], there: Sequence[tuple[int, str]]) -> History:
-    """`a0` and `a1` copied by transactions of one record each: its source's offset, value and outcome."""
+    """Return a history in which `done`, one transaction per record, copies `a0` and `a1`."""
     return History(
         transactions=[
             transaction(0, (LEFT, "a0"), (LEFT, "a1")),
@@ -184,7 +184,7 @@ def copies(*done: tuple[int, str, Outcome], there: Sequence[tuple[int, str]]) ->
 C, A = Outcome.COMMITTED, Outcome.ABORTED
 
 
-def test_copies_that_are_complete_have_nothing() -> None:
+def test_complete_copies_have_no_anomalies() -> None:
     history = copies((0, "c0 a0", A), (0, "c1 a0", C), (1, "c2 a1", C), there=[(2, "c1 a0"), (4, "c2 a1")])
     assert analyse(history) == []
 
@@ -208,12 +208,12 @@ def test_copies_that_are_complete_have_nothing() -> None:
         ),
     ],
 )
-def test_copies_that_are_not(history: History, expected: set[Kind]) -> None:
+def test_incomplete_copies(history: History, expected: set[Kind]) -> None:
     assert kinds(history) == expected
 
 
 class TestPlantedFaults:
-    """The histories that faults of a broker leave; tests/checker/test_planted.py plants them in one."""
+    """The histories left by faulty brokers; tests/checker/test_planted.py plants the faults."""
 
     def test_a_missing_marker_leaves_a_partition_without_its_end(self) -> None:
         history = History(
@@ -230,7 +230,7 @@ class TestPlantedFaults:
         )
         assert kinds(history) == {Kind.LOST_WRITE}
 
-    def test_a_missing_fence_lets_the_older_producer_go_on(self) -> None:
+    def test_a_missing_fence_lets_the_older_producer_continue(self) -> None:
         history = History(
             transactions=[transaction(0, (LEFT, "a0")), transaction(0, (LEFT, "b0"), incarnation=1)],
             starts=[*GOOD.starts, SUCCESSOR],
@@ -239,7 +239,7 @@ class TestPlantedFaults:
         assert kinds(history) == {Kind.NOT_FENCED, Kind.REORDERED}
 
     def test_a_marker_written_twice_ends_the_next_transaction(self) -> None:
-        """The second commits what the next transaction has written by then, and its abort comes too late."""
+        """The second marker commits the first records of the next transaction; its abort comes too late."""
         history = History(
             transactions=[transaction(0, (LEFT, "a0")), transaction(1, (LEFT, "a1"), outcome=Outcome.ABORTED)],
             final={LEFT: end((0, "a0"), (2, "a1"))},
@@ -247,6 +247,6 @@ class TestPlantedFaults:
         )
         assert kinds(history) == {Kind.ABORTED_READ}
 
-    def test_an_offset_committed_outside_its_transaction_loses_the_copies_of_an_aborted_one(self) -> None:
+    def test_an_offset_committed_outside_an_aborted_transaction_loses_its_copies(self) -> None:
         history = copies((0, "c0 a0", A), (1, "c1 a1", C), there=[(2, "c1 a1")])
         assert kinds(history) == {Kind.LOST_COPY}

@@ -1,4 +1,4 @@
-"""A few short runs; `make checker` plays many that are longer."""
+"""A few short runs; `make checker` plays more and longer ones."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.checker.run import play
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_transactions_keep_their_promises(seed: int, tmp_path: Path) -> None:
+def test_transactions_keep_their_guarantees(seed: int, tmp_path: Path) -> None:
     verdict = play(seed, 8, tmp_path)
     assert verdict.committed
     assert verdict.copied

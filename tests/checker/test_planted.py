@@ -1,4 +1,4 @@
-"""Faults planted in the broker: the checker finds each of them in what clients have seen."""
+"""The checker finds every fault planted in the broker."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,10 +16,10 @@ FOUND = {
     "missing-fence": {Kind.NOT_FENCED, Kind.REORDERED, Kind.LOST_WRITE, Kind.DIRTY_READ},
     "offsets-outside": {Kind.LOST_COPY},
 }
-"""Any of these; the first ones are what a fault does by itself."""
+"""Acceptable anomalies; the direct effects of a fault come first."""
 
 NEEDS = {"missing-fence": ["replace_client"], "marker-twice": ["cut"], "early-reply": ["kill_broker", "kill_client"]}
-"""The faults that bring it out; otherwise all sorts will do."""
+"""Faults that reveal a planted fault; all kinds if missing."""
 
 
 @pytest.mark.timeout(400)
@@ -30,7 +30,7 @@ def test_a_planted_fault_is_found(fault: str, tmp_path: Path) -> None:
         return BrokerProcess(directory / "data", settings=settings, program=("tests.checker.planted", fault))
 
     found: set[Kind] = set()
-    for seed in range(1, 5):  # none needs more than a moment of bad luck
+    for seed in range(1, 5):  # one seed may miss the fault
         verdict = play(seed, 8, tmp_path / str(seed), faulty, only=NEEDS.get(fault, ()))
         found |= {anomaly.kind for anomaly in verdict.anomalies}
         if found & FOUND[fault]:

@@ -1,7 +1,7 @@
-"""One client as a process of its own, so that it can be killed and paused; it records its history as it goes.
+"""A client in its own process, which can be killed and paused, and records its history.
 
-It ends with status 0 when asked to (SIGTERM), and with `RESTART` when its producer or consumer is of no use any more:
-fenced, or in a fatal error. Its parent starts the next incarnation then, unless there is one already.
+It ends with status 0 on SIGTERM, and with `RESTART` after its producer or consumer was fenced or has met a fatal
+error. Its parent then starts the next incarnation, unless one is running.
 """
 
 import json
@@ -34,7 +34,7 @@ _stop_asked = False
 
 
 class Recorder:
-    """Writes every event at once: a history ends where its client was killed."""
+    """Writes every event immediately, so that a killed client leaves a complete history."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -44,12 +44,12 @@ class Recorder:
         os.write(self._file, line.encode() + b"\n")
 
     def touch(self) -> None:
-        """Show that the process is not stuck, although there is nothing to record."""
+        """Show that the process is not stuck if it has no events to record."""
         os.utime(self._file)
 
 
 class Transactions:
-    """A transactional producer that records what it does and ends the process where it cannot go on."""
+    """A transactional producer that records its actions and ends the process after fatal errors."""
 
     def __init__(self, bootstrap: str, name: str, incarnation: int, record: Recorder) -> None:
         self._name = f"{name}.{incarnation}"
@@ -69,7 +69,7 @@ class Transactions:
         record("started")
 
     def begin(self, records: Sequence[tuple[str, int, str]], **recorded: object) -> None:
-        """Send them in a new transaction. They are `(topic, partition, text)`; their values begin with unique names."""
+        """Send `(topic, partition, text)` records in a new transaction; their values begin with unique names."""
         named = [
             (topic, partition, f"{self._name}.{self._number}.{place} {text}")
             for place, (topic, partition, text) in enumerate(records)
@@ -90,7 +90,7 @@ class Transactions:
             give_up(failure)
 
     def commit(self) -> bool:
-        """False where the transaction had to be aborted instead."""
+        """Return False if the transaction was aborted."""
         self._record("commit")
         return self._end(self.producer.commit_transaction, "committed")
 
@@ -114,7 +114,7 @@ class Transactions:
 
 
 def writer(transactions: Transactions, chance: random.Random) -> None:
-    """Transactions of one to six records over all partitions; one of six is aborted."""
+    """Write transactions of one to six records over all partitions; abort one of six."""
     while not _stop_asked:
         transactions.begin([(SOURCE, chance.randrange(PARTITIONS), "") for _ in range(chance.randint(1, 6))])
         if chance.random() < 0.3:
@@ -127,7 +127,7 @@ def writer(transactions: Transactions, chance: random.Random) -> None:
 
 
 def copier(transactions: Transactions, chance: random.Random, bootstrap: str, record: Recorder) -> None:
-    """Copies committed records, each to the partition of its number, and commits their offsets with them."""
+    """Copy committed records to the partitions of the same number, and commit their offsets in the transaction."""
     batch: list[Message] = []
 
     def forget(*_: object) -> None:
@@ -141,7 +141,7 @@ def copier(transactions: Transactions, chance: random.Random, bootstrap: str, re
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            # All partitions are given up in every rebalance, and begin at what is committed.
+            # Rebalances revoke all partitions, which resume at the committed offsets.
             "partition.assignment.strategy": "range",
             "session.timeout.ms": 4000,
             "max.poll.interval.ms": 15_000,
@@ -178,7 +178,7 @@ def _copy(transactions: Transactions, consumer: Consumer, batch: Sequence[Messag
         sources.append((partition, offset))
         copies.append((COPY, partition, value.decode()))
     transactions.begin(copies, sources=sources)
-    ends = {partition: offset + 1 for partition, offset in sources}  # the last of each partition
+    ends = {partition: offset + 1 for partition, offset in sources}  # the last one of a partition wins
     positions = [TopicPartition(SOURCE, partition, end) for partition, end in ends.items()]
     try:
         transactions.producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 20)
@@ -193,7 +193,7 @@ def _copy(transactions: Transactions, consumer: Consumer, batch: Sequence[Messag
 
 
 def _rewind(consumer: Consumer) -> None:
-    """Go back to what is committed."""
+    """Seek to the committed offsets."""
     try:
         for position in consumer.committed(consumer.assignment(), timeout=20):
             if position.error is not None:
@@ -204,7 +204,7 @@ def _rewind(consumer: Consumer) -> None:
 
 
 def reader(record: Recorder, bootstrap: str) -> None:
-    """Reads both topics from their beginnings."""
+    """Read both topics from their beginnings."""
     config = {"group.id": "not-used", "isolation.level": "read_committed", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": bootstrap, **_CLIENT, **config, "fetch.wait.max.ms": 50})
     topics = (SOURCE, COPY)

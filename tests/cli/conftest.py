@@ -1,4 +1,4 @@
-"""Commands against a broker: most in this process, pipes and signals in processes of their own."""
+"""Commands against a broker; most run in this process, and those with pipes and signals in their own."""
 
 import os
 import uuid
@@ -25,7 +25,6 @@ Headrace = Callable[..., Result]
 
 @pytest.fixture(scope="session")
 def cli_broker() -> Iterator[Broker]:
-    """The one broker that all of these tests share."""
     settings = {
         "headrace.http.listener": "127.0.0.1:0",
         "headrace.group.history.interval.ms": "100",
@@ -37,7 +36,7 @@ def cli_broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """A broker of this run, or the one that HEADRACE_TEST_BOOTSTRAP names, to compare with Kafka."""
+    """The broker of this run, or the one in HEADRACE_TEST_BOOTSTRAP, for comparison with Kafka."""
     named = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
     if named:
         return named
@@ -52,13 +51,13 @@ def cluster(bootstrap: str) -> Cluster:
 
 @pytest.fixture
 def environment(bootstrap: str) -> Mapping[str, str]:
-    """For commands in processes of their own."""
+    """The environment of commands in other processes."""
     return {**os.environ, "HEADRACE_BOOTSTRAP": bootstrap}
 
 
 @pytest.fixture
 def headrace(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Headrace:
-    """Run `headrace` with these words and this standard input, and expect this exit status."""
+    """A function that runs `headrace` and checks its exit status."""
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", bootstrap)
 
     def run(*words: str, stdin: str = "", status: int = 0) -> Result:
@@ -73,7 +72,7 @@ def headrace(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Headrace:
 
 @pytest.fixture
 def new_name(cluster: Cluster) -> Iterator[Callable[[], str]]:
-    """Names of topics that are deleted at the end."""
+    """A function that makes up names of topics, which are deleted at the end."""
     names: list[str] = []
 
     def name() -> str:
@@ -89,7 +88,6 @@ def new_name(cluster: Cluster) -> Iterator[Callable[[], str]]:
 
 @pytest.fixture
 def topic(cluster: Cluster, new_name: Callable[[], str]) -> str:
-    """A topic with two partitions."""
     name = new_name()
     cluster.create(NewTopic(name, 2, 1))
     return name

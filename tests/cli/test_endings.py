@@ -1,4 +1,4 @@
-"""How commands end when their output or their broker goes away: an exit code and a line, no traceback."""
+"""Commands that lose their output or their broker end with an exit code and one line, without a traceback."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
 FULL = Path("/dev/full")
-needs_full_device = pytest.mark.skipif(not FULL.exists(), reason="only Linux has a device that is always full")
+needs_full_device = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full (Linux)")
 
 PRINTING = [
     "--version",
@@ -57,7 +57,7 @@ def _run(
 
 @needs_full_device
 @pytest.mark.parametrize("line", PRINTING)
-def test_output_that_cannot_be_written_is_reported_in_a_line(
+def test_unwritable_output_is_reported_in_one_line(
     headrace: Headrace,
     topic: str,
     new_name: Callable[[], str],
@@ -84,7 +84,7 @@ def test_a_closed_standard_output_is_reported(topic: str, environment: Mapping[s
 
 
 @needs_full_device
-def test_results_are_printed_where_nothing_can_be_said(
+def test_results_are_printed_if_standard_error_is_full(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
     headrace("produce", topic, stdin="a\n")
@@ -93,7 +93,7 @@ def test_results_are_printed_where_nothing_can_be_said(
     assert (result.returncode, result.stdout) == (0, "a\n")
 
 
-def test_a_help_page_that_nobody_reads_to_its_end_is_no_failure(environment: Mapping[str, str]) -> None:
+def test_a_closed_pipe_does_not_fail_a_help_page(environment: Mapping[str, str]) -> None:
     command = f'set -o pipefail; "{sys.executable}" -m headrace consume --help | head -c 1'
     result = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
@@ -101,7 +101,6 @@ def test_a_help_page_that_nobody_reads_to_its_end_is_no_failure(environment: Map
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> BrokerProcess:
-    """A broker that a test may kill."""
     return BrokerProcess(tmp_path / "data")
 
 
@@ -111,7 +110,7 @@ def _environment(broker: BrokerProcess, environment: Mapping[str, str]) -> dict[
 
 @pytest.mark.parametrize("how", [BrokerProcess.sigkill, BrokerProcess.pause])
 @pytest.mark.parametrize("group", [(), ("--group", "g")])
-def test_a_broker_that_goes_while_a_consumer_waits_is_a_failure(
+def test_a_consumer_fails_if_its_broker_disappears(
     own_broker: BrokerProcess,
     environment: Mapping[str, str],
     how: Callable[[BrokerProcess], None],
@@ -135,14 +134,14 @@ def test_a_broker_that_goes_while_a_consumer_waits_is_a_failure(
     assert f"Error: lost {own_broker.bootstrap} while consuming from 't'; there may be more records" in err
 
 
-def test_a_broker_that_comes_back_in_time_is_no_failure(
+def test_a_consumer_survives_a_short_absence_of_its_broker(
     own_broker: BrokerProcess, environment: Mapping[str, str], tmp_path: Path
 ) -> None:
-    said = tmp_path / "said"
+    output = tmp_path / "output"
     with own_broker:
         environment = _environment(own_broker, environment)
         _run(environment, "produce", "t", "--create")
-        with said.open("w") as stderr:
+        with output.open("w") as stderr:
             consumer = subprocess.Popen(
                 [sys.executable, "-m", "headrace", "consume", "t", "--timeout", "15"],
                 stdout=PIPE,
@@ -153,22 +152,20 @@ def test_a_broker_that_comes_back_in_time_is_no_failure(
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == "x\n"
         own_broker.sigkill()
-        wait_for(lambda: "waiting for it to come back" in said.read_text(), "word of the loss", timeout_s=14)
+        wait_for(lambda: "waiting for it to come back" in output.read_text(), "word of the loss", timeout_s=14)
         own_broker.start()
         _run(environment, "produce", "t")
         assert consumer.stdout.readline() == "x\n"
         consumer.communicate(timeout=60)
     assert consumer.returncode == 0
-    assert "Error" not in said.read_text()
+    assert "Error" not in output.read_text()
 
 
 def _consumed(environment: Mapping[str, str]) -> list[str]:
     return _run(environment, "consume", "t", "--until-end", stdout=PIPE).stdout.split()
 
 
-def test_a_broker_that_goes_while_a_producer_sends_is_a_failure(
-    own_broker: BrokerProcess, environment: Mapping[str, str]
-) -> None:
+def test_a_producer_fails_if_its_broker_disappears(own_broker: BrokerProcess, environment: Mapping[str, str]) -> None:
     with own_broker:
         environment = _environment(own_broker, environment)
         _run(environment, "produce", "t", "--create")
@@ -191,7 +188,7 @@ def test_a_broker_that_goes_while_a_producer_sends_is_a_failure(
     assert f"Error: producing to 't': no answer from {own_broker.bootstrap}; 1 record delivered before that" in err
 
 
-def test_a_topic_that_is_deleted_while_a_consumer_waits_is_a_failure(
+def test_a_consumer_fails_if_its_topic_is_deleted(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
     headrace("produce", topic, stdin="a\n")
@@ -205,7 +202,7 @@ def test_a_topic_that_is_deleted_while_a_consumer_waits_is_a_failure(
     assert err.splitlines()[-1] == f"Error: topic '{topic}' was deleted while consuming from '{topic}'"
 
 
-def test_a_topic_that_is_deleted_while_a_producer_sends_is_named(
+def test_a_producer_fails_if_its_topic_is_deleted(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
     words = [sys.executable, "-m", "headrace", "produce", topic, "--timeout", "3", "-p", "0"]
@@ -221,7 +218,7 @@ def test_a_topic_that_is_deleted_while_a_producer_sends_is_named(
     assert f"Error: topic '{topic}' was deleted while producing to it; 1 record delivered before that" in err
 
 
-def test_an_offset_that_no_partition_has_is_named(headrace: Headrace, topic: str) -> None:
+def test_an_offset_out_of_range_is_reported(headrace: Headrace, topic: str) -> None:
     headrace("produce", topic, "-p", "0", stdin="a\nb\n")
     result = headrace("consume", topic, "--from", "99999", "--until-end")
     assert result.stdout == ""
@@ -234,7 +231,7 @@ def test_an_offset_that_no_partition_has_is_named(headrace: Headrace, topic: str
     assert "out of range" not in inside.stderr
 
 
-def test_deleting_a_setting_that_does_not_exist_is_refused(headrace: Headrace, topic: str) -> None:
+def test_deleting_an_unknown_setting_is_refused(headrace: Headrace, topic: str) -> None:
     headrace("topics", "alter", topic, "--config", "retention.ms=1000")
     refused = headrace("topics", "alter", topic, "--delete-config", "retention.msec", status=1)
     assert refused.stderr == (
@@ -246,7 +243,7 @@ def test_deleting_a_setting_that_does_not_exist_is_refused(headrace: Headrace, t
     assert again.stderr == f"{topic}: retention.ms was not set; it is the default\n"
 
 
-def test_an_unknown_log_level_is_refused_in_a_line(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_an_unknown_log_level_is_refused_in_one_line(environment: Mapping[str, str], tmp_path: Path) -> None:
     result = _run({**environment, "HEADRACE_LOG_LEVEL": "foo"}, "start", "--data", str(tmp_path / "data"))
     assert result.returncode == 1
     assert result.stderr == (
@@ -255,7 +252,7 @@ def test_an_unknown_log_level_is_refused_in_a_line(environment: Mapping[str, str
 
 
 @needs_full_device
-def test_a_broker_serves_where_its_banner_cannot_be_written(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_broker_runs_if_its_banner_cannot_be_written(environment: Mapping[str, str], tmp_path: Path) -> None:
     port = free_port()
     words = ["start", "--data", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}"]
     with FULL.open("w") as full:
@@ -270,7 +267,7 @@ def test_a_broker_serves_where_its_banner_cannot_be_written(environment: Mapping
     assert "Traceback" not in err
 
 
-def test_a_broker_starts_with_a_settings_file_that_has_unknown_keys(tmp_path: Path) -> None:
+def test_a_broker_starts_with_unknown_keys_in_its_settings_file(tmp_path: Path) -> None:
     settings = tmp_path / "server.properties"
     settings.write_text("my.plugin.depth=3\nlog.retention.hour=24\n")
     words = ["start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--config", str(settings)]

@@ -1,4 +1,4 @@
-"""A port that is no Kafka broker is named for what it is, long before librdkafka would give up."""
+"""A port that is not a Kafka broker is recognised long before librdkafka would give up."""
 
 import http.server
 import socket
@@ -15,7 +15,7 @@ from headrace.testing import Broker
 
 @contextmanager
 def _port(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A server that handles each connection with `serve`, and keeps it open for as long as the test runs."""
+    """Run a server that handles connections with `serve` and keeps them open until the end."""
     connections: list[socket.socket] = []
 
     def accept(listener: socket.socket) -> None:
@@ -48,7 +48,7 @@ def _answers(data: bytes) -> Callable[[socket.socket], None]:
     return serve
 
 
-def _why(port: int) -> str | None:
+def _problem(port: int) -> str | None:
     return greeting.why_not_kafka("127.0.0.1", port, 3.0)
 
 
@@ -64,14 +64,14 @@ def _why(port: int) -> str | None:
         (b"\x00\x01\x02\x03\x04\x05\x06\x07", "it answered '0001020304050607'"),
     ],
 )
-def test_a_wrong_answer_names_what_answers(answer: bytes, complaint: str) -> None:
+def test_a_foreign_protocol_is_named(answer: bytes, complaint: str) -> None:
     with _port(_answers(answer)) as port:
-        assert complaint in (_why(port) or "")
+        assert complaint in (_problem(port) or "")
 
 
-def test_a_server_that_hangs_up_is_not_kafka() -> None:
+def test_a_server_that_closes_the_connection_is_not_kafka() -> None:
     with _port(lambda connection: connection.close()) as port:
-        assert "closes the connection" in (_why(port) or "")
+        assert "closes the connection" in (_problem(port) or "")
 
 
 def test_a_web_server_that_waits_for_the_end_of_a_line_is_recognised() -> None:
@@ -84,22 +84,22 @@ def test_a_web_server_that_waits_for_the_end_of_a_line_is_recognised() -> None:
     thread.start()
     try:
         begin = time.monotonic()
-        assert _why(server.server_address[1]) == "speaks HTTP, not Kafka"
-        assert time.monotonic() - begin < 8  # a tenth of a second more than the patience, when nothing else runs
+        assert _problem(server.server_address[1]) == "speaks HTTP, not Kafka"
+        assert time.monotonic() - begin < 8  # the timeout plus a tenth of a second on an idle machine
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(greeting, "_PATIENCE_S", 0.1)
     monkeypatch.setattr(greeting, "_TIMEOUT_S", 0.3)
     with _port(lambda connection: None) as port:
-        assert "has not answered" in (_why(port) or "")
+        assert "has not answered" in (_problem(port) or "")
 
 
-def test_a_slow_broker_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_broker_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(greeting, "_PATIENCE_S", 0.05)
 
     def slow(connection: socket.socket) -> None:
@@ -110,12 +110,12 @@ def test_a_slow_broker_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         connection.sendall(b"\x00\x00\x00\x0a" + request[8:12] + b"\x00\x23\x00\x00\x00\x00")
 
     with _port(lambda connection: threading.Thread(target=slow, args=(connection,)).start()) as port:
-        assert _why(port) is None
+        assert _problem(port) is None
 
 
 def test_a_broker_answers() -> None:
     with Broker() as broker:
-        assert _why(broker.port) is None
+        assert _problem(broker.port) is None
 
 
 def test_a_port_without_a_listener_raises() -> None:
@@ -123,4 +123,4 @@ def test_a_port_without_a_listener_raises() -> None:
     port = listener.getsockname()[1]
     listener.close()
     with pytest.raises(ConnectionRefusedError):
-        _why(port)
+        _problem(port)

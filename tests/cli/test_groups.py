@@ -1,4 +1,4 @@
-"""`headrace groups` against a broker; with HEADRACE_TEST_BOOTSTRAP, against Apache Kafka, which has no HTTP side."""
+"""`headrace groups` against a broker, or against Apache Kafka (HEADRACE_TEST_BOOTSTRAP), which has no HTTP listener."""
 
 import json
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture
 def http(request: pytest.FixtureRequest, bootstrap: str) -> str:
-    """Address of the HTTP side, whose port the broker's settings do not tell."""
+    """The address of the HTTP listener, whose port is not among the broker's settings."""
     broker: Broker = request.getfixturevalue("cli_broker")
     if broker.bootstrap != bootstrap:
-        pytest.skip("Apache Kafka has no HTTP side")
+        pytest.skip("Apache Kafka has no HTTP listener")
     assert broker.http is not None
     return broker.http
 
 
 @pytest.fixture
 def group(headrace: Headrace, bootstrap: str, topic: str) -> Iterator[str]:
-    """A group without members, which has read 4 of 10 records in partition 0 and none of 5 in partition 1."""
+    """A group without members, which has consumed 4 of 10 records in partition 0 and none of 5 in partition 1."""
     headrace("produce", topic, "--partition", "0", stdin="x\n" * 10)
     headrace("produce", topic, "--partition", "1", stdin="x\n" * 5)
     name = f"{topic}-group"
@@ -45,7 +45,7 @@ def commit(bootstrap: str, group: str, *offsets: TopicPartition) -> None:
 
 @contextmanager
 def member(bootstrap: str, group: str, topic: str) -> Iterator[Consumer]:
-    """A member that has its partitions."""
+    """A member with assigned partitions."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "client.id": "tester", "enable.auto.commit": False}
     )
@@ -77,7 +77,7 @@ def test_groups_are_listed_by_state_and_type(headrace: Headrace, bootstrap: str,
     assert "'foo' is not a valid group state" in headrace("groups", "list", "--state", "foo", status=2).stderr
 
 
-def test_a_list_can_have_lags(headrace: Headrace, group: str) -> None:
+def test_a_list_can_include_lags(headrace: Headrace, group: str) -> None:
     listed = {each["name"]: each for each in json.loads(headrace("groups", "list", "--lag", "--json").stdout)}
     assert (listed[group]["members"], listed[group]["lag"]) == (0, 11)
     assert 0 < listed[group]["lag_seconds"] < 60
@@ -106,7 +106,7 @@ def test_a_group_is_described(
 
 @pytest.mark.parametrize("side", ["wire", "http"])
 @pytest.mark.parametrize(("assumed", "unread"), [("earliest", 15), ("latest", 6)])
-def test_partitions_without_a_commit_are_marked_and_count(
+def test_partitions_without_a_commit_are_marked_and_counted(
     headrace: Headrace,
     bootstrap: str,
     group: str,
@@ -140,7 +140,7 @@ def test_partitions_without_a_commit_are_marked_and_count(
         assert (found["lag"], found["partitions_not_committed"], found["assumed_reset"]) == (unread, 1, assumed)
 
 
-def test_what_the_broker_assumes_is_asked(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reset_policy_is_requested_from_the_broker(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker({"headrace.group.lag.assumed.reset": "latest"}) as broker:
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)
         headrace("produce", "t", "--create", stdin="x\n" * 4)
@@ -159,7 +159,7 @@ def test_members_and_what_they_read_are_described(headrace: Headrace, bootstrap:
         assert owners == {who["member_id"]}
 
 
-def test_a_group_without_offsets_and_one_whose_topic_is_gone(
+def test_a_group_without_offsets_and_one_with_a_deleted_topic(
     headrace: Headrace, bootstrap: str, topic: str, group: str, cluster: Cluster
 ) -> None:
     fresh = f"{topic}-fresh"
@@ -170,10 +170,10 @@ def test_a_group_without_offsets_and_one_whose_topic_is_gone(
             (1, None, 5, 5),
         ]
     headrace("topics", "delete", topic, "--yes")
-    wait_for(lambda: describe(headrace, group)["lag"] is None, "a lag that nobody knows any more")
+    wait_for(lambda: describe(headrace, group)["lag"] is None, "an unknown lag")
 
 
-def test_a_misspelt_group_is_met_with_the_name_that_was_meant(headrace: Headrace, group: str) -> None:
+def test_a_misspelt_group_gets_a_suggestion(headrace: Headrace, group: str) -> None:
     for words in (["describe"], ["delete", "--yes"], ["reset", "--to", "end"]):
         failed = headrace("groups", *words, group + "x", status=1)
         assert failed.stderr.startswith(f"Error: group '{group}x' does not exist at ")
@@ -195,7 +195,7 @@ def test_a_misspelt_group_is_met_with_the_name_that_was_meant(headrace: Headrace
         (("--shift-by", "-2"), [2, 0]),
     ],
 )
-def test_a_group_is_reset_once_it_is_said_twice(
+def test_a_group_is_reset_only_with_execute(
     headrace: Headrace, group: str, where: tuple[str, ...], expected: list[int]
 ) -> None:
     tried = json.loads(headrace("groups", "reset", group, *where, "--json").stdout)
@@ -207,13 +207,13 @@ def test_a_group_is_reset_once_it_is_said_twice(
     assert offsets(headrace, group) == expected
 
 
-def test_an_offset_that_is_not_there_is_told(headrace: Headrace, group: str, topic: str) -> None:
-    told = headrace("groups", "reset", group, "--to", "7").stderr
-    assert f"{topic} 1: offset 7 does not exist; the nearest is 5" in told
-    assert "Nothing was changed. Use --execute." in told
+def test_a_reset_to_an_offset_out_of_range_warns(headrace: Headrace, group: str, topic: str) -> None:
+    warning = headrace("groups", "reset", group, "--to", "7").stderr
+    assert f"{topic} 1: offset 7 does not exist; the nearest is 5" in warning
+    assert "Nothing was changed. Use --execute." in warning
 
 
-def test_only_what_is_named_is_reset(headrace: Headrace, group: str, topic: str) -> None:
+def test_only_the_given_partitions_are_reset(headrace: Headrace, group: str, topic: str) -> None:
     headrace("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:1", "--execute", "--quiet")
     assert offsets(headrace, group) == [4, 5]
     failed = headrace("groups", "reset", group, "--to", "latest", "--topic", f"{topic}:7", status=1)
@@ -222,7 +222,7 @@ def test_only_what_is_named_is_reset(headrace: Headrace, group: str, topic: str)
     assert "give exactly one of" in headrace("groups", "reset", group, status=2).stderr
 
 
-def test_a_position_that_makes_no_sense_is_told_before_anything_else(headrace: Headrace, group: str) -> None:
+def test_an_invalid_position_is_reported_first(headrace: Headrace, group: str) -> None:
     for name in (group, "never-there"):
         failed = headrace("groups", "reset", name, "--to", "banana", status=2).stderr
         assert "'banana' is not a valid position: use earliest, latest, current, an offset (42)" in " ".join(
@@ -231,24 +231,24 @@ def test_a_position_that_makes_no_sense_is_told_before_anything_else(headrace: H
 
 
 @pytest.mark.parametrize("form", ["json", "table", "kafka", "kafka of several groups"])
-def test_a_group_goes_back_to_what_was_noted(
+def test_a_group_is_reset_to_saved_offsets(
     headrace: Headrace, group: str, topic: str, form: str, tmp_path: Path
 ) -> None:
-    noted = tmp_path / "noted"
+    saved = tmp_path / "saved"
     if form == "json":
-        noted.write_text(headrace("groups", "reset", group, "--to", "current", "--json").stdout)
+        saved.write_text(headrace("groups", "reset", group, "--to", "current", "--json").stdout)
     elif form == "table":
-        noted.write_text(headrace("groups", "reset", group, "--to", "current").stdout)
+        saved.write_text(headrace("groups", "reset", group, "--to", "current").stdout)
     elif form == "kafka":
-        noted.write_text(f'"{topic}",0,4\n"{topic}",1,0\n')
+        saved.write_text(f'"{topic}",0,4\n"{topic}",1,0\n')
     else:
-        noted.write_text(f'"{group}","{topic}",0,4\n"{group}","{topic}",1,0\n"other","{topic}",0,9\n')
+        saved.write_text(f'"{group}","{topic}",0,4\n"{group}","{topic}",1,0\n"other","{topic}",0,9\n')
     headrace("groups", "reset", group, "--to", "latest", "--execute")
-    headrace("groups", "reset", group, "--from-file", str(noted), "--execute")
+    headrace("groups", "reset", group, "--from-file", str(saved), "--execute")
     assert offsets(headrace, group) == [4, 0]
 
 
-def test_a_file_that_is_none_of_offsets(headrace: Headrace, group: str, tmp_path: Path) -> None:
+def test_a_file_without_valid_offsets_is_refused(headrace: Headrace, group: str, tmp_path: Path) -> None:
     for content, why in (
         ("t,0", "line 1"),
         ("t,0,4", "does not exist"),
@@ -261,7 +261,7 @@ def test_a_file_that_is_none_of_offsets(headrace: Headrace, group: str, tmp_path
     assert "cannot read" in headrace("groups", "reset", group, "--from-file", "/nowhere", status=1).stderr
 
 
-def test_a_group_with_members_is_left_alone(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
+def test_a_group_with_members_is_not_changed(headrace: Headrace, bootstrap: str, group: str, topic: str) -> None:
     with member(bootstrap, group, topic):
         assert "once its 1 member has stopped" in headrace("groups", "reset", group, "--to", "end").stderr
         refused = headrace("groups", "reset", group, "--to", "end", "--execute", status=1)
@@ -272,7 +272,7 @@ def test_a_group_with_members_is_left_alone(headrace: Headrace, bootstrap: str, 
     assert offsets(headrace, group) == [4, 0]
 
 
-def test_a_new_group_begins_where_it_is_told(headrace: Headrace, topic: str, group: str) -> None:
+def test_a_reset_creates_a_missing_group(headrace: Headrace, topic: str, group: str) -> None:
     fresh = f"{topic}-new"
     headrace("groups", "reset", fresh, "--to", "latest", "--topic", topic, "--execute")
     assert offsets(headrace, fresh) == [10, 5]
@@ -291,7 +291,7 @@ def test_offsets_and_groups_are_deleted(headrace: Headrace, group: str, topic: s
     assert group not in headrace("groups", "list").stdout
 
 
-def test_a_timeline_tells_who_came_and_went(
+def test_a_timeline_shows_joins_and_leaves(
     headrace: Headrace, bootstrap: str, group: str, topic: str, http: str
 ) -> None:
     with member(bootstrap, group, topic):
@@ -315,7 +315,7 @@ def test_a_timeline_tells_who_came_and_went(
     assert "does not exist" in headrace("groups", "timeline", "never-there", "--http", http, status=1).stderr
 
 
-def test_without_an_http_side_a_timeline_says_what_it_needs(headrace: Headrace, group: str) -> None:
+def test_a_timeline_without_an_http_listener_explains_what_it_needs(headrace: Headrace, group: str) -> None:
     failed = headrace("groups", "timeline", group, status=1)
     assert "no broker at" in failed.stderr
     assert "headrace.http.listener" in failed.stderr
@@ -323,7 +323,9 @@ def test_without_an_http_side_a_timeline_says_what_it_needs(headrace: Headrace, 
     assert "no answer from the broker's HTTP listener at 127.0.0.1:1" in unreachable.stderr
 
 
-def test_the_http_side_is_found_in_the_brokers_settings(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_http_listener_is_found_in_the_brokers_settings(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_port()
     with Broker({"headrace.http.listener": f"127.0.0.1:{port}"}) as broker:
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)

@@ -1,4 +1,4 @@
-"""Commands as processes of their own: in pipes, and stopped while they wait."""
+"""Commands in separate processes: in pipes, and stopped while they wait."""
 
 import signal
 import subprocess
@@ -31,7 +31,7 @@ def _running(environment: Mapping[str, str], *words: str) -> Iterator[subprocess
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_consumer_says_what_it_read_and_ends_quietly(
+def test_a_stopped_consumer_prints_its_count_and_ends_quietly(
     headrace: Headrace, topic: str, environment: Mapping[str, str], how: signal.Signals
 ) -> None:
     headrace("produce", topic, stdin="a\n")
@@ -45,7 +45,7 @@ def test_a_stopped_consumer_says_what_it_read_and_ends_quietly(
     assert len(err.splitlines()) == 1
 
 
-def test_a_stopped_member_of_a_group_has_committed_what_it_printed(
+def test_a_stopped_group_member_has_committed_the_printed_records(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
     group = ("--group", f"{topic}-group")
@@ -59,7 +59,7 @@ def test_a_stopped_member_of_a_group_has_committed_what_it_printed(
     assert headrace("consume", topic, *group, "--until-end").stdout == "b\n"
 
 
-def test_a_consumer_at_the_end_prints_what_comes(
+def test_a_consumer_at_the_end_prints_new_records(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
     headrace("produce", topic, "-p", "0", stdin="a\n")
@@ -70,9 +70,7 @@ def test_a_consumer_at_the_end_prints_what_comes(
         assert consumer.stdout.readline() == "b\n"
 
 
-def test_a_stopped_producer_sends_what_it_has_read(
-    headrace: Headrace, topic: str, environment: Mapping[str, str]
-) -> None:
+def test_a_stopped_producer_sends_its_input(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
     with _running(environment, "consume", topic) as consumer, _running(environment, "produce", topic) as producer:
         assert producer.stdin is not None
         assert consumer.stdout is not None
@@ -85,7 +83,7 @@ def test_a_stopped_producer_sends_what_it_has_read(
         assert "Traceback" not in producer.stderr.read()
 
 
-def test_a_reader_that_has_enough_ends_the_consumer_quietly(
+def test_a_closed_pipe_ends_the_consumer_quietly(
     headrace: Headrace, topic: str, environment: Mapping[str, str]
 ) -> None:
     headrace("produce", topic, stdin="".join(f"{number}\n" for number in range(20_000)))
@@ -120,7 +118,7 @@ def test_members_of_a_group_share_the_partitions(
     words = ("consume", topic, "--group", f"{topic}-group", "--format", "{partition}")
     outputs = [tmp_path / "first", tmp_path / "second"]
 
-    def each_reads_its_own() -> bool:
+    def partitions_are_shared() -> bool:
         for output in outputs:
             output.write_text("")
         for partition in ("0", "1"):
@@ -134,4 +132,4 @@ def test_members_of_a_group_share_the_partitions(
             member = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=stdout, env=environment)
             members.callback(member.wait)
             members.callback(member.terminate)
-        wait_for(each_reads_its_own, "one partition for each member", timeout_s=40)
+        wait_for(partitions_are_shared, "one partition per member", timeout_s=40)

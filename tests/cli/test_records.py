@@ -17,7 +17,7 @@ def _consumed_json(headrace: Headrace, topic: str, *words: str) -> list[dict[str
     return [json.loads(line) for line in _consumed(headrace, topic, "--jsonl", *words)]
 
 
-def test_lines_come_back_as_they_went_in(headrace: Headrace, topic: str, tmp_path: Path) -> None:
+def test_lines_are_returned_unchanged(headrace: Headrace, topic: str, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes("eins\r\n\nzwölf".encode())
     second.write_bytes(b"drei\n")
@@ -27,13 +27,13 @@ def test_lines_come_back_as_they_went_in(headrace: Headrace, topic: str, tmp_pat
     assert _consumed(headrace, topic) == ["eins", "", "zwölf", "vier", "drei"]
 
 
-def test_one_record_says_where_it_went(headrace: Headrace, topic: str) -> None:
+def test_the_offset_of_a_record_is_printed(headrace: Headrace, topic: str) -> None:
     assert (
         headrace("produce", topic, "-p", "1", stdin="a\n").stderr
         == f"1 record (1 B) to {topic}, partition 1 offset 0\n"
     )
-    told = json.loads(headrace("produce", topic, "-p", "1", "--json", stdin="b\nc\n").stdout)
-    assert (told["records"], told["bytes"], told["last_offsets"]) == (2, 2, {"1": 2})
+    result = json.loads(headrace("produce", topic, "-p", "1", "--json", stdin="b\nc\n").stdout)
+    assert (result["records"], result["bytes"], result["last_offsets"]) == (2, 2, {"1": 2})
 
 
 def test_keys_and_headers(headrace: Headrace, topic: str) -> None:
@@ -45,7 +45,7 @@ def test_keys_and_headers(headrace: Headrace, topic: str) -> None:
     assert records["carol"]["headers"] == []
 
 
-def test_a_line_without_the_separator_is_named_and_lines_before_it_arrive(headrace: Headrace, topic: str) -> None:
+def test_a_line_without_the_separator_is_reported_after_earlier_lines_are_sent(headrace: Headrace, topic: str) -> None:
     failed = headrace("produce", topic, "--key-separator", ":", stdin="a:1\noops\n", status=1)
     assert failed.stderr == "Error: standard input, line 2: no key: ':' is missing\n"
     assert _consumed(headrace, topic) == ["1"]
@@ -58,9 +58,7 @@ def test_null_is_not_empty(headrace: Headrace, topic: str) -> None:
     assert [(record["key"], record["value"]) for record in records] == [("k", None), ("k", ""), (None, "v"), ("", "v")]
 
 
-def test_what_consume_prints_as_json_produce_writes_again(
-    headrace: Headrace, topic: str, new_name: Callable[[], str]
-) -> None:
+def test_produce_accepts_the_json_of_consume(headrace: Headrace, topic: str, new_name: Callable[[], str]) -> None:
     lines = [
         {
             "key": "k",
@@ -90,7 +88,7 @@ def _place(record: dict[str, object]) -> tuple[object, object]:
     return record["partition"], record["offset"]
 
 
-def test_a_missing_topic_is_created_only_when_asked(headrace: Headrace, new_name: Callable[[], str]) -> None:
+def test_a_missing_topic_is_created_only_on_request(headrace: Headrace, new_name: Callable[[], str]) -> None:
     name = new_name()
     assert "--create creates it" in headrace("produce", name, stdin="a\n", status=1).stderr
     headrace("produce", name, "--create", stdin="a\n")
@@ -98,18 +96,18 @@ def test_a_missing_topic_is_created_only_when_asked(headrace: Headrace, new_name
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_compression_arrives(headrace: Headrace, topic: str, codec: str) -> None:
+def test_every_compression_works(headrace: Headrace, topic: str, codec: str) -> None:
     headrace("produce", topic, "-p", "0", "-z", codec, stdin="\n".join(map(str, range(1000))))
     assert _consumed(headrace, topic) == [str(number) for number in range(1000)]
 
 
 @pytest.mark.parametrize("words", [["--acks", "0"], ["--acks", "1"], ["--acks", "all", "--idempotent"]])
-def test_every_kind_of_acknowledgement(headrace: Headrace, topic: str, words: list[str]) -> None:
+def test_every_kind_of_acknowledgement_works(headrace: Headrace, topic: str, words: list[str]) -> None:
     headrace("produce", topic, "-p", "0", *words, stdin="a\nb\n")
     assert _consumed(headrace, topic) == ["a", "b"]
 
 
-def test_a_record_over_the_limit_is_refused_in_a_sentence(headrace: Headrace, topic: str) -> None:
+def test_a_record_over_the_limit_is_refused_in_one_line(headrace: Headrace, topic: str) -> None:
     headrace("topics", "alter", topic, "--config", "max.message.bytes=1000")
     failed = headrace("produce", topic, stdin="x" * 2000, status=1)
     assert "MSG_SIZE_TOO_LARGE" in failed.stderr
@@ -118,7 +116,7 @@ def test_a_record_over_the_limit_is_refused_in_a_sentence(headrace: Headrace, to
 
 @pytest.fixture
 def hours(headrace: Headrace, topic: str) -> str:
-    """A topic with one record an hour in partition 0, from 2025-11-21 10:00 to 14:00 UTC."""
+    """A topic with hourly records in partition 0, from 2025-11-21 10:00 to 14:00 UTC."""
     lines = [f'{{"value": "{hour}", "timestamp": "2025-11-21T{hour}:00:00Z"}}\n' for hour in range(10, 15)]
     headrace("produce", topic, "-p", "0", "--jsonl", stdin="".join(lines))
     return topic
@@ -138,24 +136,24 @@ def hours(headrace: Headrace, topic: str) -> str:
         ("1h ago", ""),
     ],
 )
-def test_reading_begins_where_it_is_told(headrace: Headrace, hours: str, start: str, values: str) -> None:
+def test_consume_starts_at_the_given_position(headrace: Headrace, hours: str, start: str, values: str) -> None:
     assert _consumed(headrace, hours, "--from", start, "--partition", "0") == values.split()
 
 
-def test_reading_stops_at_a_number_of_records(headrace: Headrace, hours: str) -> None:
+def test_consume_stops_after_the_given_number_of_records(headrace: Headrace, hours: str) -> None:
     result = headrace("consume", hours, "-n", "2")
     assert result.stdout == "10\n11\n"
     assert result.stderr.startswith(f"2 records (4 B) from {hours} in ")
 
 
-def test_too_few_records_before_the_timeout_is_a_failure(headrace: Headrace, hours: str) -> None:
+def test_too_few_records_before_the_timeout_are_a_failure(headrace: Headrace, hours: str) -> None:
     result = headrace("consume", hours, "-n", "6", "--timeout", "0.5", status=1)
     assert len(result.stdout.splitlines()) == 5
     assert "read only 5 of 6 records" in result.stderr
     headrace("consume", hours, "--timeout", "0.5")
 
 
-def test_fields_are_printed_in_columns_or_by_a_template(headrace: Headrace, hours: str) -> None:
+def test_fields_are_printed_in_columns_or_with_a_template(headrace: Headrace, hours: str) -> None:
     columns = ["--print-timestamp", "--print-partition", "--print-offset", "--print-headers", "--print-key"]
     assert _consumed(headrace, hours, *columns, "-n", "1") == ["1763719200000\t0\t0\t\tnull\t10"]
     assert _consumed(headrace, hours, "-n", "1", "--format", "{topic}/{offset} {time}\\t{value}") == [
@@ -163,7 +161,7 @@ def test_fields_are_printed_in_columns_or_by_a_template(headrace: Headrace, hour
     ]
 
 
-def test_a_group_goes_on_where_it_stopped(headrace: Headrace, hours: str) -> None:
+def test_a_group_resumes_at_its_offset(headrace: Headrace, hours: str) -> None:
     group = ["--group", f"{hours}-group"]
     assert headrace("consume", hours, *group, "-n", "2").stdout.split() == ["10", "11"]
     assert _consumed(headrace, hours, *group) == ["12", "13", "14"]
@@ -172,11 +170,11 @@ def test_a_group_goes_on_where_it_stopped(headrace: Headrace, hours: str) -> Non
     assert _consumed(headrace, hours, *group) == ["15"]
 
 
-def test_a_new_group_begins_where_it_is_told(headrace: Headrace, hours: str) -> None:
+def test_a_new_group_starts_at_the_given_position(headrace: Headrace, hours: str) -> None:
     assert _consumed(headrace, hours, "--group", f"{hours}-late", "--from", "2025-11-21T13:00:00Z") == ["13", "14"]
 
 
-def test_a_partition_that_is_not_there_is_named(headrace: Headrace, topic: str) -> None:
+def test_a_missing_partition_is_named(headrace: Headrace, topic: str) -> None:
     for command in (["consume", topic], ["produce", topic]):
         failed = headrace(*command, "--partition", "7", status=1)
         assert failed.stderr == f"Error: topic '{topic}' has no partition 7\nIts partitions are 0 to 1.\n"

@@ -1,4 +1,4 @@
-"""What a person sees: commands whose standard streams are a terminal, of 80 columns if no other width is given."""
+"""Output on a terminal, 80 columns wide unless a test sets a width."""
 
 import fcntl
 import os
@@ -30,7 +30,7 @@ def _seen(
     interrupt_at: bytes = b"",
     width: int = 80,
 ) -> list[str]:
-    """The lines on the terminal at the end, without colours and without input; Ctrl-C comes at `interrupt_at`."""
+    """Return the final lines on the terminal, without colours and input; send Ctrl-C at `interrupt_at`."""
     seen = _styled(environment, *words, typed=typed, status=status, interrupt_at=interrupt_at, width=width)
     return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode().splitlines()
 
@@ -43,7 +43,7 @@ def _styled(
     interrupt_at: bytes = b"",
     width: int = 80,
 ) -> bytes:
-    """The same as the bytes that the terminal gets."""
+    """Return the bytes sent to the terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     attributes = termios.tcgetattr(theirs)
@@ -62,7 +62,7 @@ def _styled(
     while chunk := _read(ours):
         seen += chunk
         if interrupt_at and interrupt_at in seen:
-            time.sleep(0.2)  # Python loses a signal that comes just before it reads from a terminal
+            time.sleep(0.2)  # Python may lose a signal that arrives just before a read from a terminal
             process.send_signal(signal.SIGINT)
             interrupt_at = b""
     os.close(ours)
@@ -73,7 +73,7 @@ def _styled(
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # Linux says so when the other end is closed
+    except OSError:  # on Linux, the other end is closed
         return b""
 
 
@@ -126,7 +126,7 @@ def test_long_names_of_groups_fit_the_terminal(width: int, environment: Mapping[
             ):
                 lines = _seen(there, "groups", *words, width=width)
                 assert max(map(len, lines)) <= width, words
-                # A name is whole, or has lost its middle; it goes on in no other line.
+                # A name is whole or shortened in the middle, and never wraps.
                 pieces = {piece.rstrip(",;:") for line in lines for piece in line.split() if len(piece) > 20}
                 assert all("…" in piece or piece in (name, topic) for piece in pieces), words
         finally:
@@ -151,7 +151,7 @@ def test_deleting_asks_first(headrace: Headrace, topic: str, environment: Mappin
         ("groups", "delete-offsets", "{topic}", "{topic}"),
     ],
 )
-def test_ctrl_c_at_a_question_is_an_interruption(
+def test_ctrl_c_at_a_question_interrupts_the_command(
     headrace: Headrace, topic: str, environment: Mapping[str, str], words: tuple[str, ...]
 ) -> None:
     headrace("produce", topic, stdin="a\n")
@@ -163,31 +163,33 @@ def test_ctrl_c_at_a_question_is_an_interruption(
     assert topic in headrace("groups", "list").stdout
 
 
-def test_no_colour_is_printed_where_none_is_wanted(topic: str, environment: Mapping[str, str]) -> None:
+def test_colours_can_be_disabled(topic: str, environment: Mapping[str, str]) -> None:
     for name, status, style in ((topic, 0, b"\x1b[1mTopic"), (f"no-{topic}", 1, b"\x1b[1;31m")):
         assert style in _styled(environment, "topics", "describe", name, status=status)
         plain = _styled({**environment, "NO_COLOR": "1"}, "topics", "describe", name, status=status)
         assert style not in plain
 
 
-def test_a_question_that_is_not_answered_changes_nothing(topic: str, environment: Mapping[str, str]) -> None:
+def test_an_unanswered_question_changes_nothing(topic: str, environment: Mapping[str, str]) -> None:
     assert _seen(environment, "topics", "delete", topic, typed="\x04", status=1)[-1].endswith("Nothing was changed.")
 
 
-def test_someone_who_types_records_is_told_how(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
+def test_typed_input_starts_with_instructions(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
     seen = _seen(environment, "produce", topic, typed="hello\n\x04")
     assert seen[0] == "Type one record per line; Ctrl-D ends the input."
     assert seen[1].startswith(f"1 record (5 B) to {topic}, partition ")
     assert headrace("consume", topic, "--until-end").stdout == "hello\n"
 
 
-def test_records_cannot_take_over_the_terminal(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
+def test_control_characters_in_records_are_escaped(
+    headrace: Headrace, topic: str, environment: Mapping[str, str]
+) -> None:
     headrace("produce", topic, stdin="\x1b[2Jgone\x07\n")
     assert _seen(environment, "consume", topic, "--until-end")[0] == "\\x1b[2Jgone\\x07"
     assert headrace("consume", topic, "--until-end").stdout == "\x1b[2Jgone\x07\n"
 
 
-def test_what_went_wrong_is_broken_between_words(topic: str, environment: Mapping[str, str]) -> None:
+def test_errors_wrap_between_words(topic: str, environment: Mapping[str, str]) -> None:
     lines = _seen(environment, "topics", "list", "--bootstrap", "127.0.0.1:1", status=1)
     assert lines[0] == "Error: nothing listens at 127.0.0.1:1"
     assert " ".join(line.strip() for line in lines[1:]).endswith("with --bootstrap or HEADRACE_BOOTSTRAP.")

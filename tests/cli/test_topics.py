@@ -62,7 +62,7 @@ def test_a_forbidden_name_is_refused(headrace: Headrace) -> None:
     assert "creating topic 'no/slash'" in failed.stderr
 
 
-def test_settings_are_changed_and_put_back(headrace: Headrace, topic: str) -> None:
+def test_settings_are_changed_and_reset(headrace: Headrace, topic: str) -> None:
     headrace("topics", "alter", topic, "--config", "retention.ms=1000", "--config", "cleanup.policy=compact")
     assert _own_settings(headrace, topic) == {"retention.ms": "1000", "cleanup.policy": "compact"}
     headrace("topics", "alter", topic, "--delete-config", "retention.ms")
@@ -83,7 +83,7 @@ def test_a_deleted_topic_is_gone(headrace: Headrace, topic: str) -> None:
     headrace("topics", "delete", topic, "--yes", "--if-exists")
 
 
-def test_a_misspelt_topic_is_met_with_the_name_that_was_meant(headrace: Headrace, topic: str) -> None:
+def test_a_misspelt_topic_gets_a_suggestion(headrace: Headrace, topic: str) -> None:
     for command in (["topics", "describe"], ["consume"], ["produce"], ["topics", "alter", "--partitions", "9"]):
         failed = headrace(*command, topic + "x", status=1)
         assert failed.stderr.startswith(f"Error: topic '{topic}x' does not exist at ")

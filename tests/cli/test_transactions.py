@@ -1,6 +1,6 @@
 """`headrace transactions` against a broker; with HEADRACE_TEST_BOOTSTRAP, against Apache Kafka.
 
-The broker does not verify transactions (`transaction.partition.verification.enable=false`), so that they can hang.
+Verification is disabled (`transaction.partition.verification.enable=false`) so that transactions can hang.
 """
 
 import json
@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def producer(bootstrap: str, topic: str) -> Iterator[Producer]:
-    """A producer whose transaction is open in both partitions; its transactional id is the topic's name."""
+    """A producer with a transaction open in both partitions; its transactional id is the topic's name."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "transaction.timeout.ms": 50_000})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -38,7 +38,7 @@ def producer(bootstrap: str, topic: str) -> Iterator[Producer]:
 
 @pytest.fixture
 def hanging(bootstrap: str, topic: str) -> int:
-    """Id of a producer with a transaction in partition 0 that no coordinator knows."""
+    """The id of a producer with a transaction in partition 0 that is unknown to every coordinator."""
     with WireClient(bootstrap) as client:
         asked = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
         producer_id: int = client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)["producer_id"]
@@ -55,11 +55,11 @@ def hanging(bootstrap: str, topic: str) -> int:
         def is_produced() -> bool:
             answer = client.ask(ApiKey.PRODUCE, 8, request)
             error = answer["responses"][0]["partition_responses"][0]["error_code"]
-            # Kafka's controller answers before its broker leads a new partition.
+            # Kafka's controller may answer before the broker leads the new partition.
             assert error in ("none", "not_leader_or_follower", "unknown_topic_or_partition")
             return bool(error == "none")
 
-        wait_for(is_produced, "the record of a transaction that no coordinator knows")
+        wait_for(is_produced, "the record of a transaction without a coordinator")
     return producer_id
 
 
@@ -74,7 +74,7 @@ def producers(headrace: Headrace, topic: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("producer")
-def test_a_list_has_coordinator_producer_and_state(headrace: Headrace, topic: str) -> None:
+def test_a_list_shows_coordinator_producer_and_state(headrace: Headrace, topic: str) -> None:
     found = listed(headrace, "list")[topic]
     assert found["state"] == "Ongoing"
     assert found["producer_id"] >= 0
@@ -94,7 +94,7 @@ def test_lists_are_filtered(headrace: Headrace, topic: str) -> None:
 
 
 @pytest.mark.usefixtures("producer")
-def test_a_long_list_has_age_and_timeout(headrace: Headrace, topic: str) -> None:
+def test_a_long_list_shows_age_and_timeout(headrace: Headrace, topic: str) -> None:
     found = listed(headrace, "list", "--long")[topic]
     assert found["timeout_ms"] == 50_000
     assert 0 <= found["age_seconds"] < 60
@@ -113,12 +113,12 @@ def test_a_long_list_has_age_and_timeout(headrace: Headrace, topic: str) -> None
         (("abort", "orders:0", "--start-offset", "0"), "aborting needs confirmation"),
     ],
 )
-def test_a_command_line_without_sense_is_refused(headrace: Headrace, words: tuple[str, ...], problem: str) -> None:
+def test_an_invalid_command_line_is_refused(headrace: Headrace, words: tuple[str, ...], problem: str) -> None:
     assert problem in headrace("transactions", *words, status=2).stderr
 
 
 @pytest.mark.usefixtures("producer")
-def test_a_description_has_the_partitions_with_their_first_offsets(headrace: Headrace, topic: str) -> None:
+def test_a_description_shows_partitions_and_first_offsets(headrace: Headrace, topic: str) -> None:
     found = listed(headrace, "describe", topic)[topic]
     assert found["partitions"] == [{"topic": topic, "partition": partition, "start_offset": 0} for partition in (0, 1)]
     printed = headrace("transactions", "describe", topic).stdout
@@ -134,7 +134,7 @@ def test_an_ended_transaction_has_no_age(headrace: Headrace, producer: Producer,
 
 
 @pytest.mark.usefixtures("producer")
-def test_a_missing_id_is_answered_with_the_one_that_was_meant(headrace: Headrace, topic: str) -> None:
+def test_a_misspelt_id_gets_a_suggestion(headrace: Headrace, topic: str) -> None:
     assert f"Did you mean '{topic}'?" in headrace("transactions", "describe", f"{topic}x", status=1).stderr
 
 
@@ -162,7 +162,7 @@ def test_a_broker_without_replicas_is_refused(headrace: Headrace, topic: str) ->
     assert "broker 77 has no replica" in result.stderr
 
 
-def test_a_hanging_transaction_is_found_on_a_named_broker(
+def test_a_hanging_transaction_is_found_on_the_given_broker(
     headrace: Headrace, bootstrap: str, topic: str, hanging: int
 ) -> None:
     [broker, *_] = Cluster(bootstrap).describe([topic])[0].partitions[0].replicas
@@ -176,25 +176,25 @@ def test_a_hanging_transaction_is_aborted_by_its_producer(headrace: Headrace, to
 
 
 @pytest.mark.usefixtures("hanging")
-def test_a_young_transaction_does_not_hang(headrace: Headrace, topic: str) -> None:
+def test_a_recent_transaction_is_not_hanging(headrace: Headrace, topic: str) -> None:
     assert json.loads(headrace("transactions", "find-hanging", topic, "--longer-than", "2h", "--json").stdout) == []
 
 
 @pytest.mark.usefixtures("producer")
-def test_a_transaction_that_its_coordinator_knows_does_not_hang(headrace: Headrace, topic: str) -> None:
+def test_a_transaction_with_a_coordinator_is_not_hanging(headrace: Headrace, topic: str) -> None:
     result = headrace("transactions", "find-hanging", topic)
     assert result.stdout.count("\n") == 1
     assert "No hanging transactions in 2 partitions." in result.stderr
 
 
 @pytest.mark.usefixtures("hanging")
-def test_an_abort_names_the_offsets_at_which_transactions_begin(headrace: Headrace, topic: str) -> None:
+def test_an_abort_lists_the_start_offsets_of_open_transactions(headrace: Headrace, topic: str) -> None:
     result = headrace("transactions", "abort", f"{topic}:0", "--start-offset", "7", "--yes", status=1)
     assert "Open transactions begin at 0." in result.stderr
 
 
 @pytest.mark.usefixtures("producer")
-def test_an_abort_warns_of_a_transaction_that_does_not_hang(headrace: Headrace, topic: str) -> None:
+def test_an_abort_warns_if_the_transaction_is_not_hanging(headrace: Headrace, topic: str) -> None:
     result = headrace("transactions", "abort", f"{topic}:1", "--start-offset", "0", "--yes")
     assert f"its coordinator will end it ('{topic}', Ongoing)" in result.stderr
 

@@ -1,4 +1,4 @@
-"""Commands that reach no broker, or one that does not answer, and a broker that is not allowed to start."""
+"""Commands without a broker or with an unresponsive one, and brokers that cannot start."""
 
 import resource
 import socket
@@ -20,7 +20,7 @@ _FEW = 20
 
 
 @pytest.mark.parametrize("line", ["topics list", "produce t", "consume t", "topics describe t"])
-def test_where_nobody_listens_the_answer_is_quick_and_says_what_to_do(line: str) -> None:
+def test_without_a_listener_commands_fail_fast_with_advice(line: str) -> None:
     bootstrap = f"127.0.0.1:{free_port()}"
     result = runner.invoke(app, [*line.split(), "--bootstrap", bootstrap], input="")
     assert result.exit_code == 1
@@ -30,31 +30,31 @@ def test_where_nobody_listens_the_answer_is_quick_and_says_what_to_do(line: str)
 
 @pytest.mark.parametrize("option", ["--bootstrap-server nowhere.invalid:1", "--bootstrap-server=nowhere.invalid:1"])
 @pytest.mark.parametrize("command", ["topics list", "groups list", "consume t"])
-def test_the_name_that_kafkas_tools_have_for_an_option_is_understood(command: str, option: str) -> None:
+def test_options_may_have_the_names_used_by_kafkas_tools(command: str, option: str) -> None:
     result = runner.invoke(app, [*command.split(), *option.split()])
     assert result.exit_code == 1
     assert "unknown host 'nowhere.invalid'" in result.stderr
 
 
-def test_a_host_that_does_not_exist_is_named() -> None:
+def test_an_unknown_host_is_named() -> None:
     result = runner.invoke(app, ["topics", "list", "--bootstrap", "nowhere.invalid:9092"])
     assert result.exit_code == 1
     assert "unknown host 'nowhere.invalid'" in result.stderr
 
 
-def test_the_environment_names_the_cluster() -> None:
+def test_the_cluster_is_read_from_the_environment() -> None:
     bootstrap = f"127.0.0.1:{free_port()}"
     result = runner.invoke(app, ["topics", "list"], env={"HEADRACE_BOOTSTRAP": bootstrap})
     assert f"nothing listens at {bootstrap}" in result.stderr
 
 
-def test_a_file_that_cannot_be_read_is_named_before_anything_is_sent() -> None:
+def test_an_unreadable_file_is_reported_before_connecting() -> None:
     result = runner.invoke(app, ["produce", "t", "/does/not/exist", "--bootstrap", "nowhere.invalid:1"])
     assert result.exit_code == 1
     assert "cannot read '/does/not/exist': no such file or directory" in result.stderr
 
 
-def test_a_broker_that_answers_only_the_greeting_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_answers_only_the_first_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.cli.group_calls._TIMEOUT_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as server:
         greeted = threading.Thread(target=_answer_the_first, args=(server,))
@@ -74,7 +74,7 @@ def _answer_the_first(server: socket.socket) -> None:
         connection.sendall(struct.pack(">i", 10) + request[8:12] + bytes(6))
 
 
-def test_too_few_open_files_are_named_before_anything_is_started(tmp_path: Path) -> None:
+def test_a_low_limit_of_open_files_is_reported_before_the_start(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "headrace", "start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The broker behind a scenario: Headrace as a process, or, to check the tests themselves, a running Apache Kafka."""
+"""The broker under test: a Headrace process, or a running Apache Kafka to check the tests themselves."""
 
 import os
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 
 EXTERNAL_BOOTSTRAP: Final = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
-"""HOST:PORT of a running broker to test instead; what kills the broker is then left out."""
+"""HOST:PORT of a running broker to test instead; tests that kill the broker are then skipped."""
 EXTERNAL_DATA: Final = os.environ.get("HEADRACE_TEST_DATA")
-"""Log directory of that broker; what reads its files is left out without."""
+"""Log directory of that broker; without it, tests that read its files are skipped."""
 
 SETTINGS: Final = {
     "num.partitions": 4,
@@ -27,7 +27,7 @@ class BrokerUnderTest(Protocol):
 
     @property
     def data(self) -> Path:
-        """Its log directory."""
+        """The log directory of the broker."""
 
     def start(self) -> None: ...
 
@@ -53,11 +53,11 @@ class ExternalBroker:
         pytest.skip("kills the broker")
 
     def close(self) -> None:
-        """It is not ours to stop."""
+        """Do nothing: the broker was not started here."""
 
 
 def start_broker(directory: Path, settings: Mapping[str, object] | None = None) -> BrokerUnderTest:
-    """A broker that answers, with its data under `directory`; `settings` come on top of `SETTINGS`."""
+    """Start a broker with its data under `directory`; `settings` are added to `SETTINGS`."""
     if EXTERNAL_BOOTSTRAP:
         return ExternalBroker(EXTERNAL_BOOTSTRAP)
     broker = BrokerProcess(directory / "data", settings={**SETTINGS, **(settings or {})})

@@ -1,4 +1,4 @@
-"""Fixtures of the client tests: brokers, topic names, and the driver that a test is run with."""
+"""Fixtures of the client tests: brokers, topic names, and clients."""
 
 import os
 import uuid
@@ -13,7 +13,7 @@ from tests.clients.drivers.contract import ClientDriver, MissingClientError
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest]:
-    """One broker for all tests that leave it running."""
+    """A broker for all tests that leave it running."""
     broker = start_broker(tmp_path_factory.mktemp("broker"))
     yield broker
     broker.close()
@@ -29,20 +29,17 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnder
 
 @pytest.fixture
 def topic() -> str:
-    """A name that no other test uses."""
     return f"clients-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(params=DRIVERS)
 def client(request: pytest.FixtureRequest) -> str:
-    """The client under test, by name."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
 def driver(client: str, shared_broker: BrokerUnderTest) -> Iterator[ClientDriver]:
-    """The client under test, connected to the shared broker."""
     driver = start_driver(client, shared_broker)
     yield driver
     driver.close()
@@ -50,14 +47,13 @@ def driver(client: str, shared_broker: BrokerUnderTest) -> Iterator[ClientDriver
 
 @pytest.fixture
 def own_driver(client: str, own_broker: BrokerUnderTest) -> Iterator[ClientDriver]:
-    """The client under test, connected to the broker that the test may kill."""
     driver = start_driver(client, own_broker)
     yield driver
     driver.close()
 
 
 def start_driver(client: str, broker: BrokerUnderTest) -> ClientDriver:
-    """Skip where the client is not installed, unless HEADRACE_ALL_CLIENTS asks for all of them."""
+    """Skip the test if the client is not installed, unless HEADRACE_ALL_CLIENTS demands all of them."""
     try:
         return DRIVERS[client](broker.bootstrap)
     except MissingClientError as missing:

@@ -1,4 +1,4 @@
-"""Consumers of one group, of librdkafka, and the producer that keeps them busy."""
+"""Consumers (librdkafka) of one group, and a continuous producer."""
 
 import contextlib
 import threading
@@ -24,7 +24,7 @@ QUICK_GROUPS = {
     "group.consumer.session.timeout.ms": 6000,
     "group.consumer.assignment.interval.ms": 100,
 }
-"""Settings of a broker whose groups notice everything within moments."""
+"""Broker settings with short group timeouts."""
 
 CLASSIC = {
     "group.protocol": "classic",
@@ -36,11 +36,11 @@ CONSUMER = {"group.protocol": "consumer"}
 
 
 def _ignore(*_: object) -> None:
-    """Whatever was assigned."""
+    """Ignore an assignment."""
 
 
 class Members:
-    """Consumers of one group; `poll` keeps all of them going."""
+    """Consumers of one group; `poll` polls all of them."""
 
     def __init__(self, broker: BrokerProcess, **settings: Any) -> None:
         self.group_id = f"group-{uuid.uuid4().hex[:8]}"
@@ -83,15 +83,15 @@ class Members:
                 self.errors.append(error)
 
     def wait_for_share(self, *expected: int, timeout_s: float = 20.0) -> None:
-        """Until the members have that many partitions each."""
+        """Wait until the members have these numbers of partitions."""
         wait_for(lambda: self.share() == list(expected), f"members share partitions {expected}", timeout_s=timeout_s)
 
     def wait_for_values(self, *expected: str) -> None:
-        """Until all of these have been read."""
+        """Wait until all these values have been read."""
         wait_for(lambda: self.share() and {each.encode() for each in expected} <= set(self.values), "records arrive")
 
     def wait_for_count(self, count: int) -> None:
-        """Until that many records have been read."""
+        """Wait until `count` records have been read."""
         wait_for(lambda: self.share() and len(self.values) == count, f"{count} records arrive")
 
     def wait_for_error(self, code: int) -> None:
@@ -107,19 +107,22 @@ class Members:
         return description
 
     def close(self) -> None:
-        """All leave at once, and only then are closed: librdkafka's close waits for ever, and in Python with the
-        interpreter's lock held, where an assignment arrives in the middle of it (librdkafka's pull request 4883)."""
+        """Let all members leave before closing them.
+
+        librdkafka's close hangs, with Python's interpreter lock held, if an assignment arrives during it (librdkafka
+        pull request 4883).
+        """
         for consumer in self.consumers:
-            # One that was fenced can do nothing but close.
+            # A fenced consumer can only be closed.
             with contextlib.suppress(KafkaException):
                 consumer.unsubscribe()
-        wait_for(lambda: not any(self.share()), "all have left")
+        wait_for(lambda: not any(self.share()), "all members leave")
         for consumer in self.consumers:
             consumer.close()
 
 
-class Feed:
-    """A topic that grows all the time, by numbered records; a context manager."""
+class ContinuousProducer:
+    """A context manager that continuously writes numbered records to a topic."""
 
     def __init__(self, broker: BrokerProcess, topic: str, partitions: int) -> None:
         create_topic(broker, topic, partitions)
@@ -138,7 +141,6 @@ class Feed:
         self.stop()
 
     def stop(self) -> None:
-        """No more records; `sent` is final."""
         self._stops.set()
         self._thread.join()
         self._producer.flush()

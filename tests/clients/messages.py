@@ -1,4 +1,4 @@
-"""Messages for the scenarios, and what a client must have made of them."""
+"""Messages for the scenarios, and checks of the consumed records."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from tests.clients.drivers.contract import Message, Received
 
 HEADERS = (("source", b"headrace-tests"), ("sort", b"\xc3\xa4pfel"))
-# librdkafka sends a batch as it is when compression would not make it smaller
+# compressible: librdkafka does not compress a batch that would not shrink
 PADDING = "all work and no play " * 8
 
 
 def plain(count: int, label: str) -> list[Message]:
-    """Keyed and unkeyed in turn, without headers."""
+    """Return messages without headers, alternately with and without a key."""
     return [
         Message(value=f"{label} {number} {PADDING}", key=f"key {number % 5}" if number % 2 else None)
         for number in range(count)
@@ -25,13 +25,13 @@ def with_headers(count: int, label: str) -> list[Message]:
 
 
 def assert_same(received: Iterable[Received], sent: Iterable[Message]) -> None:
-    """Every message that was sent came back once, whatever the order, with its key and headers."""
-    came = sorted((record.message for record in received), key=str)
-    assert came == sorted(sent, key=str)
+    """Check that every message was received once, in any order, with its key and headers."""
+    consumed = sorted((record.message for record in received), key=str)
+    assert consumed == sorted(sent, key=str)
 
 
 def assert_in_order(received: Sequence[Received]) -> None:
-    """Offsets of each partition begin at 0 and leave nothing out, and a key keeps to one partition."""
+    """Check that offsets of partitions start at 0 without gaps, and that a key stays in one partition."""
     offsets: dict[int, list[int]] = defaultdict(list)
     partitions_of_key: dict[bytes, set[int]] = defaultdict(set)
     for record in received:

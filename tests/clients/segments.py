@@ -1,4 +1,4 @@
-"""A glance into the broker's segment files."""
+"""A reader of the broker's segment files."""
 
 import struct
 from pathlib import Path
@@ -8,12 +8,12 @@ from tests.clients.drivers import CODECS
 _BASE_OFFSET_AND_LENGTH = struct.Struct(">qi")
 _ATTRIBUTES_AT = 21
 _CODEC_BITS = 0x07
-# The number of a codec in a batch's attributes
+# codec numbers in batch attributes
 _CODEC_NAMES = dict(enumerate(CODECS))
 
 
 def stored_codecs(data: Path, topic: str) -> set[str]:
-    """Names of the codecs in which the batches of a topic lie on disk."""
+    """Return the names of the codecs of a topic's batches on disk."""
     codecs = set()
     for segment in data.glob(f"{topic}-*/*.log"):
         content = segment.read_bytes()

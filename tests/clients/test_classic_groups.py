@@ -1,4 +1,4 @@
-"""Groups of the classic protocol with unmodified clients: assignors, static members, time-outs, limits, crashes."""
+"""Classic groups with unmodified clients: assignors, static members, timeouts, limits, crashes."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError, TopicPartition
 
 from tests.clients.drivers.java_driver import CONSOLE_CONSUMER, java_command
 from tests.clients.drivers.line_process import LineProcess
-from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, Feed, Members, create_topic
+from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, ContinuousProducer, Members, create_topic
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
@@ -41,7 +41,9 @@ def members(broker: BrokerProcess) -> Iterator[Members]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_members_share_by_each_assignor(members: Members, broker: BrokerProcess, topic: str, strategy: str) -> None:
+def test_members_share_partitions_with_every_assignor(
+    members: Members, broker: BrokerProcess, topic: str, strategy: str
+) -> None:
     create_topic(broker, topic, 6)
     how = {"partition.assignment.strategy": strategy}
     members.join(topic, **how)
@@ -58,7 +60,9 @@ def test_members_share_by_each_assignor(members: Members, broker: BrokerProcess,
 
 
 @pytest.mark.java
-def test_the_java_client_shares_by_its_sticky_assignor(members: Members, broker: BrokerProcess, topic: str) -> None:
+def test_java_members_share_partitions_with_the_sticky_assignor(
+    members: Members, broker: BrokerProcess, topic: str
+) -> None:
     create_topic(broker, topic, 6)
     strategy = "org.apache.kafka.clients.consumer.StickyAssignor"
     address = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", members.group_id)
@@ -85,7 +89,7 @@ def _shares(members: Members, partitions: int, count: int) -> bool:
     return described.state is ConsumerGroupState.STABLE and len(shares) == count and sum(shares) == partitions
 
 
-def test_a_static_member_restarts_without_a_rebalance_and_fences_its_former_self(
+def test_a_static_member_restarts_without_a_rebalance_and_fences_its_predecessor(
     members: Members, broker: BrokerProcess, topic: str
 ) -> None:
     create_topic(broker, topic, 4)
@@ -98,7 +102,7 @@ def test_a_static_member_restarts_without_a_rebalance_and_fences_its_former_self
     members.leave(first)
     back = members.join(topic, **{"group.instance.id": "one"})
     members.wait_for_share(2, 2)
-    assert not moved, "the other member was left alone"
+    assert not moved, "the other member keeps its partitions"
     assert {each.partition for each in other.assignment()} == kept
 
     members.join(topic, **{"group.instance.id": "one"})
@@ -107,7 +111,7 @@ def test_a_static_member_restarts_without_a_rebalance_and_fences_its_former_self
         back.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
 
 
-def test_a_member_that_dies_is_noticed_by_its_session_timeout(
+def test_a_dead_member_is_removed_after_its_session_timeout(
     members: Members, broker: BrokerProcess, topic: str
 ) -> None:
     create_topic(broker, topic, 4)
@@ -122,7 +126,7 @@ def test_a_member_that_dies_is_noticed_by_its_session_timeout(
     members.wait_for_share(4)
 
 
-def test_a_member_that_does_not_poll_leaves_and_comes_back(members: Members, broker: BrokerProcess, topic: str) -> None:
+def test_a_member_that_does_not_poll_leaves_and_rejoins(members: Members, broker: BrokerProcess, topic: str) -> None:
     create_topic(broker, topic, 4)
     slow = members.join(topic, **{"session.timeout.ms": 1500, "max.poll.interval.ms": 1500})
     members.join(topic)
@@ -134,7 +138,7 @@ def test_a_member_that_does_not_poll_leaves_and_comes_back(members: Members, bro
     members.wait_for_share(2, 2)
 
 
-def test_members_without_a_protocol_in_common_are_told_so(members: Members, broker: BrokerProcess, topic: str) -> None:
+def test_members_without_a_common_protocol_get_an_error(members: Members, broker: BrokerProcess, topic: str) -> None:
     create_topic(broker, topic, 2)
     members.join(topic, **{"partition.assignment.strategy": "range"})
     members.wait_for_share(2)
@@ -143,33 +147,33 @@ def test_members_without_a_protocol_in_common_are_told_so(members: Members, brok
 
 
 @pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
-def test_a_coordinator_that_dies_in_the_middle_of_a_rebalance(
+def test_a_group_survives_a_crash_of_its_coordinator_during_a_rebalance(
     broker: BrokerProcess, topic: str, protocol: dict[str, Any]
 ) -> None:
     members = Members(broker, **protocol)
-    with Feed(broker, topic, 6) as feed:
+    with ContinuousProducer(broker, topic, 6) as producer:
         members.join(topic)
         wait_for(lambda: members.share() == [6] and members.values, "the first member reads")
         members.join(topic)
-        # The first member has not polled: it has not rejoined, or not given anything up yet.
+        # The first member has not polled: it has not rejoined, or not yet revoked its partitions.
         wait_for(lambda: len(members.describe().members) == 2, "the second member joins")
         broker.sigkill()
         broker.start()
         members.wait_for_share(3, 3, timeout_s=40)
-        feed.stop()
-        wait_for(lambda: members.share() and set(members.values) >= set(feed.sent), "all records are read")
+        producer.stop()
+        wait_for(lambda: members.share() and set(members.values) >= set(producer.sent), "all records are read")
     members.close()
 
 
 @pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
-def test_a_hundred_members_join_at_once_and_no_more(
+def test_a_hundred_members_join_at_once_and_no_other(
     broker: BrokerProcess, topic: str, protocol: dict[str, Any]
 ) -> None:
     create_topic(broker, topic, 100)
     members = Members(broker, **protocol)
     for _ in range(100):
         members.join(topic)
-    wait_for(lambda: members.share() == [1] * 100, "each has a partition", timeout_s=60)
+    wait_for(lambda: members.share() == [1] * 100, "every member has a partition", timeout_s=60)
     members.join(topic)
     members.wait_for_error(KafkaError.GROUP_MAX_SIZE_REACHED if protocol is CLASSIC else KafkaError._FATAL)
     members.close()

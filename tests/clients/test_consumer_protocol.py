@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol (KIP-848) with the clients that have it: librdkafka and the Java client."""
+"""Groups of the consumer protocol (KIP-848) with librdkafka and the Java client."""
 
 from collections.abc import Callable, Iterator
 
@@ -30,7 +30,7 @@ def members(broker: BrokerProcess) -> Iterator[Members]:
 
 @pytest.fixture
 def fill(broker: BrokerProcess) -> Callable[[str, int], None]:
-    """Creates a topic of four partitions with that many records, numbered."""
+    """A function that creates a topic of four partitions with numbered records."""
 
     def create_and_fill(topic: str, count: int) -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -43,7 +43,7 @@ def fill(broker: BrokerProcess) -> Callable[[str, int], None]:
     return create_and_fill
 
 
-def test_members_share_partitions_and_take_over_what_others_leave(
+def test_members_share_partitions_and_take_over_those_of_leaving_members(
     members: Members, broker: BrokerProcess, topic: str, fill: Callable[[str, int], None]
 ) -> None:
     fill(topic, 40)
@@ -66,7 +66,7 @@ def test_members_share_partitions_and_take_over_what_others_leave(
     members.wait_for_values(*map(str, range(40)))
 
 
-def test_a_group_goes_on_after_its_coordinator_was_killed(
+def test_a_group_survives_the_kill_of_its_coordinator(
     members: Members, broker: BrokerProcess, topic: str, fill: Callable[[str, int], None]
 ) -> None:
     fill(topic, 20)
@@ -79,12 +79,12 @@ def test_a_group_goes_on_after_its_coordinator_was_killed(
     producer.produce(topic, b"after", partition=0)
     producer.flush()
     members.wait_for_values("after")
-    assert members.values.count(b"0") == 1, "the offsets were kept"
+    assert members.values.count(b"0") == 1, "committed offsets survive"
     committed = consumer.committed([TopicPartition(topic, 1)])
     assert committed[0].offset == 5
 
 
-def test_a_static_member_comes_back_without_a_rebalance(
+def test_a_static_member_rejoins_without_a_rebalance(
     members: Members, topic: str, fill: Callable[[str, int], None]
 ) -> None:
     fill(topic, 0)
@@ -99,7 +99,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
     assert not kept & {each.partition for each in other.assignment()}
 
 
-def test_an_expression_finds_topics_that_are_created_later(
+def test_an_expression_matches_topics_created_later(
     members: Members, topic: str, fill: Callable[[str, int], None]
 ) -> None:
     fill(f"{topic}-1", 4)

@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments finds no errors in the files of `headrace.storage`."""
+"""Kafka's DumpLogSegments finds no errors in the files of `headrace.storage`."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.java
 
 
 def dump(directory: Path, *options: str, suffixes: tuple[str, ...] = (".log", ".index", ".timeindex")) -> str:
-    """Run the tool on all files with the suffixes, and return its output."""
+    """Run the tool on all files with the suffixes and return its output."""
     files = ",".join(str(path) for path in sorted(directory.iterdir()) if path.suffix in suffixes)
     command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{kafka_jars()}/*"]
     command += ["org.apache.kafka.tools.DumpLogSegments", "--files", files, *options]

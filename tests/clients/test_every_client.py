@@ -1,4 +1,4 @@
-"""What every client does in its first hour, with each client."""
+"""The basic operations of all clients."""
 
 import time
 
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_reads_back_what_it_wrote_in_every_compression(
+def test_records_are_read_back_with_every_compression(
     driver: ClientDriver, shared_broker: BrokerUnderTest, topic: str, codec: str
 ) -> None:
     sent = [*plain(40, codec), *with_headers(40, codec)]
@@ -27,12 +27,12 @@ def test_reads_back_what_it_wrote_in_every_compression(
     assert stored_codecs(shared_broker.data, topic) == {codec}
 
 
-def test_starts_at_an_offset_or_a_timestamp(driver: ClientDriver, topic: str) -> None:
+def test_a_consumer_starts_at_an_offset_or_a_timestamp(driver: ClientDriver, topic: str) -> None:
     earlier, later = plain(20, "earlier"), plain(20, "later")
     driver.create_topic(topic, 1)
     driver.produce(topic, earlier)
     written_ms = driver.consume_from_beginning(topic, len(earlier))[-1].timestamp_ms
-    wait_for(lambda: time.time() * 1000 > written_ms + 1, "the clock has moved on")
+    wait_for(lambda: time.time() * 1000 > written_ms + 1, "the clock advances")
     driver.produce(topic, later)
 
     by_offset = driver.consume_from_offset(topic, 0, 7, 20)
@@ -44,7 +44,7 @@ def test_starts_at_an_offset_or_a_timestamp(driver: ClientDriver, topic: str) ->
     assert by_timestamp[0].offset == 20
 
 
-def test_a_group_goes_on_where_it_committed(driver: ClientDriver, topic: str) -> None:
+def test_a_group_resumes_at_its_committed_offset(driver: ClientDriver, topic: str) -> None:
     first, second = plain(30, "first"), plain(30, "second")
     group = f"{topic}-group"
     driver.create_topic(topic, 3)
@@ -59,7 +59,9 @@ def test_a_group_goes_on_where_it_committed(driver: ClientDriver, topic: str) ->
         consumer.commit()
 
 
-def test_goes_on_after_the_broker_is_killed(own_driver: ClientDriver, own_broker: BrokerUnderTest, topic: str) -> None:
+def test_a_producer_and_a_consumer_survive_the_kill_of_the_broker(
+    own_driver: ClientDriver, own_broker: BrokerUnderTest, topic: str
+) -> None:
     before, in_flight, while_down, after = (
         plain(30, "before"),
         plain(2000, "in flight"),
@@ -90,7 +92,7 @@ def test_goes_on_after_the_broker_is_killed(own_driver: ClientDriver, own_broker
     assert_in_order(stored)
 
 
-def test_a_member_of_a_group_outlives_the_broker(
+def test_a_group_member_survives_the_kill_of_the_broker(
     own_driver: ClientDriver, own_broker: BrokerUnderTest, topic: str
 ) -> None:
     before, after = plain(30, "before"), plain(30, "after")

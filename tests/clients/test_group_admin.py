@@ -1,4 +1,4 @@
-"""Administration of groups of both protocols, with Kafka's own command and the clients' admin calls."""
+"""Administration of classic and consumer groups with Kafka's tool and with admin clients."""
 
 import re
 import time
@@ -21,12 +21,12 @@ from tests.support.waiting import wait_for
 
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 OLD_MS = 10 * 3_600_000
-"""How long ago the first half of the records was made."""
+"""Age of the first half of the records."""
 
 
 @pytest.fixture
 def group(shared_broker: BrokerUnderTest, topic: str) -> str:
-    """A group that has committed 4 and 0 in a topic of two partitions, 10 records each, of which 5 are old."""
+    """A group that has committed offsets 4 and 0 in two partitions with 10 records, of which 5 are old."""
     admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
     admin.create_topics([NewTopic(topic, 2)])[topic].result(10)
     producer = Producer({"bootstrap.servers": shared_broker.bootstrap})
@@ -51,7 +51,7 @@ def java(shared_broker: BrokerUnderTest) -> Iterator[JavaDriver]:
 
 
 def member(broker: BrokerUnderTest, group: str, topic: str, protocol: str = "classic") -> Consumer:
-    """A member that has both partitions."""
+    """A member with both partitions assigned."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -73,7 +73,7 @@ def committed(broker: BrokerUnderTest, group: str) -> dict[int, int]:
 
 
 @pytest.mark.java
-def test_kafkas_command_resets_in_every_way(
+def test_kafkas_tool_resets_offsets_in_every_way(
     java: JavaDriver, shared_broker: BrokerUnderTest, group: str, topic: str, tmp_path: Path
 ) -> None:
     def reset(*how: str, topics: tuple[str, ...] = ("--all-topics",), execute: bool = True) -> dict[int, int]:
@@ -108,7 +108,7 @@ def test_kafkas_command_resets_in_every_way(
 
 @pytest.mark.java
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_kafkas_command_lists_describes_and_deletes(
+def test_kafkas_tool_lists_describes_and_deletes_groups(
     java: JavaDriver, shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str
 ) -> None:
     consumer = member(shared_broker, group, topic, protocol)
@@ -124,7 +124,7 @@ def test_kafkas_command_lists_describes_and_deletes(
     assert re.search(rf"{group}\s.*\sStable\s.*\b1\s*$", java.run(CONSUMER_GROUPS, *of_group, "--state", "--verbose"))
     offsets = java.run(CONSUMER_GROUPS, *of_group, "--offsets", "--verbose")
     assert re.search(rf"{topic}\s+0\s+(-\s+)?4\s+10\s+6\s", offsets)
-    # Its members read the topic, and are there.
+    # A group with members that consume the topic is protected.
     refused = java.run(CONSUMER_GROUPS, "--delete-offsets", "--group", group, "--topic", topic)
     assert "GroupSubscribedToTopic" in refused or "actively subscribed" in refused
     assert "not empty" in java.run(CONSUMER_GROUPS, "--delete", "--group", group)
@@ -138,7 +138,9 @@ def test_kafkas_command_lists_describes_and_deletes(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_confluent_kafkas_admin_calls(shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str) -> None:
+def test_the_admin_client_of_confluent_kafka(
+    shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str
+) -> None:
     admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
     consumer = member(shared_broker, group, topic, protocol)
     found = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(10)
@@ -158,7 +160,9 @@ def test_confluent_kafkas_admin_calls(shared_broker: BrokerUnderTest, group: str
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_kafka_pythons_admin_calls(shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str) -> None:
+def test_the_admin_client_of_kafka_python(
+    shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str
+) -> None:
     admin = KafkaAdminClient(bootstrap_servers=[shared_broker.bootstrap])
     first, second = (KafkaPythonPartition(topic, partition) for partition in range(2))
     try:

@@ -1,4 +1,4 @@
-"""How long the first members of a group are waited for, and how many may join, with unmodified clients."""
+"""The initial rebalance delay and the maximum size of groups, with unmodified clients."""
 
 import json
 import subprocess
@@ -19,17 +19,17 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
 DELAY_MS = 2000
-"""Of the first rebalance: long enough for a client on a busy machine to join meanwhile."""
+"""The initial rebalance delay: long enough for a second client to join on a busy machine."""
 
 JAVA_CONSUMER = "org.apache.kafka.tools.ConsumerPerformance"
-"""Ends with what its consumer throws, and prints it: the console consumer only logs that."""
+"""Prints the exception of its consumer and exits; the console consumer only logs it."""
 
 StartBroker = Callable[..., BrokerProcess]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[StartBroker]:
-    """Starts a broker with settings of the test's own."""
+    """A function that starts a broker with the given settings."""
     brokers: list[BrokerProcess] = []
 
     def start_with(**settings: Any) -> BrokerProcess:
@@ -55,31 +55,31 @@ def members_of(broker: BrokerProcess, **settings: Any) -> Iterator[Members]:
 
 
 def rebalances(broker: BrokerProcess, members: Members) -> list[dict[str, Any]]:
-    """As the broker's timeline of the group has them."""
+    """Return the rebalances in the broker's timeline of the group."""
     address = broker.settings["headrace.http.listener"]
     with urllib.request.urlopen(f"http://{address}/groups/timeline?group={members.group_id}", timeout=10) as answer:
         found: list[dict[str, Any]] = json.load(answer)["rebalances"]
     return found
 
 
-def test_members_that_join_within_the_first_delay_share_the_first_generation(start: StartBroker, topic: str) -> None:
+def test_members_that_join_within_the_initial_delay_share_the_first_generation(start: StartBroker, topic: str) -> None:
     broker = start(group_initial_rebalance_delay_ms=DELAY_MS)
     create_topic(broker, topic, 4)
     assigned: list[int] = []
     with members_of(broker, **CLASSIC) as members:
         members.join(topic, lambda _, partitions: assigned.append(len(partitions)))
-        wait_for(lambda: members.describe().members, "the first member is in the group")
+        wait_for(lambda: members.describe().members, "the first member joins")
         assert members.describe().state is ConsumerGroupState.PREPARING_REBALANCING
         members.join(topic, lambda _, partitions: assigned.append(len(partitions)))
         members.wait_for_share(2, 2)
         [only] = rebalances(broker, members)
-    assert assigned == [2, 2], "each was assigned its partitions once, and nothing was taken from the first"
+    assert assigned == [2, 2], "one assignment per member, without a revocation"
     assert (only["generation"], only["outcome"], len(only["joined"])) == (1, "stable", 2)
     assert only["phases"][0]["phase"] == "join"
     assert only["phases"][0]["ms"] >= DELAY_MS
 
 
-def test_without_a_delay_the_first_member_gets_all_at_once(start: StartBroker, topic: str) -> None:
+def test_without_a_delay_the_first_member_gets_all_partitions_at_once(start: StartBroker, topic: str) -> None:
     broker = start(group_initial_rebalance_delay_ms=0)
     create_topic(broker, topic, 4)
     with members_of(broker, **CLASSIC) as members:
@@ -90,13 +90,13 @@ def test_without_a_delay_the_first_member_gets_all_at_once(start: StartBroker, t
         members.wait_for_share(2, 2)
         later = rebalances(broker, members)[1:]
     assert first["phases"][0]["phase"] == "join"
-    assert first["phases"][0]["ms"] < 100, "the request that joins the group begins and ends the rebalance"
-    assert later, "the second member had to begin a rebalance of its own"
+    assert first["phases"][0]["ms"] < 100, "a single join begins and ends the rebalance"
+    assert later, "the second member needs its own rebalance"
 
 
 @pytest.mark.java
 @pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
-def test_a_full_group_takes_nobody_and_says_so(start: StartBroker, topic: str, protocol: dict[str, Any]) -> None:
+def test_a_full_group_refuses_members(start: StartBroker, topic: str, protocol: dict[str, Any]) -> None:
     broker = start(group_max_size=2, group_consumer_max_size=2)
     create_topic(broker, topic, 4)
     with members_of(broker, **protocol) as members:
@@ -122,7 +122,7 @@ def test_a_full_group_takes_nobody_and_says_so(start: StartBroker, topic: str, p
 
 
 def refused_java_consumer(broker: BrokerProcess, topic: str, group: str, protocol: dict[str, Any]) -> str:
-    """What the Java client prints that tries to join and ends in vain."""
+    """Return the output of a Java client that fails to join."""
     assignor = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
     strategy = ("--command-property", f"partition.assignment.strategy={assignor}") if protocol is CLASSIC else ()
     ended = subprocess.run(

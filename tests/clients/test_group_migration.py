@@ -1,4 +1,4 @@
-"""Groups whose members change from the classic to the consumer protocol and back, one after the other, at work."""
+"""Groups whose members change one by one from the classic to the consumer protocol and back, under load."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType
 
 from tests.clients.drivers.java_driver import CONSOLE_CONSUMER, java_command
 from tests.clients.drivers.line_process import LineProcess
-from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, Feed, Members, create_topic
+from tests.clients.members import CLASSIC, CONSUMER, QUICK_GROUPS, ContinuousProducer, Members, create_topic
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
@@ -27,21 +27,21 @@ def is_shared(members: Members) -> bool:
 
 
 def replace(members: Members, old: Consumer, topic: str, settings: Mapping[str, Any]) -> Consumer:
-    """As a rolling restart does with a new instance before it stops an old one."""
+    """Start a new member before closing the old one, as in a rolling restart."""
     new = members.join(topic, **settings)
-    wait_for(lambda: is_shared(members), "the new member has its share")
+    wait_for(lambda: is_shared(members), "the new member has partitions")
     members.leave(old)
-    wait_for(lambda: is_shared(members), "the rest share what it had")
+    wait_for(lambda: is_shared(members), "the others take over the old member's partitions")
     return new
 
 
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
-def test_members_change_their_protocol_one_by_one_and_nothing_is_lost(
+def test_members_change_their_protocol_one_by_one_without_losing_records(
     broker: BrokerProcess, topic: str, strategy: str
 ) -> None:
     members = Members(broker)
     classic = {**CLASSIC, "partition.assignment.strategy": strategy}
-    with Feed(broker, topic, PARTITIONS) as feed:
+    with ContinuousProducer(broker, topic, PARTITIONS) as producer:
         olds = [members.join(topic, **classic) for _ in range(2)]
         wait_for(lambda: is_shared(members), "the classic members share the topic")
         assert members.describe().type is ConsumerGroupType.CLASSIC
@@ -52,11 +52,11 @@ def test_members_change_their_protocol_one_by_one_and_nothing_is_lost(
 
         for new in news:
             replace(members, new, topic, classic)
-        wait_for(lambda: is_shared(members) and members.describe().type is ConsumerGroupType.CLASSIC, "the way back")
-        feed.stop()
-        wait_for(lambda: is_shared(members) and set(members.values) >= set(feed.sent), "all records are read")
+        wait_for(lambda: is_shared(members) and members.describe().type is ConsumerGroupType.CLASSIC, "the downgrade")
+        producer.stop()
+        wait_for(lambda: is_shared(members) and set(members.values) >= set(producer.sent), "all records are read")
     members.close()
-    assert len(members.values) - len(set(members.values)) < PARTITIONS, "each was read once, but for what was in hand"
+    assert len(members.values) - len(set(members.values)) < PARTITIONS, "only records in flight are read twice"
 
 
 def java_consumer(broker: BrokerProcess, topic: str, group: str, protocol: str) -> LineProcess:
@@ -75,7 +75,7 @@ def java_consumer(broker: BrokerProcess, topic: str, group: str, protocol: str) 
 
 @pytest.mark.java
 def test_java_consumers_change_their_protocol(broker: BrokerProcess, topic: str) -> None:
-    """One of each protocol in one group, then the newer alone, then the older alone again."""
+    """Run one consumer of either protocol, then only the newer, then only the older."""
     create_topic(broker, topic, PARTITIONS)
     observer = Members(broker)
 

@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools. A JVM takes a second to start, so a test does much with few of them."""
+"""Kafka's command-line tools. A JVM takes a second to start, so tests run few of them."""
 
 import json
 import re
@@ -120,7 +120,7 @@ def test_kafka_delete_records_and_get_offsets(
     assert [record.offset for record in read] == list(range(12, 30))
 
 
-def test_console_consumer_stops_when_there_is_no_more(java: JavaDriver, topic: str) -> None:
+def test_console_consumer_stops_at_the_end(java: JavaDriver, topic: str) -> None:
     java.create_topic(topic, 2)
     java.produce(topic, plain(3, "few"))
 
@@ -164,7 +164,9 @@ def test_log_dirs_and_api_versions(java: JavaDriver, topic: str) -> None:
         assert re.search(rf"{re.escape(api)}: .*\[usable: \d+\]", versions), api
 
 
-def test_dump_log_reads_our_segments(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> None:
+def test_dump_log_reads_the_segments_of_a_running_broker(
+    java: JavaDriver, shared_broker: BrokerUnderTest, topic: str
+) -> None:
     directory = shared_broker.data / f"{topic}-0"
     java.create_topic(topic, 1)
     librdkafka = ConfluentDriver(shared_broker.bootstrap)
@@ -180,8 +182,10 @@ def test_dump_log_reads_our_segments(java: JavaDriver, shared_broker: BrokerUnde
     assert log.count("headerKeys: [source,sort]") == 100
 
 
-def test_dump_log_reads_what_a_stopped_broker_leaves(java: JavaDriver, own_broker: BrokerUnderTest, topic: str) -> None:
-    """Indexes (Kafka too pads them while it runs), offsets, groups and producer state."""
+def test_dump_log_reads_the_files_of_a_stopped_broker(
+    java: JavaDriver, own_broker: BrokerUnderTest, topic: str
+) -> None:
+    """Check indexes (Kafka, too, pads them while it runs), offsets, groups and producer state."""
     if not isinstance(own_broker, BrokerProcess):
         pytest.skip("stops the broker")
     driver = ConfluentDriver(own_broker.bootstrap)
@@ -213,7 +217,7 @@ def test_dump_log_reads_what_a_stopped_broker_leaves(java: JavaDriver, own_broke
 
 @pytest.fixture
 def open_transaction(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> Iterator[Producer]:
-    """A producer that has committed one transaction in `topic` and has another open; its id is `topic` as well."""
+    """A producer with a committed and an open transaction in `topic`; its id is also `topic`."""
     java.create_topic(topic, 1)
     producer = Producer({"bootstrap.servers": shared_broker.bootstrap, "transactional.id": topic})
     producer.init_transactions(20)
@@ -227,7 +231,7 @@ def open_transaction(java: JavaDriver, shared_broker: BrokerUnderTest, topic: st
     producer.abort_transaction(20)
 
 
-# As Kafka numbers them in `__transaction_state`.
+# As encoded in `__transaction_state`.
 EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT = 0, 1, 2, 4
 
 

@@ -1,4 +1,4 @@
-"""Transactions of five client libraries, each with the same scenarios, read by its own `read_committed` consumer."""
+"""Transactions of five client libraries: same scenarios, read by the library's own `read_committed` consumer."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ PARTITIONS = 2
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest]:
-    """One that looks for transactions that have timed out more often than every ten seconds."""
+    """A broker that checks for expired transactions more often than every ten seconds."""
     broker = start_broker(
         tmp_path_factory.mktemp("broker"), {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
     )
@@ -48,14 +48,13 @@ def client(request: pytest.FixtureRequest, broker: BrokerUnderTest) -> Iterator[
 
 @pytest.fixture
 def ledger(broker: BrokerUnderTest, topic: str) -> str:
-    """A topic that exists."""
     ConfluentDriver(broker.bootstrap).create_topic(topic, PARTITIONS)
     return topic
 
 
 @pytest.fixture
 def producers(client: TransactionalClient) -> Iterator[Callable[..., TransactionalProducer]]:
-    """Makes producers that are closed at the end."""
+    """A function that creates producers, which are closed at the end."""
     made: list[TransactionalProducer] = []
 
     def make(transactional_id: str, **settings: int) -> TransactionalProducer:
@@ -68,7 +67,7 @@ def producers(client: TransactionalClient) -> Iterator[Callable[..., Transaction
 
 
 def write_ends(broker: BrokerUnderTest, topic: str) -> None:
-    """Without a transaction, so that a reader gets there only once the transactions before are over."""
+    """Write end markers without a transaction, which consumers reach only after all earlier transactions have ended."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -78,7 +77,7 @@ def write_ends(broker: BrokerUnderTest, topic: str) -> None:
 
 
 def committed(broker: BrokerUnderTest, group: str, topic: str) -> int:
-    """The group's offset in partition 0, once no transaction holds it back; -1001 without one."""
+    """Return the group's offset in partition 0 once no transaction holds it back; -1001 if it has none."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "isolation.level": "read_committed"})
     try:
         (partition,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
@@ -90,7 +89,7 @@ def committed(broker: BrokerUnderTest, group: str, topic: str) -> int:
 Producers = Callable[..., TransactionalProducer]
 
 
-def test_a_committed_transaction_is_read_as_a_whole(
+def test_a_committed_transaction_is_read_completely(
     client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
 ) -> None:
     producer = producers(f"{ledger}-id")
@@ -127,22 +126,22 @@ def test_an_aborted_transaction_is_never_read(
     assert sorted(record.value for record in in_the_log) == ["dropped", "dropped too", "kept"]
 
 
-def test_a_second_producer_of_the_same_id_fences_the_first(
+def test_a_second_producer_with_the_same_id_fences_the_first(
     client: TransactionalClient, producers: Producers, broker: BrokerUnderTest, ledger: str
 ) -> None:
     first = producers(f"{ledger}-id")
     first.begin()
-    first.send(ledger, 0, ["of the first"])
+    first.send(ledger, 0, ["from the first"])
 
     second = producers(f"{ledger}-id")
     second.begin()
-    second.send(ledger, 0, ["of the second"])
+    second.send(ledger, 0, ["from the second"])
     with pytest.raises(FencedError):
         first.commit()
     second.commit()
     write_ends(broker, ledger)
 
-    assert client.read_committed(ledger, PARTITIONS) == [Record(0, "of the second")]
+    assert client.read_committed(ledger, PARTITIONS) == [Record(0, "from the second")]
 
 
 def test_offsets_are_committed_with_the_transaction_or_not_at_all(
@@ -152,7 +151,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     producer = producers(f"{ledger}-id")
     for offset, ends_well in ((3, True), (5, False), (8, True), (9, False)):
         producer.begin()
-        producer.send(ledger, 0, [f"made of the records before {offset}"])
+        producer.send(ledger, 0, [f"made from the records before {offset}"])
         producer.send_offsets(group, {(ledger, 0): offset})
         if ends_well:
             producer.commit()
@@ -164,7 +163,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     write_ends(broker, ledger)
 
     records = client.read_committed(ledger, PARTITIONS)
-    assert [record.value for record in records] == [f"made of the records before {offset}" for offset in (3, 8)]
+    assert [record.value for record in records] == [f"made from the records before {offset}" for offset in (3, 8)]
 
 
 def test_the_broker_aborts_a_transaction_that_outlives_its_timeout(
@@ -181,7 +180,7 @@ def test_the_broker_aborts_a_transaction_that_outlives_its_timeout(
 
 
 def test_all_clients_read_the_same(broker: BrokerUnderTest, ledger: str) -> None:
-    """What every one of them has committed, and nothing of what they have aborted."""
+    """All clients read the committed records of all clients, and no aborted ones."""
     clients: list[TransactionalClient] = []
     try:
         for name, make in CLIENTS.items():
@@ -202,7 +201,7 @@ def test_all_clients_read_the_same(broker: BrokerUnderTest, ledger: str) -> None
             each.close()
 
 
-def test_an_open_transaction_holds_readers_of_its_partition_back_and_of_no_other(
+def test_an_open_transaction_blocks_readers_of_its_partition_only(
     producers: Producers, broker: BrokerUnderTest, ledger: str
 ) -> None:
     producer = producers(f"{ledger}-id")
@@ -221,7 +220,7 @@ def test_an_open_transaction_holds_readers_of_its_partition_back_and_of_no_other
         producer.commit()
         wait_for(
             lambda: consumer.get_watermark_offsets(TopicPartition(ledger, 0), timeout=20)[1] == 3,
-            "the record, the other and the marker are readable",
+            "the record, the other record and the marker are readable",
         )
     finally:
         consumer.close()

@@ -1,4 +1,4 @@
-"""The stores that the contract is for. One ZooKeeper serves the session, with a tree of its own for every test."""
+"""The stores under test. All tests share one ZooKeeper server, with one tree per test."""
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -14,14 +14,13 @@ from tests.adoption.kafka import ZooKeeper
 from tests.support.zookeeper_store import ZooKeeperStore
 
 OpenStore: TypeAlias = Callable[[], Awaitable[MetadataStore]]
-"""Opens a session on the test's tree: one after the other, because only one process may have the embedded store."""
+"""Opens a session on the test's tree, one at a time: only one process may open the embedded store."""
 
 _numbers: Final = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a ZooKeeper server."""
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
         yield running.address
 

@@ -37,7 +37,7 @@ async def refusal_of(store: MetadataStore, *operations: Operation) -> type[Excep
 # Nodes
 
 
-async def test_a_node_holds_what_it_was_created_with(store: MetadataStore) -> None:
+async def test_a_node_holds_its_initial_data(store: MetadataStore) -> None:
     await store.create("/a", b"1")
     assert (await store.get("/a")).data == b"1"
 
@@ -53,7 +53,7 @@ async def test_a_node_holds_any_bytes(store: MetadataStore) -> None:
     assert (await store.get("/a")).data == data
 
 
-async def test_a_path_may_be_in_any_script(store: MetadataStore) -> None:
+async def test_a_path_may_contain_any_script(store: MetadataStore) -> None:
     await store.create("/größe %3A")
     assert await store.children("/") == ["größe %3A"]
 
@@ -91,13 +91,13 @@ async def test_a_deleted_node_does_not_exist(store: MetadataStore) -> None:
     assert await store.exists("/a") is None
 
 
-async def test_exists_and_get_agree_on_a_nodes_history(store: MetadataStore) -> None:
+async def test_exists_and_get_return_the_same_stat(store: MetadataStore) -> None:
     await store.create("/a")
     await store.set("/a", b"1")
     assert await store.exists("/a") == await stat_of(store, "/a")
 
 
-async def test_children_come_sorted_and_without_grandchildren(store: MetadataStore) -> None:
+async def test_children_are_sorted_and_exclude_grandchildren(store: MetadataStore) -> None:
     for path in ("/b", "/a", "/a/x", "/ab"):
         await store.create(path)
     assert await store.children("/") == ["a", "ab", "b"]
@@ -109,25 +109,25 @@ async def test_a_new_node_has_no_children(store: MetadataStore) -> None:
     assert await store.children("/a") == []
 
 
-async def test_a_node_with_children_stays(store: MetadataStore) -> None:
+async def test_a_node_with_children_is_not_deleted(store: MetadataStore) -> None:
     await store.create("/a")
     await store.create("/a/b")
     with pytest.raises(NotEmptyError, match="/a"):
         await store.delete("/a")
 
 
-async def test_many_nodes_are_read_in_the_order_asked_for(store: MetadataStore) -> None:
+async def test_many_nodes_are_returned_in_the_order_of_the_request(store: MetadataStore) -> None:
     await store.create("/a", b"1")
     await store.create("/b", b"2")
     read = await store.get_many(["/b", "/missing", "/a", "/b"])
     assert [node and node.data for node in read] == [b"2", None, b"1", b"2"]
 
 
-async def test_no_nodes_can_be_read(store: MetadataStore) -> None:
+async def test_an_empty_read_returns_nothing(store: MetadataStore) -> None:
     assert await store.get_many([]) == []
 
 
-async def test_nodes_read_together_are_the_same_as_alone(store: MetadataStore) -> None:
+async def test_nodes_read_together_are_the_same_as_read_separately(store: MetadataStore) -> None:
     await store.create("/a", b"1")
     assert await store.get_many(["/a"]) == [await store.get("/a")]
 
@@ -135,7 +135,7 @@ async def test_nodes_read_together_are_the_same_as_alone(store: MetadataStore) -
 # Versions
 
 
-async def test_versions_count_the_sets(store: MetadataStore) -> None:
+async def test_every_set_increments_the_version(store: MetadataStore) -> None:
     await store.create("/a")
     versions = [(await stat_of(store, "/a")).version]
     versions += [(await store.set("/a", b"1")).version for _ in range(2)]
@@ -167,7 +167,7 @@ async def test_a_delete_of_another_version_is_refused(store: MetadataStore) -> N
     assert await store.exists("/a") is not None
 
 
-async def test_of_sets_at_once_with_one_version_one_succeeds(store: MetadataStore) -> None:
+async def test_one_of_several_concurrent_sets_succeeds(store: MetadataStore) -> None:
     await store.create("/a")
     results = await asyncio.gather(*(store.set("/a", b"1", 0) for _ in range(5)), return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == [*["BadVersionError"] * 4, "Stat"]
@@ -198,19 +198,19 @@ async def test_zxids_rise_with_every_transaction(store: MetadataStore) -> None:
     assert sorted(set(zxids)) == zxids
 
 
-async def test_a_set_leaves_the_zxid_and_time_of_the_creation(store: MetadataStore) -> None:
+async def test_a_set_keeps_the_zxid_and_time_of_the_creation(store: MetadataStore) -> None:
     await store.create("/a")
     before = await stat_of(store, "/a")
     after = await store.set("/a", b"1")
     assert (after.czxid, after.ctime_ms) == (before.czxid, before.ctime_ms)
 
 
-async def test_a_set_returns_the_history_that_is_read_afterwards(store: MetadataStore) -> None:
+async def test_a_set_returns_the_stat_that_a_read_returns(store: MetadataStore) -> None:
     await store.create("/a")
     assert await store.set("/a", b"1") == await stat_of(store, "/a")
 
 
-async def test_a_child_leaves_the_history_of_its_parent(store: MetadataStore) -> None:
+async def test_a_child_does_not_change_the_stat_of_its_parent(store: MetadataStore) -> None:
     await store.create("/a")
     before = await stat_of(store, "/a")
     await store.create("/a/b")
@@ -225,7 +225,7 @@ async def test_zxids_rise_after_a_deletion(store: MetadataStore) -> None:
     assert (await stat_of(store, "/a")).czxid > before.czxid
 
 
-async def test_zxids_rise_from_session_to_session(open_store: OpenStore) -> None:
+async def test_zxids_rise_across_sessions(open_store: OpenStore) -> None:
     first = await open_store()
     await first.create("/a")
     await first.create("/gone")
@@ -236,17 +236,17 @@ async def test_zxids_rise_from_session_to_session(open_store: OpenStore) -> None
     assert (await second.set("/a", b"1")).mzxid > before.czxid
 
 
-async def test_a_node_knows_when_it_was_created(store: MetadataStore) -> None:
+async def test_a_node_has_its_creation_time(store: MetadataStore) -> None:
     before = time.time()
     await store.create("/a")
-    # Clocks are read to the millisecond.
+    # Clock values are truncated to milliseconds.
     assert before - 1 <= (await stat_of(store, "/a")).ctime_ms / 1000 <= time.time() + 1
 
 
 # Sessions
 
 
-async def test_what_is_not_ephemeral_has_no_owner(store: MetadataStore) -> None:
+async def test_a_persistent_node_has_no_owner(store: MetadataStore) -> None:
     await store.create("/a")
     assert (await stat_of(store, "/a")).owner == 0
 
@@ -256,7 +256,7 @@ async def test_an_ephemeral_node_is_owned_by_its_session(store: MetadataStore) -
     assert (await stat_of(store, "/a")).owner == store.session != 0
 
 
-async def test_ephemeral_nodes_go_with_the_session_and_others_stay(open_store: OpenStore) -> None:
+async def test_only_ephemeral_nodes_are_removed_with_the_session(open_store: OpenStore) -> None:
     first = await open_store()
     await first.multi([Create("/a", b"1"), Create("/a/me", ephemeral=True)])
     before = await first.get("/a")
@@ -266,7 +266,7 @@ async def test_ephemeral_nodes_go_with_the_session_and_others_stay(open_store: O
     assert await second.get("/a") == before
 
 
-async def test_sessions_have_ids_of_their_own(open_store: OpenStore) -> None:
+async def test_sessions_have_different_ids(open_store: OpenStore) -> None:
     first = await open_store()
     sessions = [first.session]
     await first.close()
@@ -301,7 +301,7 @@ async def test_a_sequential_nodes_number_is_not_used_twice(store: MetadataStore)
     assert await store.create("/a_", sequential=True) > first
 
 
-async def test_numbers_go_on_in_the_next_session(open_store: OpenStore) -> None:
+async def test_numbers_continue_in_the_next_session(open_store: OpenStore) -> None:
     store = await open_store()
     first = await store.create("/a_", sequential=True)
     await store.close()
@@ -321,14 +321,14 @@ async def test_a_sequential_node_may_be_ephemeral(store: MetadataStore) -> None:
 # Several operations
 
 
-async def test_of_many_operations_all_happen(store: MetadataStore) -> None:
+async def test_all_operations_are_applied(store: MetadataStore) -> None:
     await store.create("/a")
     await store.multi([Create("/b"), Create("/b/c"), Set("/a", b"1"), Delete("/b/c"), Delete("/b", 0)])
     assert await store.children("/") == ["a"]
     assert (await store.get("/a")).data == b"1"
 
 
-async def test_of_many_operations_none_happens_if_one_is_refused(store: MetadataStore) -> None:
+async def test_no_operation_is_applied_if_one_is_refused(store: MetadataStore) -> None:
     await store.create("/a")
     before = await store.get("/a")
     assert await refusal_of(store, Create("/b"), Set("/a", b"1"), Delete("/a", 7)) is BadVersionError
@@ -336,16 +336,16 @@ async def test_of_many_operations_none_happens_if_one_is_refused(store: Metadata
     assert await store.get("/a") == before
 
 
-async def test_no_operations_are_done_at_once(store: MetadataStore) -> None:
+async def test_an_empty_list_of_operations_succeeds(store: MetadataStore) -> None:
     assert await store.multi([]) == []
 
 
-async def test_the_first_operation_that_is_refused_says_why(store: MetadataStore) -> None:
+async def test_the_error_is_that_of_the_first_refused_operation(store: MetadataStore) -> None:
     with pytest.raises(NoNodeError, match="/b"):
         await store.multi([Create("/a"), Set("/b", b""), Create("/a")])
 
 
-async def test_operations_have_one_zxid(store: MetadataStore) -> None:
+async def test_operations_share_one_zxid(store: MetadataStore) -> None:
     await store.create("/a")
     await store.multi([Create("/b"), Set("/a", b"1"), Create("/c")])
     zxids = {(await stat_of(store, path)).mzxid for path in ("/a", "/b", "/c")}
@@ -364,7 +364,7 @@ async def test_the_path_of_a_sequential_node_is_among_the_results(store: Metadat
     assert [done.path[1:] for done in results] == await store.children("/")
 
 
-async def test_a_node_created_and_set_at_once_has_version_1(store: MetadataStore) -> None:
+async def test_a_node_created_and_set_together_has_version_1(store: MetadataStore) -> None:
     _, written = await store.multi([Create("/a", ephemeral=True), Set("/a", b"1")])
     assert written.stat is not None
     assert (written.stat.version, written.stat.czxid, written.stat.owner) == (1, written.stat.mzxid, store.session)
@@ -384,7 +384,7 @@ async def test_a_check_of_another_version_refuses_all(store: MetadataStore) -> N
     assert await store.exists("/b") is None
 
 
-async def test_a_check_of_any_version_asks_for_the_node_alone(store: MetadataStore) -> None:
+async def test_a_check_of_any_version_needs_only_the_node(store: MetadataStore) -> None:
     await store.create("/a")
     await store.set("/a", b"1")
     assert await store.multi([Check("/a", ANY_VERSION)]) == [Done("/a")]
@@ -403,43 +403,43 @@ async def test_a_check_sees_the_operations_before_it(store: MetadataStore) -> No
 # Batches
 
 
-async def test_every_batch_has_its_own_results(store: MetadataStore) -> None:
+async def test_batches_have_separate_results(store: MetadataStore) -> None:
     results = await store.multi_many([[Create("/a")], [Create("/b"), Create("/b/c")]])
     assert results == [[Done("/a")], [Done("/b"), Done("/b/c")]]
 
 
-async def test_a_refused_batch_leaves_the_others(store: MetadataStore) -> None:
+async def test_a_refused_batch_does_not_affect_others(store: MetadataStore) -> None:
     first, refused, last = await store.multi_many([[Create("/a")], [Create("/b"), Create("/a")], [Create("/c")]])
     assert isinstance(refused, NodeExistsError)
     assert (first, last) == ([Done("/a")], [Done("/c")])
     assert await store.children("/") == ["a", "c"]
 
 
-async def test_batches_are_done_in_order(store: MetadataStore) -> None:
+async def test_batches_are_applied_in_order(store: MetadataStore) -> None:
     await store.multi_many([[Create("/a")], [Set("/a", b"1", 0)], [Set("/a", b"2", 1)]])
     assert (await store.get("/a")).data == b"2"
 
 
-async def test_every_batch_has_its_own_zxid(store: MetadataStore) -> None:
+async def test_batches_have_different_zxids(store: MetadataStore) -> None:
     await store.multi_many([[Create("/a")], [Create("/b"), Create("/a")], [Create("/c")]])
     assert (await stat_of(store, "/a")).czxid < (await stat_of(store, "/c")).czxid
 
 
-async def test_no_batches_have_no_results(store: MetadataStore) -> None:
+async def test_an_empty_list_of_batches_has_no_results(store: MetadataStore) -> None:
     assert await store.multi_many([]) == []
 
 
-async def test_hundreds_of_batches_are_done_together(store: MetadataStore) -> None:
+async def test_hundreds_of_batches_are_applied_together(store: MetadataStore) -> None:
     await store.create("/a")
     results = await store.multi_many([[Create(f"/a/{number:03}"), Check("/a", 0)] for number in range(300)])
     assert not [result for result in results if isinstance(result, StoreError)]
     assert len(await store.children("/a")) == 300
 
 
-# A store that cannot be used
+# Closed sessions
 
 
-async def test_after_the_end_of_the_session_every_call_is_a_failure_of_the_store(store: MetadataStore) -> None:
+async def test_calls_fail_after_the_end_of_the_session(store: MetadataStore) -> None:
     await store.close()
     with pytest.raises(StoreError):
         await store.get("/")

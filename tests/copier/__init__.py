@@ -1,1 +1,1 @@
-"""Kafka's TransactionalMessageCopier, killed while it copies: the output must equal the input."""
+"""Kafka's TransactionalMessageCopier, killed during a copy: the output must equal the input."""

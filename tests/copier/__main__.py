@@ -1,4 +1,4 @@
-"""`python -m tests.copier`: rounds of every mode with every victim; `make copier`."""
+"""`python -m tests.copier` plays rounds of every mode with every victim (`make copier`)."""
 
 import argparse
 import itertools

@@ -1,4 +1,4 @@
-"""One round: an input topic, two copiers, and a victim that is killed and started again while they work."""
+"""A round: an input topic, two copiers, and a victim that is killed and restarted while they work."""
 
 import os
 import random
@@ -27,7 +27,7 @@ BROKER_SETTINGS: Final[Mapping[str, object]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
 }
 _RUNS: Final = 12
-"""How often one copier may be started. It ends with an error where the broker stays away for too long."""
+"""Starts allowed per copier, which fails if the broker is away too long."""
 
 Mode = Literal["assigned", "group"]
 Victim = Literal["client", "broker"]
@@ -44,7 +44,7 @@ class Plan:
 
 
 class Copier:
-    """One transactional id and, one after the other, the processes that use it."""
+    """The successive processes of one transactional id."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._command = command
@@ -59,7 +59,7 @@ class Copier:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def is_done(self) -> bool:
-        """Whether it has copied all there was; one that failed is started again."""
+        """Return True if everything is copied; restart a failed process."""
         assert self._process is not None
         status = self._process.poll()
         if status not in (None, 0):
@@ -67,7 +67,6 @@ class Copier:
         return status == 0
 
     def kill(self) -> None:
-        """SIGKILL, if it still runs."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -77,7 +76,7 @@ class Copier:
 
 
 def run_round(broker: KillableBroker, plan: Plan, directory: Path) -> None:
-    """Raises AssertionError unless every partition of the output holds the records of the input once, in order."""
+    """Raise AssertionError unless every partition of the output holds the records of the input once, in order."""
     chance = random.Random(plan.seed)
     name = f"{plan.mode}-{plan.victim}-{plan.seed}-{os.urandom(3).hex()}"
     source, target = f"in-{name}", f"out-{name}"
@@ -118,7 +117,7 @@ def _command(bootstrap: str, mode: Mode, source: str, target: str, number: int) 
         *("--broker-list", bootstrap, "--input-topic", source, "--output-topic", target),
         *("--input-partition", str(number), "--transactional-id", f"{target}-{number}"),
         *("--consumer-group", f"{target}-group", "--transaction-size", "50", "--enable-random-aborts"),
-        # The copier asks for its offsets before it aborts what its predecessor left, and waits until that times out.
+        # The copier fetches its offsets before it aborts its predecessor's transaction, and so waits for the timeout.
         *("--transaction-timeout", "5000"),
     )
     return [*command, "--group-mode", "--use-group-metadata"] if mode == "group" else command
@@ -140,7 +139,7 @@ def _write_input(bootstrap: str, source: str, target: str, count: int) -> dict[i
 
 
 def _size(bootstrap: str, topic: str) -> int:
-    """Offsets used in all partitions, those of markers and aborted records too."""
+    """Return the number of offsets used in all partitions, including markers and aborted records."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "not-used", "log_level": 0})
     try:
         partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
@@ -150,7 +149,7 @@ def _size(bootstrap: str, topic: str) -> int:
 
 
 def read(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
-    """Every committed record, by partition. Does not wait for full batches: the end is what is wanted."""
+    """Read all committed records by partition, without waiting for full batches."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -167,7 +166,7 @@ def read(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in found])
         deadline = time.monotonic() + 60
         while len(ended) < PARTITIONS:
-            assert time.monotonic() < deadline, f"{topic} has no end in the partitions other than {ended}"
+            assert time.monotonic() < deadline, f"{topic}: only partitions {ended} were read to the end"
             for message in consumer.consume(1000, timeout=0.1):
                 error, partition, value = message.error(), message.partition(), message.value()
                 assert partition is not None

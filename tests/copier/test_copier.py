@@ -1,4 +1,4 @@
-"""A few rounds of the copier; `make copier` plays more, with more kills."""
+"""A few rounds of the copier; `make copier` plays more rounds with more kills."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableBroker]
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("victim", ["client", "broker"])
 @pytest.mark.parametrize("mode", ["assigned", "group"])
-def test_the_copy_equals_the_original_although_one_is_killed(
+def test_the_copy_equals_the_original_despite_kills(
     broker: KillableBroker, mode: Mode, victim: Victim, tmp_path: Path
 ) -> None:
     run_round(broker, Plan(mode=mode, victim=victim, seed=1), tmp_path)

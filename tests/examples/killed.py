@@ -1,8 +1,7 @@
-"""Runs a program and kills it in the middle: `killed.py before|after CLASS.METHOD COUNT PROGRAM [ARGUMENT...]`.
+"""Run a program and kill it: `killed.py before|after CLASS.METHOD COUNT PROGRAM [ARGUMENT...]`.
 
-SIGKILL comes right after call number COUNT of a method of confluent_kafka's Consumer or Producer, or right before that
-of a Producer, when everything that was given to it before is in the log.
-The program itself knows nothing of it.
+SIGKILL is sent right after call number COUNT of a method of confluent_kafka's Consumer or Producer, or right before a
+call to a Producer, once all earlier records are in the log.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The programs in `examples/`, each killed at its worst moment and started again: what is lost, what is there twice."""
+"""The programs in `examples/`, killed at the worst moment and restarted: lost and repeated records."""
 
 import json
 import signal
@@ -38,7 +38,7 @@ def broker(tmp_path: Path) -> Iterator[KillableBroker]:
 
 
 def invoices(broker: KillableBroker, isolation: str = "read_committed") -> list[int]:
-    """The numbers of the orders that are invoiced, as often as they are."""
+    """Return the order numbers of all invoices, repeated if an order was invoiced repeatedly."""
     config = {"bootstrap.servers": broker.bootstrap, "group.id": "not-used", "isolation.level": isolation}
     found = []
     with closing(Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10})) as consumer:
@@ -66,8 +66,8 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def kill_and_go_on(broker: KillableBroker, program: str, *moment: str) -> None:
-    """Run `program` until it is killed at `moment`, then again until it has invoiced the last order."""
+def kill_and_restart(broker: KillableBroker, program: str, *moment: str) -> None:
+    """Kill `program` at `moment`, then run it again until it has invoiced the last order."""
     command = [str(EXAMPLES / program), "--bootstrap", broker.bootstrap, "--group", f"group-{uuid.uuid4().hex[:8]}"]
     with running([str(KILLED), *moment, *command]) as first:
         _, errors = first.communicate(timeout=60)
@@ -90,28 +90,28 @@ def repeated(numbers: list[int]) -> list[int]:
     return sorted(number for number, count in Counter(numbers).items() if count > 1)
 
 
-def test_at_most_once_loses_the_orders_it_had_in_hand(broker: KillableBroker) -> None:
-    kill_and_go_on(broker, "at_most_once.py", "after", "Consumer.commit", "2")
+def test_at_most_once_loses_the_orders_in_flight(broker: KillableBroker) -> None:
+    kill_and_restart(broker, "at_most_once.py", "after", "Consumer.commit", "2")
     assert len(lost(invoices(broker))) == BATCH
     assert repeated(invoices(broker)) == []
 
 
-def test_at_least_once_repeats_the_orders_it_had_in_hand(broker: KillableBroker) -> None:
-    kill_and_go_on(broker, "at_least_once.py", "after", "Producer.flush", "2")
+def test_at_least_once_repeats_the_orders_in_flight(broker: KillableBroker) -> None:
+    kill_and_restart(broker, "at_least_once.py", "after", "Producer.flush", "2")
     assert lost(invoices(broker)) == []
     assert len(repeated(invoices(broker))) == BATCH
 
 
 def test_exactly_once_neither_loses_nor_repeats(broker: KillableBroker) -> None:
-    kill_and_go_on(broker, "exactly_once.py", "before", "Producer.commit_transaction", "2")
+    kill_and_restart(broker, "exactly_once.py", "before", "Producer.commit_transaction", "2")
     assert sorted(invoices(broker)) == list(ORDERS)
 
 
 def test_exactly_once_needs_readers_of_committed_records(broker: KillableBroker) -> None:
-    kill_and_go_on(broker, "exactly_once.py", "before", "Producer.commit_transaction", "2")
-    wait_for(lambda: len(repeated(invoices(broker, "read_uncommitted"))) == BATCH, "others see the aborted batch too")
+    kill_and_restart(broker, "exactly_once.py", "before", "Producer.commit_transaction", "2")
+    wait_for(lambda: len(repeated(invoices(broker, "read_uncommitted"))) == BATCH, "records of the aborted batch")
 
 
-def test_exactly_once_keeps_what_it_committed_a_moment_before(broker: KillableBroker) -> None:
-    kill_and_go_on(broker, "exactly_once.py", "after", "Producer.commit_transaction", "2")
+def test_exactly_once_keeps_the_last_commit(broker: KillableBroker) -> None:
+    kill_and_restart(broker, "exactly_once.py", "after", "Producer.commit_transaction", "2")
     assert sorted(invoices(broker)) == list(ORDERS)

@@ -1,1 +1,1 @@
-"""Frames that nobody thought of, against a whole broker in this process."""
+"""Random frames sent to a complete broker in this process."""

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for requests: any values that the schema of an API and version can carry."""
+"""Hypothesis strategies for requests: any values allowed by the schema of an API version."""
 
 import dataclasses
 import types
@@ -14,7 +14,7 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
 
 TOPIC: Final = "fuzzed"
-"""A topic that is there, with two partitions."""
+"""An existing topic with two partitions."""
 GROUP: Final = "fuzzers"
 
 _BATCH: Final = build_batch([RecordData(b"key", b"value", 1_700_000_000_000)])
@@ -39,7 +39,7 @@ _RECORDS: Final = (
 _SCALARS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "int8": _integers(8),
     "int16": _integers(16),
-    # partitions and counts mostly; huge numbers of them are a test of their own
+    # mostly partitions and counts; other tests cover huge counts
     "int32": st.sampled_from([0, 1, -1, -2, 2, 50, -(2**31), 2**31 - 1]) | st.integers(-3, 300),
     "int64": _integers(64),
     "uint16": st.integers(0, 65_535),
@@ -56,7 +56,6 @@ _SCALARS: Final[dict[str, st.SearchStrategy[Any]]] = {
 
 @cache
 def requests(api_key: ApiKey, version: int) -> st.SearchStrategy[dict[str, Any]]:
-    """Fields of a request, for `request_encoder`."""
     return _fields(load_request_schema(api_key, version))
 
 

@@ -1,7 +1,7 @@
-"""Every API, in every version, with requests that make no sense: an answer or the end of the connection, never a bug.
+"""Random requests of every API and version get an answer or a closed connection, never an unhandled exception.
 
-The handlers are those of a whole broker. What a handler did not expect shows as an error with a traceback in the
-log, and each of these is a failure here.
+The handlers are those of a complete broker. Unexpected exceptions appear in the log as errors with a traceback; any of
+these fails a test.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from tests.fuzz.entities import TOPIC, requests
 
 PATIENCE_S: Final = 0.05
-"""How long an answer is waited for; Fetch and JoinGroup may rightly take longer."""
+"""How long to wait for an answer; Fetch and JoinGroup may take longer."""
 CORRELATION_ID: Final = 77
 
 
 class Fuzzed:
-    """A broker without its sockets."""
+    """A broker without sockets."""
 
     def __init__(self, data: Path) -> None:
         self._runner = asyncio.Runner()
@@ -49,7 +49,7 @@ class Fuzzed:
         return node
 
     def ask(self, frame: bytes, patience_s: float = PATIENCE_S) -> Parts | None:
-        """The answer; None where the connection would end or the answer takes its time."""
+        """Return the answer; None if the connection would be closed or the answer takes longer."""
         return self._runner.run(self._ask(frame, patience_s))
 
     async def _ask(self, frame: bytes, patience_s: float) -> Parts | None:
@@ -89,7 +89,7 @@ def frame(api_key: int, version: int, fields: dict[str, Any]) -> bytes:
 
 
 def check(answer: Parts | None, api_key: int, version: int) -> None:
-    """The answer, where there is one, is whole and can be read by a client."""
+    """Check that an answer, if any, is complete and can be decoded."""
     if not answer:
         return
     content = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in answer)
@@ -114,10 +114,10 @@ def no_bugs(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def assert_no_bug(caplog: pytest.LogCaptureFixture) -> None:
-    """No handler was surprised; the message carries the traceback."""
-    surprised = [record for record in caplog.records if record.exc_info and record.name == dispatch.__name__]
+    """Check that no handler raised an unexpected exception; show its traceback."""
+    unhandled = [record for record in caplog.records if record.exc_info and record.name == dispatch.__name__]
     caplog.clear()
-    assert not surprised, "\n".join(logging.Formatter().format(record) for record in surprised)
+    assert not unhandled, "\n".join(logging.Formatter().format(record) for record in unhandled)
 
 
 @many

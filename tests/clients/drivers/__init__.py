@@ -1,4 +1,4 @@
-"""One module per client, all behind the same contract, so that a scenario is written once and run with each."""
+"""One driver module per client, all with the same interface, so that every scenario runs with every client."""
 
 from collections.abc import Callable
 from typing import Final
@@ -19,7 +19,7 @@ DRIVERS: Final[dict[str, Callable[[str], ClientDriver]]] = {
     "kafkajs": KafkajsDriver,
     "java": JavaDriver,
 }
-"""Name of the client to what makes a driver for the broker at HOST:PORT."""
+"""Client name to a function from HOST:PORT to a driver."""
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-"""Every one of these clients can write and read all of them (KafkaJS with codecs plugged in)."""
+"""All clients can write and read these codecs (KafkaJS with plug-ins)."""

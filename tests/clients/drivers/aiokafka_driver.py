@@ -1,4 +1,4 @@
-"""aiokafka: the asyncio client, on an event loop in a thread of its own."""
+"""aiokafka, on an event loop in its own thread."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ class AiokafkaDriver:
 
     def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
         async def seek(consumer: Any) -> None:
-            # partitions_for_topic answers from the cluster image, which holds the topic only once it was asked for
+            # partitions_for_topic reads the cluster metadata, which has the topic only after it was requested
             await consumer._client.add_topic(topic)
             assigned = [TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic)]
             consumer.assign(assigned)
@@ -93,7 +93,7 @@ class AiokafkaDriver:
         self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it on the driver's loop and wait for its result."""
+        """Run a coroutine on the driver's loop and wait for its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * DEADLINE_S)
 
     @contextmanager
@@ -164,7 +164,6 @@ class _GroupConsumer:
 
 
 async def receive(consumer: Any, count: int) -> list[Received]:
-    """The next `count` records."""
     received: list[Received] = []
     deadline = time.monotonic() + DEADLINE_S
     while len(received) < count:

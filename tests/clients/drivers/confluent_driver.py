@@ -1,4 +1,4 @@
-"""confluent-kafka: librdkafka's newest version behind Python."""
+"""confluent-kafka: Python bindings of the newest librdkafka."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -71,7 +71,7 @@ class ConfluentDriver:
             consumer.close()
 
     def close(self) -> None:
-        """Every client is closed where it is used."""
+        """Do nothing: clients are closed after use."""
 
     @contextmanager
     def _unsubscribed(self) -> Iterator[Consumer]:
@@ -101,7 +101,7 @@ class _Producer:
 
     def finish(self) -> None:
         unsent = self._producer.flush(DEADLINE_S)
-        assert unsent == 0, f"{unsent} messages still wait for an acknowledgement"
+        assert unsent == 0, f"{unsent} messages are not acknowledged"
         assert not self._failures, self._failures
 
     def _delivered(self, error: KafkaError | None, _message: ConfluentMessage) -> None:
@@ -122,7 +122,7 @@ class _GroupConsumer:
 
 
 def receive(consumer: Consumer, count: int) -> list[Received]:
-    """The next `count` records. Errors of the connection are librdkafka's to overcome; any other fails."""
+    """Return the next `count` records. librdkafka recovers from connection errors; others fail the test."""
     received: list[Received] = []
     deadline = time.monotonic() + DEADLINE_S
     while len(received) < count:

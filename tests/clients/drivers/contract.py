@@ -1,8 +1,7 @@
-"""What a scenario asks of a client, whichever it is.
+"""The interface of a client in a scenario.
 
-A driver starts nothing but clients: it knows an address, and nothing of the broker behind it. Where a client cannot
-tell the test something (kcat and the console tools do not report a commit), the driver asks the broker through
-`observer`.
+A driver starts only clients, and knows only the address of a broker. If a client cannot report something (kcat and the
+console tools do not report commits), the driver asks the broker through `observer`.
 """
 
 from collections.abc import Sequence
@@ -11,14 +10,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 DEADLINE_S = 40.0
-"""How long a client may take for one step of a scenario, a broker's restart included."""
+"""Time limit for a client in one step of a scenario, including a broker's restart."""
 
 Headers = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What a test sends. Text only, without tabs and line breaks: the command-line clients read lines."""
+    """A message to send. Text without tabs and line breaks: the command-line clients read lines."""
 
     value: str
     key: str | None = None
@@ -27,7 +26,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Received:
-    """What a test gets back."""
+    """A consumed record."""
 
     partition: int
     offset: int
@@ -43,48 +42,46 @@ class Received:
 
 
 class MissingClientError(Exception):
-    """The client is not installed here; the message says how to get it."""
+    """The client is not installed; the message explains how to install it."""
 
 
 class ProducerSession(Protocol):
-    """A producer that stays up, idempotent wherever the client can be."""
+    """A long-lived producer, idempotent if the client supports it."""
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Hand the messages to the client, which sends them when it can; does not wait for acknowledgements."""
+        """Hand over messages for sending; do not wait for acknowledgements."""
 
     def finish(self) -> None:
-        """Return when every message is acknowledged; `AssertionError` when one was given up."""
+        """Wait until all messages are acknowledged; raise AssertionError if one has failed."""
 
 
 class ConsumerSession(Protocol):
-    """A member of a consumer group that stays up."""
+    """A long-lived member of a consumer group."""
 
     def receive(self, count: int) -> list[Received]:
-        """The next `count` records in the order of their arrival; `AssertionError` when they do not come."""
+        """Return the next `count` records in order of arrival; raise AssertionError on a timeout."""
 
     def commit(self) -> None:
-        """Commit the position after what `receive` has returned, and return when the broker has it."""
+        """Commit the position after the received records, and wait for the broker's answer."""
 
 
 class ClientDriver(Protocol):
-    """One client library or tool."""
-
     def create_topic(self, topic: str, partitions: int) -> None: ...
 
     def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
-        """Return when all are acknowledged."""
+        """Send messages and wait for all acknowledgements."""
 
     def consume_from_beginning(self, topic: str, count: int) -> list[Received]:
-        """The first `count` records of all partitions, without a group."""
+        """Return the first `count` records of all partitions, without a group."""
 
     def consume_from_offset(self, topic: str, partition: int, offset: int, count: int) -> list[Received]: ...
 
     def consume_from_timestamp(self, topic: str, partition: int, timestamp_ms: int, count: int) -> list[Received]:
-        """From the first record that is not older than `timestamp_ms`, which the client asks ListOffsets for."""
+        """Consume from the first record not older than `timestamp_ms`, found by a ListOffsets request of the client."""
 
     def producer(self, topic: str) -> AbstractContextManager[ProducerSession]: ...
 
     def group_consumer(self, topic: str, group: str) -> AbstractContextManager[ConsumerSession]:
-        """A subscribed consumer that begins at the earliest offset where the group has none."""
+        """A subscribed consumer that starts at the earliest offset if the group has none."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The Java client behind Kafka's own command-line tools, one short-lived JVM a call."""
+"""The Java client, through Kafka's command-line tools with one short-lived JVM per call."""
 
 import os
 import shutil
@@ -21,8 +21,8 @@ from tests.clients.drivers.observer import committed_records, wait_for_commit
 
 JARS: Final = Path(os.environ.get("HEADRACE_KAFKA_JARS") or Path(__file__).parents[3] / ".build" / "jars" / "kafka")
 CLASSES: Final = JARS.parent / "kafka-tools.jsa"
-"""Kafka's classes as a JVM has loaded and checked them once: half of the time that a tool needs."""
-# A JVM that lives for a second: little compiling, no threads for collecting garbage, nothing of its own on stdout
+"""Archive of Kafka's loaded and verified classes, which halves the start time of a tool."""
+# For a JVM that lives for a second: little compilation, no parallel garbage collection, no JVM output on stdout
 JVM_OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -41,7 +41,6 @@ PRINTED: Final = ("timestamp", "partition", "offset", "headers", "key", "value")
 
 
 def java_command(tool: str, *arguments: str) -> list[str]:
-    """The command line that runs a tool's main class."""
     if shutil.which("java") is None:
         raise MissingClientError("no java: install a Java 17 runtime")
     if not any(JARS.glob("kafka-tools-*.jar")):
@@ -51,13 +50,13 @@ def java_command(tool: str, *arguments: str) -> list[str]:
 
 
 def classes_are_current() -> bool:
-    """Whether CLASSES is of these jars and of this Java: a JVM goes without an archive of others, and says nothing."""
+    """Return True if CLASSES matches the jars and Java; a JVM silently ignores other archives."""
     sources = [*JARS.glob("*.jar"), Path(shutil.which("java") or "java").resolve()]
     return CLASSES.exists() and CLASSES.stat().st_mtime > max(source.stat().st_ctime for source in sources)
 
 
 def archive_classes(bootstrap: str) -> None:
-    """Make CLASSES in a run of a tool, unless it is current; several processes may do so at once."""
+    """Run a tool to create CLASSES unless it is current; safe in concurrent processes."""
     if classes_are_current():
         return
     unfinished = CLASSES.with_suffix(f".{os.getpid()}")
@@ -69,7 +68,7 @@ def archive_classes(bootstrap: str) -> None:
 
 
 def run_tool(tool: str, *arguments: str, stdin: str = "", timeout_s: float = 2 * DEADLINE_S) -> str:
-    """Run a tool to its end and return its standard output; `AssertionError` unless it ends with status 0."""
+    """Run a tool to its end and return its standard output; raise AssertionError unless its status is 0."""
     done = subprocess.run(
         java_command(tool, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
     )
@@ -123,10 +122,10 @@ class JavaDriver:
             process.terminate()
 
     def close(self) -> None:
-        """Every process ends where it is used."""
+        """Do nothing: processes end after use."""
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> str:
-        """Run a tool against this broker."""
+        """Run a tool with this broker."""
         return run_tool(tool, "--bootstrap-server", self._bootstrap, *arguments, stdin=stdin)
 
     @contextmanager
@@ -191,7 +190,7 @@ class _GroupConsumer:
 
 
 def _received(line: str) -> Received:
-    """One line of the console consumer: CreateTime:N, Partition:N, Offset:N, headers, key, value, between tabs."""
+    """Parse a line of the console consumer: CreateTime:N, Partition:N, Offset:N, headers, key, value, tab-separated."""
     timestamp, partition, offset, headers, key, value = line.split("\t")
     pairs = () if headers == "NO_HEADERS" else tuple(pair.split(":", 1) for pair in headers.split(","))
     return Received(

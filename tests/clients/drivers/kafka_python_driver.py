@@ -1,4 +1,4 @@
-"""kafka-python 3: the protocol written anew in Python."""
+"""kafka-python 3, a pure Python client."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -75,7 +75,7 @@ class KafkaPythonDriver:
             consumer.close()
 
     def close(self) -> None:
-        """Every client is closed where it is used."""
+        """Do nothing: clients are closed after use."""
 
     @contextmanager
     def _producer(self, topic: str, codec: str | None) -> "Iterator[_Producer]":
@@ -125,7 +125,6 @@ class _GroupConsumer:
 
 
 def receive(consumer: Any, count: int) -> list[Received]:
-    """The next `count` records."""
     received: list[Received] = []
     deadline = time.monotonic() + DEADLINE_S
     while len(received) < count:

@@ -1,4 +1,4 @@
-"""KafkaJS: Node's own client, in a process that `tests/clients/node/driver.mjs` drives."""
+"""KafkaJS, in a Node process controlled through `tests/clients/node/driver.mjs`."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ NODE_PROJECT: Final = Path(__file__).parents[1] / "node"
 
 
 class KafkajsError(AssertionError):
-    """A call failed in KafkaJS; `type` is the broker's error, if it came from there."""
+    """A failed KafkaJS call; `type` is the broker's error, if any."""
 
     def __init__(self, text: str, type: str | None) -> None:
         super().__init__(text)
@@ -39,7 +39,7 @@ class KafkajsDriver:
         self._process = LineProcess(["node", "driver.mjs", bootstrap], cwd=str(NODE_PROJECT))
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        assert self.call("createTopic", topic=topic, partitions=partitions), f"{topic} is there already"
+        assert self.call("createTopic", topic=topic, partitions=partitions), f"{topic} already exists"
 
     def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
         with self._producer(topic, codec) as session:
@@ -75,7 +75,7 @@ class KafkajsDriver:
             self._process.close()
 
     def call(self, function: str, /, **given: object) -> Any:
-        """Run one of the functions in driver.mjs and return its result, or raise KafkajsError."""
+        """Call a function of driver.mjs and return its result, or raise KafkajsError."""
         self._process.write_line(json.dumps({"call": function, **given}))
         answer = json.loads(self._process.read_line(2 * DEADLINE_S))
         if "error" in answer:
@@ -94,7 +94,7 @@ class KafkajsDriver:
     def _consumer(
         self, topic: str, *, group: str | None = None, start: dict[str, object] | None = None
     ) -> "Iterator[_Consumer]":
-        # KafkaJS knows consumers in groups only: one that commits nothing stands in for a consumer without
+        # KafkaJS has no consumers without a group: use a group that never commits
         self.call("startConsumer", topic=topic, group=group or f"{topic}-{uuid.uuid4().hex}", start=start)
         try:
             yield _Consumer(self, topic)

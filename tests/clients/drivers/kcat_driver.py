@@ -1,4 +1,4 @@
-"""kcat (Debian): an older librdkafka behind a command line."""
+"""kcat from Debian: a command-line tool on an older librdkafka."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ class KcatDriver:
         self._kcat = ["kcat", "-b", bootstrap, "-X", "client.id=tests-kcat", "-X", "reconnect.backoff.max.ms=500", "-E"]
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        # kcat has no admin calls
+        # kcat cannot create topics
         ConfluentDriver(self._bootstrap).create_topic(topic, partitions)
 
     def produce(self, topic: str, messages: Sequence[Message], *, codec: str = "none") -> None:
@@ -67,7 +67,7 @@ class KcatDriver:
             process.terminate()
 
     def close(self) -> None:
-        """Every process ends where it is used."""
+        """Do nothing: processes end after use."""
 
     @contextmanager
     def _producer(self, topic: str, codec: str) -> "Iterator[_Producer]":
@@ -89,7 +89,7 @@ class KcatDriver:
 
 
 class _Producer:
-    """A process for each lot: kcat reads its input in blocks, and its headers go to all messages of a run."""
+    """One process per run of messages with the same headers: kcat reads input in blocks and has one set of headers."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -129,7 +129,7 @@ class _GroupConsumer:
         return received
 
     def commit(self) -> None:
-        # every 5 s: kcat does not let its auto.commit.interval.ms be changed
+        # every 5 s: kcat does not allow changing auto.commit.interval.ms
         wait_for_commit(self._bootstrap, self._group, self._topic, self._received)
 
 

@@ -1,4 +1,4 @@
-"""A client that is a program: lines in, lines out."""
+"""A client program with line-based input and output."""
 
 import queue
 import subprocess
@@ -10,7 +10,7 @@ from tests.clients.drivers.contract import DEADLINE_S
 
 
 class LineProcess:
-    """A program whose standard output and error are read as they come, so that it never waits for its reader."""
+    """A program whose output is read continuously, so that it never blocks on a full pipe."""
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None) -> None:
         self._process = subprocess.Popen(
@@ -37,7 +37,7 @@ class LineProcess:
             raise AssertionError(f"{self._name} ended early:\n{self.errors}") from None
 
     def read_line(self, timeout_s: float = DEADLINE_S) -> str:
-        """The next line of standard output; `AssertionError` with its standard error when none comes."""
+        """Return the next line of standard output; on a timeout, raise AssertionError with its standard error."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -52,7 +52,7 @@ class LineProcess:
         self._process.stdin.close()
 
     def wait(self, timeout_s: float = DEADLINE_S) -> None:
-        """Close its standard input and wait for its end; `AssertionError` unless the status is 0."""
+        """Close standard input and wait for the end; raise AssertionError unless the status is 0."""
         self.end_input()
         try:
             status = self._process.wait(timeout_s)
@@ -62,7 +62,7 @@ class LineProcess:
         assert status == 0, f"{self._name} ended with status {status}:\n{self.errors}"
 
     def terminate(self) -> None:
-        """SIGTERM, upon which a consumer leaves its group, and SIGKILL if that does not help."""
+        """Send SIGTERM, on which a consumer leaves its group, and SIGKILL if it does not end."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -72,7 +72,7 @@ class LineProcess:
         self.close()
 
     def close(self) -> None:
-        """Kill it if it still runs and release its pipes."""
+        """Kill the program if it still runs, and close its pipes."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -82,7 +82,7 @@ class LineProcess:
             assert pipe is not None
             try:
                 pipe.close()
-            except BrokenPipeError:  # what was written last and never read
+            except BrokenPipeError:  # unread input
                 continue
 
     @property

@@ -1,4 +1,4 @@
-"""What the tests ask a broker themselves, beside the client under test."""
+"""Requests of the tests themselves, independent of the client under test."""
 
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
@@ -8,7 +8,7 @@ from tests.support.waiting import wait_for
 
 
 def committed_records(bootstrap: str, group: str, topic: str) -> int:
-    """How many records of the topic lie before the group's committed offsets, where partitions begin at offset 0."""
+    """Return the number of records before the group's committed offsets, in partitions that start at offset 0."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": "tests-observer"})
     answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(DEADLINE_S)
     return sum(
@@ -19,7 +19,7 @@ def committed_records(bootstrap: str, group: str, topic: str) -> int:
 
 
 def wait_for_commit(bootstrap: str, group: str, topic: str, records: int) -> None:
-    """Return once the group has committed exactly the first `records` records of the topic."""
+    """Wait until the group has committed exactly the first `records` records of the topic."""
     wait_for(
         lambda: committed_records(bootstrap, group, topic) == records,
         f"group {group} commits {records} records of {topic}",

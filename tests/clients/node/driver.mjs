@@ -1,5 +1,5 @@
-// KafkaJS behind lines of JSON: one command a line on standard input, one answer a line on standard output.
-// A command is {"call": NAME, ...arguments}; its answer is {"result": ...} or {"error": "..."}. Bytes travel as base64.
+// KafkaJS controlled by lines of JSON: a command per line on standard input, an answer per line on standard output.
+// A command is {"call": NAME, ...arguments}; its answer is {"result": ...} or {"error": "..."}. Bytes are in base64.
 
 import { createInterface } from 'node:readline'
 import kafkajs from 'kafkajs'
@@ -66,8 +66,8 @@ const startConsumer = async (topic, groupId, start) => {
   if (start) consumer.seek({ topic, ...start })
 }
 
-// KafkaJS gives a send up, whatever its retries, when the broker goes while metadata is asked for. It has not counted the
-// messages as sent then, so the same ones get the same sequence numbers and the broker knows them again.
+// KafkaJS fails a send, despite its retries, if the connection is lost during a metadata request. It has not counted the
+// messages as sent, so a repeated send has the same sequence numbers and the broker recognises duplicates.
 const sendPersistently = async (batch) => {
   for (let attempt = 1; ; attempt++) {
     try {
@@ -113,12 +113,12 @@ const calls = {
         key,
         value,
         headers: Object.fromEntries(headers),
-        // sent again, a message has to go where it went before
+        // a repeated message must go to the same partition
         ...(key === null ? { partition: number % producer.partitions } : {}),
       })),
     }
     sending = sending.then(() => sendPersistently(batch))
-    sending.catch(() => {}) // finishProducer tells
+    sending.catch(() => {}) // finishProducer reports errors
   },
   async finishProducer() {
     await sending
@@ -134,13 +134,13 @@ const calls = {
       maxInFlightRequests: 1,
     })
     await client.connect()
-    // KafkaJS asks for its producer id, and so fences its predecessor, when its first transaction begins
+    // KafkaJS requests its producer id, and so fences its predecessor, when its first transaction begins
     transactional.set(name, { client, next: await client.transaction() })
   },
   async begin({ name }) {
-    const it = transactional.get(name)
-    it.transaction = it.next ?? (await it.client.transaction())
-    it.next = undefined
+    const entry = transactional.get(name)
+    entry.transaction = entry.next ?? (await entry.client.transaction())
+    entry.next = undefined
   },
   async sendInTransaction({ name, topic, partition, values }) {
     const messages = values.map((value) => ({ partition, value }))

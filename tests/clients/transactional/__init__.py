@@ -1,4 +1,4 @@
-"""The transactional side of every client library, one module each, all with the same contract."""
+"""Transactional clients of all libraries, one module per library, with the same interface."""
 
 from collections.abc import Callable
 from typing import Final
@@ -17,4 +17,4 @@ CLIENTS: Final[dict[str, Callable[[str], TransactionalClient]]] = {
     "kafkajs": KafkajsClient,
     "java": JavaClient,
 }
-"""Name of the client to what makes one for the broker at HOST:PORT."""
+"""Client name to a function from HOST:PORT to a client."""

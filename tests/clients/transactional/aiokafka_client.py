@@ -1,4 +1,4 @@
-"""aiokafka, on an event loop in a thread of its own."""
+"""aiokafka, on an event loop in its own thread."""
 
 import asyncio
 import threading
@@ -66,7 +66,7 @@ class AiokafkaClient:
         self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it on the client's loop and wait for its result."""
+        """Run a coroutine on the client's loop and wait for its result."""
         return asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, DEADLINE_S), self._loop).result()
 
 

@@ -24,11 +24,11 @@ class ConfluentClient:
         return read(self._bootstrap, topic, partitions, "read_committed")
 
     def close(self) -> None:
-        """Every client is closed where it is used."""
+        """Do nothing: clients are closed after use."""
 
 
 def read(bootstrap: str, topic: str, partitions: int, isolation: str) -> list[Record]:
-    """Records up to the first `END` of every partition, at an isolation level."""
+    """Read up to the first `END` of every partition, at an isolation level."""
     config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "enable.auto.commit": False}
     consumer = Consumer({**config, "isolation.level": isolation, "fetch.wait.max.ms": 50})
     found: list[Record] = []
@@ -37,7 +37,7 @@ def read(bootstrap: str, topic: str, partitions: int, isolation: str) -> list[Re
     try:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)])
         while len(ended) < partitions:
-            assert time.monotonic() < deadline, f"the ends of all partitions but {ended} are missing after {found}"
+            assert time.monotonic() < deadline, f"only partitions {ended} were read to the end: {found}"
             for message in consumer.consume(1000, timeout=0.1):
                 partition, value, error = message.partition(), message.value(), message.error()
                 assert error is None or error.retriable(), error
@@ -97,7 +97,7 @@ class _Producer:
             self._producer.abort_transaction(DEADLINE_S)
 
     def close(self) -> None:
-        """librdkafka ends with the object."""
+        """Drop the producer, which closes it."""
         del self._producer
 
 

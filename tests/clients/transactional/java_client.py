@@ -1,4 +1,4 @@
-"""The Java client, driven from Python through py4j: no Java source, so a runtime without a compiler is enough."""
+"""The Java client through py4j: no Java source, so a Java runtime without a compiler suffices."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from tests.support.java_gateway import JavaGateway
 _FENCED: Final = (
     "org.apache.kafka.common.errors.ProducerFencedException",
     "org.apache.kafka.common.errors.InvalidProducerEpochException",
-    # With the second version of transactions: the broker has aborted it.
+    # Transaction version 2: the broker has aborted the transaction.
     "org.apache.kafka.common.errors.InvalidTxnStateException",
 )
 
@@ -45,7 +45,7 @@ class JavaClient:
             polls = 0
             while len(ended) < partitions:
                 polls += 1
-                assert polls < DEADLINE_S * 10, f"the ends of all partitions but {ended} are missing after {found}"
+                assert polls < DEADLINE_S * 10, f"only partitions {ended} were read to the end: {found}"
                 for record in consumer.poll(java.jvm.java.time.Duration.ofMillis(100)).iterator():
                     if record.value() == END:
                         ended.add(record.partition())
