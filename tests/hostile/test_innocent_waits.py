@@ -25,6 +25,7 @@ from tests.hostile.raw import (
     RawConnection,
     array,
     framed,
+    many_records,
     produce_body,
     request,
     string,
@@ -39,6 +40,7 @@ P99_S: Final = 0.1
 LONGEST_S: Final = 0.5
 GOOD: Final = Batch().encode()
 GZIP, ZSTD = 1, 4
+LARGE: Final = {"max.message.bytes": str(5 * MB)}
 NO_CONFIGS: Final[Mapping[str, str]] = {}
 PATIENCE_S: Final = 100
 
@@ -121,14 +123,13 @@ def new_topic(connection: RawConnection, configs: Mapping[str, str] = NO_CONFIGS
     return name
 
 
-def tiny_records(count: int, *, key: bytes = b"\1", delta: int = 0) -> bytes:
-    """Return equal records with only a key; brokers ignore that their offset deltas are equal."""
-    content = b"\0" + varint(delta) + b"\0" + key + b"\1\0"
-    return (varint(len(content)) + content) * count
+def tiny_records(count: int, *, timestamp_delta: int = 0) -> bytes:
+    """Return records without key and value."""
+    return many_records(count, [b"\1\1\0"], timestamp_delta=timestamp_delta)
 
 
 def compressed(body: bytes, count: int, codec: int) -> bytes:
-    content = gzip.compress(body) if codec == GZIP else zstandard.ZstdCompressor().compress(body)
+    content = gzip.compress(body, 1) if codec == GZIP else zstandard.ZstdCompressor().compress(body)
     return Batch(attributes=codec, body=content, count=count, last_offset_delta=count - 1).encode()
 
 
@@ -167,7 +168,7 @@ def test_lookups_by_timestamp(
 RULES: Final[dict[str, tuple[dict[str, str], set[int]]]] = {
     "compacted": ({"cleanup.policy": "compact"}, {INVALID_RECORD}),
     "another codec": ({"compression.type": "gzip"}, {0}),
-    "no codec": ({"compression.type": "uncompressed"}, {MESSAGE_TOO_LARGE}),
+    "no codec": ({"compression.type": "uncompressed"}, {0, MESSAGE_TOO_LARGE}),
     "timestamps within bounds": ({"message.timestamp.before.max.ms": "1000"}, {INVALID_TIMESTAMP}),
 }
 
@@ -177,10 +178,10 @@ def test_batches_against_the_rules_of_a_topic(
     rule: str, attacker: RawConnection, innocent: Innocent, memory: Memory
 ) -> None:
     configs, errors = RULES[rule]
-    topic = new_topic(attacker, configs)
+    topic = new_topic(attacker, {**configs, **LARGE})
     old = -3_600_000 if "timestamps" in rule else 0
-    few = compressed(tiny_records(300_000, delta=old), 300_000, GZIP)
-    many = compressed(tiny_records(3_000_000, delta=old), 3_000_000, GZIP)
+    few = compressed(tiny_records(300_000, timestamp_delta=old), 300_000, GZIP)
+    many = compressed(tiny_records(3_000_000, timestamp_delta=old), 3_000_000, GZIP)
     batches = [few] * 10 + [many] * 2
     partitions = array(*(struct.pack(">ii", 0, len(batch)) + batch for batch in batches))
     body = string(None) + struct.pack(">hi", -1, 60_000) + array(string(topic) + partitions)
@@ -212,7 +213,7 @@ GARBAGE: Final[dict[str, Callable[[], bytes]]] = {
     "garbage": lambda: random.Random(1).randbytes(900_000) + bytes(20 * MB),
     "zeros": lambda: bytes(200 * MB),
     "missing record": lambda: tiny_records(2_999_999),
-    "bad last record": lambda: tiny_records(2_999_999) + varint(6) + b"\0\0\0\1\2\0",
+    "bad last record": lambda: tiny_records(2_999_999) + varint(8) + b"\0\0" + varint(2_999_999) + b"\1\2\0",
 }
 
 
@@ -221,7 +222,7 @@ GARBAGE: Final[dict[str, Callable[[], bytes]]] = {
 def test_large_bad_batches_are_refused(
     kind: str, codec: int, attacker: RawConnection, innocent: Innocent, memory: Memory
 ) -> None:
-    topic = new_topic(attacker)
+    topic = new_topic(attacker, LARGE)
     batch = compressed(GARBAGE[kind](), 3_000_000, codec)
     with innocent:
         assert attacker.produce(topic, batch) == (INVALID_RECORD, -1)

@@ -1,10 +1,11 @@
 """Batches that take long to check: only their sender waits."""
 
-import gzip
 import socket
 import struct
 import time
 from typing import Final, NamedTuple
+
+import zstandard
 
 from tests.hostile.conftest import Bystander, Memory
 from tests.hostile.raw import (
@@ -14,6 +15,7 @@ from tests.hostile.raw import (
     RawConnection,
     array,
     framed,
+    many_records,
     produce_body,
     request,
     string,
@@ -21,22 +23,20 @@ from tests.hostile.raw import (
 )
 
 INVALID_RECORD = 87
+ZSTD = 4
 GOOD: Final = Batch().encode()
 
 
 def slow_records(size: int) -> tuple[bytes, int]:
     """Return at least `size` bytes of records with a header and varying lengths, and their count."""
-    several = [
-        varint(len(content)) + content
-        for value in (b"", b"v")
-        for content in [b"\0\0\0" + varint(-1) + varint(len(value)) + value + varint(1) + varint(0) + varint(-1)]
-    ]
-    pairs = size // sum(map(len, several)) + 1
-    return b"".join(several) * pairs, 2 * pairs
+    count = size // 9 + 1
+    tails = [varint(-1) + varint(len(value)) + value + varint(1) + varint(0) + varint(-1) for value in (b"", b"v")]
+    return many_records(count, tails), count
 
 
 def compressed(body: bytes, count: int) -> bytes:
-    return Batch(attributes=1, body=gzip.compress(body), count=count, last_offset_delta=count - 1).encode()
+    content = zstandard.ZstdCompressor().compress(body)
+    return Batch(attributes=ZSTD, body=content, count=count, last_offset_delta=count - 1).encode()
 
 
 class Served(NamedTuple):
@@ -66,7 +66,7 @@ def check_until_answered(bystander: Bystander, connection: RawConnection) -> Ser
 
 
 def test_nobody_else_waits(address: tuple[str, int], topic: str, bystander: Bystander, memory: Memory) -> None:
-    body, count = slow_records(16 << 20)
+    body, count = slow_records(8 << 20)
     batch = compressed(body, count)
     with RawConnection(*address) as connection:
         connection.send(framed(request(PRODUCE, 8, produce_body(topic, batch))))
@@ -124,8 +124,8 @@ def test_many_batches_in_one_request_that_decompress_to_much(
     body, count = slow_records(1 << 20)
     batches = [compressed(body, count)] * 10
     for size in range(4000, 4010):
-        content = b"\0\0\0" + varint(-1) * 2 + varint(size) + b"\0\0" * size
-        batches += [compressed((varint(len(content)) + content) * many, many) for many in range(8, 40)]
+        tails = [varint(-1) * 2 + varint(size) + b"\0\0" * size]
+        batches += [compressed(many_records(many, tails), many) for many in range(8, 40)]
     partitions = array(*(struct.pack(">ii", 0, len(batch)) + batch for batch in batches))
     produce = string(None) + struct.pack(">hi", -1, 60_000) + array(string(topic) + partitions)
     with RawConnection(*address) as connection:

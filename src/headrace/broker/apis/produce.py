@@ -283,10 +283,10 @@ class ProduceApi:
         for topic_place, topic in enumerate(request.topic_data):
             outcomes: list[Outcome] = []
             results.append((self._name_bytes(topic, version), outcomes))
-            if refusal is not None:
-                outcomes += [failed(data.index, refusal) for data in topic.partition_data]
-                continue
             name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+            if refusal is not None:
+                outcomes += [_refused(context, name, data.index, refusal) for data in topic.partition_data]
+                continue
             if name is None:
                 outcomes += [_refused(context, name, data.index, _UNKNOWN_TOPIC_ID) for data in topic.partition_data]
                 continue
