@@ -1,4 +1,4 @@
-"""Orders to invoices at least once: a crash may write invoices twice, and never loses one."""
+"""Turn orders into invoices at least once: a crash may duplicate invoices, but never loses one."""
 
 import sys
 
@@ -8,7 +8,7 @@ from invoices import INVOICES, arguments, invoice, next_batch, subscribe
 
 def delivered(error: KafkaError | None, _: Message) -> None:
     if error is not None:
-        sys.exit(f"an invoice could not be written: {error}")
+        sys.exit(f"cannot write an invoice: {error}; a restart repeats the orders since the last commit")
 
 
 options = arguments()

@@ -1,4 +1,4 @@
-"""Orders to invoices at most once: a crash may lose invoices, and never writes one twice."""
+"""Turn orders into invoices at most once: a crash may lose invoices, but never duplicates one."""
 
 from confluent_kafka import Producer
 from invoices import INVOICES, arguments, invoice, next_batch, subscribe

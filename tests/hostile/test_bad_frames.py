@@ -21,8 +21,8 @@ from tests.hostile.raw import (
 NO_TAGS = b"\x00"
 
 REFUSED: Final = {
-    "negative size": (struct.pack(">i", -1), "a request of -1 bytes"),
-    "minimum size": (struct.pack(">i", -(2**31)), "a request of -2147483648 bytes"),
+    "negative size": (struct.pack(">i", -1), "a request announces -1 bytes"),
+    "minimum size": (struct.pack(">i", -(2**31)), "a request announces -2147483648 bytes"),
     "size over socket.request.max.bytes": (struct.pack(">i", 104_857_601), "socket.request.max.bytes"),
     "empty": (struct.pack(">i", 0), "shorter than its header"),
     "shorter than a header": (framed(b"abc"), "shorter than its header"),
@@ -89,7 +89,7 @@ def test_the_log_has_the_client_id_of_an_earlier_request(address: tuple[str, int
         connection.send(struct.pack(">i", -1))
         assert connection.is_closed_by_broker()
         log.has_warning(
-            "Closing connection", CLIENT_ID, f"{address[0]}:{connection.local_port}", "a request of -1 bytes"
+            "Closing connection", CLIENT_ID, f"{address[0]}:{connection.local_port}", "a request announces -1 bytes"
         )
 
 

@@ -83,7 +83,7 @@ def write_lines(*lines: str) -> None:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Context for writes to standard output. Raises CommandError if one fails; BrokenPipeError passes through."""
+    """Wrap writes to standard output. Raises CommandError if one fails; BrokenPipeError passes through."""
     try:
         yield
     except BrokenPipeError:

@@ -245,7 +245,7 @@ class TransactionCoordinator:
         self._clients[name] = client
 
     def present(self) -> list[TransactionMetadata]:
-        """Every id of the shards that are loaded, as they are now."""
+        """Return a snapshot of the ids in all loaded shards."""
         found: list[TransactionMetadata] = []
         for shard in self._shards.loaded():
             found.extend(shard.state.ids.values())

@@ -148,7 +148,7 @@ class ReplicaManager:
         return partition
 
     def give_up(self, partition: Partition, reason: str) -> bool:
-        """Take a partition offline whose disk has failed. Return False if it was not online. A restart recovers it."""
+        """Take offline a partition whose disk has failed, until a restart. Return False if it was not online."""
         topic_partition = partition.topic_partition
         if self._partitions.get(topic_partition) is not partition:
             return False  # deleted, or offline already
@@ -321,7 +321,7 @@ def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
         try:
             entries = read_snapshot(path)
         except (CorruptSnapshotError, OSError) as error:
-            log.warning("%s; reading producers from an older snapshot or the log", error)
+            log.warning("%s: using an older producer snapshot or the log: %s", opened.topic_partition, error)
             continue
         state.restore(entries)
         if entries:

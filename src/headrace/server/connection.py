@@ -257,7 +257,7 @@ class Connection:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Handle frames that are already received, then read."""
+        """Handle the frames that have already been received, then resume reading."""
         if self._is_busy():
             return
         if self._receiver.has_frame:

@@ -67,7 +67,7 @@ class LargeRequests:
         if waiting and waiting + size > MAX_WAITING:
             raise InvalidRequestError(
                 f"{ApiKey(context.api_key).name} of {size} bytes:"
-                f" {waiting >> 20} MiB of large requests are already waiting"
+                f" {waiting >> 20} MiB of large requests are already waiting; retry later"
             )
         self._waiting[kind] += size
         try:
@@ -91,7 +91,7 @@ class WaitingPartitions:
         self.count = 0
 
     def reserve(self, partitions: int) -> bool:
-        """Return True if a fetch of so many partitions may wait; call `release` afterwards."""
+        """Reserve room for a waiting fetch; call `release` after the wait. Return False over the limit."""
         if self.count + partitions <= self._limit:
             self.count += partitions
             return True
@@ -106,5 +106,5 @@ class WaitingPartitions:
         return False
 
     def release(self, partitions: int) -> None:
-        """Record that a fetch of so many partitions has stopped waiting."""
+        """Release what `reserve` reserved for a waiting fetch."""
         self.count -= partitions

@@ -273,7 +273,7 @@ def check_string(size: int) -> None:
 
 
 def _prefixed(prefix: struct.Struct) -> _StepMaker:
-    """Skip a length and as many bytes; a negative length is null."""
+    """Skip a length and that many bytes; a negative length is null."""
     width = prefix.size
 
     def after(before: int) -> _Step:

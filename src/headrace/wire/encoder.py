@@ -23,7 +23,7 @@ StepEncoder: TypeAlias = Callable[[bytearray, Fields], Iterator[None]]
 _Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 IMPLIED = {"throttle_time": 0, "error_code": 0, "error_message": None}
-"""Defaults of fields in nearly every response, which the schemas lack."""
+"""Defaults of fields in nearly every reply, which the schemas lack."""
 
 _STEPPED = (list, tuple, Items)
 """Types of arrays that are encoded one item at a time."""

@@ -1,6 +1,6 @@
-"""Produce, the hot path for writes: validate one batch per partition, append it, and encode the response by hand.
+"""Produce, the hot path for writes: validate one batch per partition, append it, and encode the reply by hand.
 
-Layout of the response: https://kafka.apache.org/protocol#The_Messages_Produce
+Layout of the reply: https://kafka.apache.org/protocol#The_Messages_Produce
 """
 
 import asyncio

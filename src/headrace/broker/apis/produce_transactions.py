@@ -62,7 +62,7 @@ class _Question(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A request before the coordinator's answer."""
+    """A request before the coordinator's reply."""
 
     question: _Question | None
     version: int

@@ -84,7 +84,7 @@ class PlainOffsetMap:
                     self._newest[digest] = entry
 
     def process_pending(self) -> None:
-        """Nothing is ever pending."""
+        """Do nothing: no batch is ever pending."""
 
     def skip_to(self, last_offset: int) -> None:
         """Extend the map to `last_offset`, before which no more records come."""

@@ -164,7 +164,7 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
                 log.warning("%s", stray_advice(path))
                 continue
             if topic_partition is None:
-                log.warning("%s is not the directory of a partition; ignoring it", path)
+                log.warning("Ignoring %s, whose name is not topic-partition: move it out of the log directory", path)
                 continue
             twin = found.partitions.get(topic_partition)
             if twin is not None:

@@ -346,7 +346,7 @@ class Rebalance:
     def join_result(
         self, member: ClassicMember, *, leader: str | None = None, skip_assignment: bool = False
     ) -> JoinResult:
-        """Return the JoinGroup response for `member`; `leader` overrides the leader's id."""
+        """Return the JoinGroup reply for `member`; `leader` overrides the leader's id."""
         leader = self.membership.leader_id if leader is None else leader
         members = self.membership.members.values() if leader == member.member_id else ()
         return JoinResult(

@@ -1,4 +1,4 @@
-"""The request and response of ConsumerGroupHeartbeat, independent of their version."""
+"""The request and reply of ConsumerGroupHeartbeat, independent of their version."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeatResult:
-    """The response; `assignment` is None if it is unchanged."""
+    """The reply; `assignment` is None if it is unchanged."""
 
     member_id: str
     epoch: int

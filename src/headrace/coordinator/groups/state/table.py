@@ -82,7 +82,7 @@ class GroupTable:
         return group
 
     def add_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
-        """A new, empty group."""
+        """Create an empty classic group."""
         group = self.by_id[group_id] = ClassicGroup(
             group_id,
             max_size=self._settings.group_max_size,
@@ -110,7 +110,7 @@ class GroupTable:
             return self._watched(group, group.join(request, now_ms))
         except KafkaError as error:
             refused = self._refused(group, error, request.member_id, request.instance_id, "JoinGroup")
-            # Kafka's response omits the member id, too.
+            # Kafka's reply omits the member id, too.
             refused.effects.append(Complete(request.reply_to, JoinResult(error=error.code)))
             refused.error = None
             return refused

@@ -37,7 +37,7 @@ class _Index:
     def __init__(self, path: Path, base_offset: int, *, size: int) -> None:
         """Open an index file of `size` bytes. Raises CorruptIndexError; OSError."""
         if size % self._entry.size:
-            raise CorruptIndexError(f"{path} has {size} bytes, which is not a multiple of {self._entry.size}")
+            raise CorruptIndexError(f"{path} has {size} bytes, not a multiple of its {self._entry.size}-byte entries")
         self.path = path
         self.base_offset = base_offset
         self._stored = size // self._entry.size
