@@ -1,4 +1,4 @@
-"""A partition of __consumer_offsets in memory, for tests of the runtime."""
+"""An in-memory partition of __consumer_offsets."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from headrace.wire.records import iter_records
 
 
 class MemoryLog:
-    """Batches as they were appended; `error` refuses the next ones."""
+    """A log of batches; appends raise `error` if it is set."""
 
     def __init__(self, batches: list[bytes] | None = None) -> None:
         self.stored: list[bytes] = batches or []
