@@ -1,4 +1,4 @@
-"""Blocking of the event loop is logged, and its delay measured."""
+"""Blocking of the event loop is logged and measured."""
 
 import asyncio
 import logging
