@@ -481,10 +481,10 @@ def test_a_log_behaves_like_a_list_of_batches(
         elif step == "read" and end > start:
             part = log.reader.read(within, second, upto_offset=end)
             if part is not None:
-                got = [(each.base_offset, each.last_offset) for _, each in batch_headers(part.read())]
+                returned = [(each.base_offset, each.last_offset) for _, each in batch_headers(part.read())]
                 place = next(at for at, (_, last) in enumerate(model) if last >= within)
-                assert got == model[place : place + len(got)]
-                assert got
+                assert returned == model[place : place + len(returned)]
+                assert returned
         elif step == "truncate":
             log.truncate_to(within)
             model = [each for each in model if each[1] < within]
