@@ -1,5 +1,3 @@
-"""Moving partitions between log directories."""
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
