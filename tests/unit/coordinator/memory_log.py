@@ -1,5 +1,3 @@
-"""An in-memory partition of __consumer_offsets."""
-
 from collections.abc import Iterator
 
 from headrace.coordinator.groups.records.classic import GroupKey, decode_group
@@ -17,7 +15,7 @@ from headrace.wire.records import iter_records
 
 
 class MemoryLog:
-    """A log of batches; appends raise `error` if it is set."""
+    """An in-memory partition of __consumer_offsets; appends raise `error` if it is set."""
 
     def __init__(self, batches: list[bytes] | None = None) -> None:
         self.stored: list[bytes] = batches or []

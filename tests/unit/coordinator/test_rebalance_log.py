@@ -1,5 +1,3 @@
-"""A rebalance is one line of the log."""
-
 import logging
 
 import pytest

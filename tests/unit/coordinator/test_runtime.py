@@ -1,5 +1,3 @@
-"""The group coordinator: shards, their log, and timers."""
-
 import logging
 import time
 from collections import deque

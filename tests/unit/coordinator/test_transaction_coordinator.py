@@ -1,5 +1,3 @@
-"""The transaction coordinator: markers, timeouts and producer ids."""
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

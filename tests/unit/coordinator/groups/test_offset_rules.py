@@ -1,5 +1,3 @@
-"""Rules for committing offsets to a group."""
-
 import pytest
 
 from headrace.errors import ErrorCode

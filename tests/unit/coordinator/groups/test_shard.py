@@ -1,5 +1,3 @@
-"""Decisions of a shard, and the replay of its records."""
-
 import pytest
 
 from headrace.coordinator.groups.records.classic import (

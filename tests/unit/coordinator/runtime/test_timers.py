@@ -13,24 +13,6 @@ def test_timers_fire_in_order_of_their_deadlines() -> None:
     assert list(timers.expired(9)) == []
 
 
-def test_a_deadline_can_move_either_way() -> None:
-    timers: Timers[str] = Timers()
-    timers.schedule("a", 1)
-    timers.schedule("a", 5)
-    assert list(timers.expired(4)) == []
-    timers.schedule("a", 4.5)
-    assert list(timers.expired(4.5)) == ["a"]
-    assert list(timers.expired(9)) == []
-
-
-def test_a_cancelled_timer_never_fires() -> None:
-    timers: Timers[str] = Timers()
-    timers.schedule("a", 1)
-    timers.cancel("a")
-    timers.cancel("unknown")
-    assert list(timers.expired(9)) == []
-
-
 def test_cancelled_timers_do_not_accumulate() -> None:
     timers: Timers[int] = Timers()
     for key in range(10_000):

@@ -1,5 +1,3 @@
-"""Decisions about a transactional id, in both versions of transactions."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""Replaying transactional ids into a shard."""
-
 from headrace.coordinator.transactions.machine import WriteMarkers
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.coordinator.transactions.states import ProducerIdentity, TransactionMetadata, TransactionState

@@ -1,5 +1,3 @@
-"""Joining: member ids, protocols, limits, and refused joins."""
-
 import pytest
 
 from headrace.coordinator.groups.classic.states import GroupState

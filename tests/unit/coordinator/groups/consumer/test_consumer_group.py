@@ -1,5 +1,3 @@
-"""Consumer groups: joining, reconciling, leaving, fencing."""
-
 from typing import Any
 
 import pytest
