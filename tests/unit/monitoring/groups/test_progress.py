@@ -1,5 +1,3 @@
-"""Lag, pace and forecast from committed offsets and log ends."""
-
 from array import array
 
 import pytest

@@ -1,5 +1,3 @@
-"""The history file: contents, limits, and damage."""
-
 import random
 from collections.abc import Iterator
 from pathlib import Path
