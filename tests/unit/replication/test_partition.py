@@ -1,5 +1,3 @@
-"""A partition over a real log."""
-
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -31,7 +29,7 @@ TP = TopicPartition("t", 0)
 
 
 class Setup:
-    """One partition; `reopen` closes everything and starts again."""
+    """A partition over a real log."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

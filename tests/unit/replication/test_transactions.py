@@ -1,5 +1,3 @@
-"""Transactions in a partition: verification, markers, the last stable offset, and restarts."""
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
