@@ -1,5 +1,3 @@
-"""Polling for the next request, or sleeping."""
-
 from collections.abc import Callable
 
 import pytest
