@@ -1,5 +1,3 @@
-"""Log directories: ownership, placement, restarts and deletion."""
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

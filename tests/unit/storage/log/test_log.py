@@ -1,5 +1,3 @@
-"""A log appends batches, reads from any offset, and deletes from either end."""
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Counts of transaction markers between two offsets: noted, scanned or estimated."""
-
 from array import array
 
 from headrace.storage.log.producers import marker_counts

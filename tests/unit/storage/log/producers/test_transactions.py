@@ -1,5 +1,3 @@
-"""Open and aborted transactions of a log, and their recovery."""
-
 import struct
 from dataclasses import replace
 from pathlib import Path
