@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.groups.records.classic import (
-    GroupKey,
-    GroupMetadata,
-    MemberMetadata,
-    decode_group,
-)
+from headrace.coordinator.groups.records.classic import GroupMetadata, MemberMetadata, decode_group
 from headrace.coordinator.groups.records.codec import (
     UnknownKey,
     decode_key,
@@ -152,7 +147,3 @@ def test_random_bytes_cause_no_other_errors(data: bytes) -> None:
             decode(data)
         except (KafkaError, UnicodeDecodeError):
             continue
-
-
-def test_a_group_key_is_not_an_offset_key() -> None:
-    assert decode_key(encode(GroupKey("g"), None)[0]) == GroupKey("g")
