@@ -61,7 +61,7 @@ def new_walk(count: int, base_timestamp: int, newer_than: int, from_delta: int) 
     return walk
 
 
-class WrongError(Exception):
+class InvalidRecordsError(Exception):
     """The records are invalid."""
 
 
@@ -82,7 +82,7 @@ class Reader:
     def byte(self) -> int:
         self.at += 1
         if self.at > len(self.data):
-            raise WrongError
+            raise InvalidRecordsError
         return self.data[self.at - 1]
 
     def number(self, most_bytes: int = 5) -> int:
@@ -94,12 +94,12 @@ class Reader:
                 # Java's integers have no more bits
                 value &= 2**64 - 1 if most_bytes == 10 else 2**32 - 1
                 return value >> 1 if value % 2 == 0 else -(value >> 1) - 1
-        raise WrongError
+        raise InvalidRecordsError
 
     def skip(self, size: int) -> None:
         self.at += max(0, size)
         if self.at > len(self.data):
-            raise WrongError
+            raise InvalidRecordsError
 
     def record(self, base: int, seen: Seen) -> Seen:
         size = self.number()
@@ -112,15 +112,15 @@ class Reader:
         self.skip(self.number())
         headers = self.number()
         if headers < 0 or headers > len(self.data) - self.at:
-            raise WrongError
+            raise InvalidRecordsError
         for _ in range(headers):
             name = self.number()
             if name < 0:
-                raise WrongError
+                raise InvalidRecordsError
             self.skip(name)
             self.skip(self.number())
         if self.at != end:
-            raise WrongError
+            raise InvalidRecordsError
         keyless, smallest, largest, delta = seen
         if timestamp > largest:
             largest, delta = timestamp, offset
@@ -134,7 +134,7 @@ def read(body: bytes, count: int, base: int = TIME) -> Seen | None:
     try:
         for _ in range(count):
             seen = reader.record(base, seen)
-    except WrongError:
+    except InvalidRecordsError:
         return None
     return seen if reader.at == len(body) else None
 
@@ -292,7 +292,7 @@ def test_arbitrary_bytes_are_read_like_the_reference(twin: None, body: bytes, co
 
 
 @pytest.mark.parametrize("size", [7, 8, 40, 200])
-def test_a_record_may_come_in_pieces_of_any_size(twin: None, size: int) -> None:
+def test_a_record_may_arrive_in_pieces_of_any_size(twin: None, size: int) -> None:
     records = [
         RecordData(b"k" * (size % 5), b"v" * size, TIME, [("name", b"value")] * (size % 3)),
         RecordData(None, None, TIME - 2**40, ()),
@@ -332,7 +332,7 @@ def test_a_walk_can_stop_at_the_first_newer_record(twin: None) -> None:
                     assert walk.largest == records[expected[0]].timestamp
 
 
-def test_each_record_yields_place_key_and_timestamp(twin: None) -> None:
+def test_every_record_yields_position_key_and_timestamp(twin: None) -> None:
     records = [
         RecordData(b"k" if place % 3 else None, bytes(place), TIME + place, [("n", None)] * (place % 5))
         for place in range(100)

@@ -216,7 +216,7 @@ def test_any_history_keeps_its_last_values_offsets_and_order(
 
 
 class TestDueLogs:
-    def test_a_log_waits_until_enough_of_it_is_dirty(self, table: Table) -> None:
+    def test_a_log_is_due_when_enough_of_it_is_dirty(self, table: Table) -> None:
         table.put(*[(f"{place}", "v") for place in range(50)])
         table.log.roll(NOW)
         table.compact()

@@ -172,7 +172,7 @@ def test_a_reader_can_finish_reading_a_replaced_segment(tmp_path: Path) -> None:
     assert next(iter_records(content)).offset == 0
 
 
-def test_two_cleaners_never_take_the_same_log(tmp_path: Path) -> None:
+def test_two_cleaners_never_clean_the_same_log(tmp_path: Path) -> None:
     table = filled(tmp_path / "data")
     others: list[bool] = []
     table.cleaner.clean_filthiest(EventBeforeSwap(lambda: others.append(table.compact())))

@@ -225,7 +225,7 @@ def test_deleted_and_cleaned_files_are_removed(directory: Path) -> None:
     assert log.log_end_offset == 80
 
 
-def test_swap_files_replace_the_segments_they_were_made_from(directory: Path) -> None:
+def test_swap_files_replace_their_source_segments(directory: Path) -> None:
     log = filled(directory)
     ends = log.segments.ordered[2].base_offset
     kept = batch(4, 2) + batch(ends - 2, 2)
