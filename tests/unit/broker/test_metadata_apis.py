@@ -130,9 +130,7 @@ async def test_topics_are_described_by_id(routes: Routes, cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize(("version", "name"), [(10, "u"), (11, None), (12, None)])
-async def test_names_and_ids_are_refused_in_versions_without_them(
-    version: int, name: str | None, routes: Routes
-) -> None:
+async def test_invalid_topic_identifiers_are_refused(version: int, name: str | None, routes: Routes) -> None:
     request = request_for(None) if version == 12 else request_by_id(uuid.uuid4(), name=name)
     response = await ask(routes, METADATA, version, request)
     assert response.topics[0].error_code == ErrorCode.invalid_request
