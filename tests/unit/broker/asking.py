@@ -1,4 +1,4 @@
-"""Asks handlers as a client would: request and answer go through their schemas in the version asked for."""
+"""Sends requests to handlers through the schemas of a version, as a client would."""
 
 from collections.abc import Awaitable, Generator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema,
 
 
 def every_version(key: ApiKey) -> pytest.MarkDecorator:
-    """Run a test once for each `version` of the API."""
+    """Parametrize a test with every supported `version` of the API."""
     known = versions(key)
     assert known is not None
     return pytest.mark.parametrize("version", range(known.lowest, known.highest + 1))
@@ -21,7 +21,7 @@ def every_version(key: ApiKey) -> pytest.MarkDecorator:
 async def ask(
     routes: Mapping[ApiKey, Handler], api_key: ApiKey, version: int, fields: dict[str, Any], listener: str = "PLAINTEXT"
 ) -> Any:
-    """The decoded answer to the request that `fields` make."""
+    """Return the decoded response to a request with `fields`."""
     out = bytearray()
     request_encoder(api_key, version)(out, fields)
     request, _ = schema(api_key, version).read_request(bytes(out), 0)
@@ -31,13 +31,13 @@ async def ask(
         reply = await finish(reply)
     if not isinstance(reply, RawReply) and isinstance(reply, Awaitable):
         reply = await reply
-    answer = bytearray()
+    response = bytearray()
     if isinstance(reply, RawReply):
         for part in reply.parts:
             assert not isinstance(part, FileSlice)
-            answer += part
+            response += part
     else:
-        schema(api_key, version).encode_response(answer, reply)
-    entity, end = response_reader(api_key, version)(bytes(answer), 0)
-    assert end == len(answer), "the answer is longer than its schema"
+        schema(api_key, version).encode_response(response, reply)
+    entity, end = response_reader(api_key, version)(bytes(response), 0)
+    assert end == len(response), "the response has trailing bytes"
     return entity

@@ -1,4 +1,4 @@
-"""The group APIs on a coordinator in memory, asked as a client would."""
+"""The group APIs on an in-memory coordinator."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ class GroupWorld:
         self.creation_error: KafkaError | None = None
         self.topics: dict[str, tuple[UUID, int]] = {"t": (TOPIC_ID, 3)}
         self.routes = {
-            **GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic, _nothing).routes(),
+            **GroupApis(self.coordinator, self._endpoint, self._create_offsets_topic, _do_nothing).routes(),
             **GroupAdminApis(self.coordinator).routes(),
             **OffsetApis(self.coordinator, self).routes(),
         }
@@ -98,7 +98,7 @@ class GroupWorld:
         )
 
     async def member(self, **fields: Any) -> str:
-        """The only member of group `g`, with its assignment, in generation 1."""
+        """Return the id of the only member of group `g`, in generation 1."""
         joined = await self.join(3, **fields)
         await self.sync(3, joined.member_id)
         member_id: str = joined.member_id
@@ -109,7 +109,7 @@ class GroupWorld:
         return (await self.ask(ApiKey.HEARTBEAT, version, **{**request, **fields})).error_code
 
     async def commit(self, version: int, *partitions: tuple[int, int, str | None], **fields: Any) -> Any:
-        """Partitions as (index, offset, metadata)."""
+        """Commit partitions given as (index, offset, metadata)."""
         named = [
             {
                 "partition_index": index,
@@ -130,15 +130,15 @@ class GroupWorld:
         return await self.ask(ApiKey.OFFSET_COMMIT, version, **{**request, **fields})
 
     async def fetch(self, version: int, topics: Any = ..., group_id: str = "g", **fields: Any) -> Any:
-        """The answer about one group, whichever version; by default of topic t, partitions 0 and 1."""
+        """Return the fetched offsets of one group, by default of partitions 0 and 1 of topic t."""
         if topics is ...:
             topics = [{"name": "t", "topic_id": TOPIC_ID, "partition_indexes": [0, 1]}]
         group = {"group_id": group_id, "topics": topics}
         if version >= 8:
-            answer = await self.ask(ApiKey.OFFSET_FETCH, version, groups=[group], **fields)
-            return answer.groups[0]
+            response = await self.ask(ApiKey.OFFSET_FETCH, version, groups=[group], **fields)
+            return response.groups[0]
         return await self.ask(ApiKey.OFFSET_FETCH, version, **group, **fields)
 
 
-async def _nothing() -> None:
-    """The topic of transactions is there."""
+async def _do_nothing() -> None:
+    """The transaction topic exists."""

@@ -1,4 +1,4 @@
-"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources, as Kafka answers them."""
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources, compatible with Kafka."""
 
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -60,7 +60,7 @@ async def describe(routes: Routes, kind: int, name: str, *keys: str, version: in
 
 
 async def values(routes: Routes, kind: int, name: str, *keys: str) -> dict[str, tuple[str | None, int]]:
-    """Value and source by name."""
+    """Return value and source by name."""
     result = await describe(routes, kind, name, *keys)
     assert result.error_code == ErrorCode.none
     return {config.name: (config.value, config.config_source) for config in result.configs}
@@ -71,16 +71,16 @@ async def change(
 ) -> tuple[ErrorCode, str | None]:
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
-    answer = await ask(routes, INCREMENTAL, 1, {"resources": resources, "validate_only": validate_only})
-    (result,) = answer.responses
+    response = await ask(routes, INCREMENTAL, 1, {"resources": resources, "validate_only": validate_only})
+    (result,) = response.responses
     return result.error_code, result.error_message
 
 
 async def replace(routes: Routes, kind: int, name: str, configs: dict[str, str | None]) -> ErrorCode:
     items = [{"name": key, "value": value} for key, value in configs.items()]
     resources = [{"resource_type": kind, "resource_name": name, "configs": items}]
-    answer = await ask(routes, ALTER, 2, {"resources": resources, "validate_only": False})
-    code: ErrorCode = answer.responses[0].error_code
+    response = await ask(routes, ALTER, 2, {"resources": resources, "validate_only": False})
+    code: ErrorCode = response.responses[0].error_code
     return code
 
 
@@ -89,13 +89,13 @@ async def test_settings_are_described_in_every_version(version: int, routes: Rou
     result = await describe(routes, TOPIC, "t", "retention.ms", version=version)
     (entry,) = result.configs
     assert (entry.name, entry.value, entry.config_source, entry.read_only) == ("retention.ms", "604800000", 5, False)
-    assert entry.synonyms == ()  # as in Kafka: log.retention.hours is told only behind a log.retention.ms
+    assert entry.synonyms == ()  # as in Kafka: log.retention.hours is listed only after a log.retention.ms
     if version >= 3:
         assert entry.config_type == 5
         assert "ms" in entry.documentation
 
 
-async def test_synonyms_and_documentation_come_only_when_wanted(routes: Routes) -> None:
+async def test_synonyms_and_documentation_are_optional(routes: Routes) -> None:
     resources = [{"resource_type": TOPIC, "resource_name": "t", "configuration_keys": None}]
     request = {"resources": resources, "include_synonyms": False, "include_documentation": False}
     (result,) = (await ask(routes, DESCRIBE, 4, request)).results
@@ -103,7 +103,7 @@ async def test_synonyms_and_documentation_come_only_when_wanted(routes: Routes) 
     assert all(entry.synonyms == () and entry.documentation is None for entry in result.configs)
 
 
-async def test_a_value_and_its_synonyms_come_in_the_order_in_which_they_count(routes: Routes) -> None:
+async def test_synonyms_are_in_order_of_precedence(routes: Routes) -> None:
     await change(routes, BROKER, "", ("log.retention.ms", SET, "88"))
     await change(routes, BROKER, "0", ("log.retention.ms", SET, "77"))
     assert await values(routes, TOPIC, "t", "retention.ms") == {"retention.ms": ("77", 2)}
@@ -117,7 +117,7 @@ async def test_a_value_and_its_synonyms_come_in_the_order_in_which_they_count(ro
     ]
 
 
-async def test_a_brokers_settings_say_where_they_come_from_and_whether_they_can_change(routes: Routes) -> None:
+async def test_broker_settings_have_source_type_and_flags(routes: Routes) -> None:
     result = await describe(routes, BROKER, "0", "num.partitions", "message.max.bytes", "ssl.key.password")
     entries = {entry.name: entry for entry in result.configs}
     assert (entries["num.partitions"].config_source, entries["num.partitions"].read_only) == (4, True)
@@ -126,7 +126,7 @@ async def test_a_brokers_settings_say_where_they_come_from_and_whether_they_can_
     assert len((await describe(routes, BROKER, "0")).configs) > 150
 
 
-async def test_what_is_not_advertised_by_name_is_what_is_listened_on(routes: Routes) -> None:
+async def test_advertised_listeners_default_to_listeners(routes: Routes) -> None:
     assert await values(routes, BROKER, "0", "advertised.listeners") == {
         "advertised.listeners": ("PLAINTEXT://127.0.0.1:9092", 5)
     }
@@ -135,13 +135,13 @@ async def test_what_is_not_advertised_by_name_is_what_is_listened_on(routes: Rou
     assert (entry["value"], entry["config_source"]) == ("PLAINTEXT://:1", 4)
 
 
-async def test_secrets_are_not_told(routes: Routes) -> None:
+async def test_secrets_are_hidden(routes: Routes) -> None:
     await change(routes, BROKER, "0", ("listener.name.a.ssl.key.password", SET, "hunter2"))
     (entry,) = (await describe(routes, BROKER, "0", "listener.name.a.ssl.key.password")).configs
     assert (entry.value, entry.is_sensitive, [synonym.value for synonym in entry.synonyms]) == (None, True, [None])
 
 
-async def test_only_what_was_set_for_all_brokers_is_the_clusters_default(routes: Routes) -> None:
+async def test_cluster_defaults_are_the_settings_of_all_brokers(routes: Routes) -> None:
     assert await values(routes, BROKER, "") == {}
     await change(routes, BROKER, "", ("message.max.bytes", SET, "5"))
     await change(routes, BROKER, "0", ("message.max.bytes", SET, "6"))
@@ -163,18 +163,18 @@ async def test_only_what_was_set_for_all_brokers_is_the_clusters_default(routes:
         (1, "x", ErrorCode.invalid_request),
     ],
 )
-async def test_a_resource_that_is_not_there_is_refused(kind: int, name: str, code: ErrorCode, routes: Routes) -> None:
+async def test_missing_and_invalid_resources_are_refused(kind: int, name: str, code: ErrorCode, routes: Routes) -> None:
     assert (await describe(routes, kind, name)).error_code == code
     if (kind, name) != (TOPIC, ""):
         assert (await change(routes, kind, name, ("retention.ms", SET, "5")))[0] == code
 
 
 @every_version(INCREMENTAL)
-async def test_settings_are_changed_one_by_one_in_every_version(version: int, routes: Routes) -> None:
+async def test_settings_are_changed_incrementally_in_every_version(version: int, routes: Routes) -> None:
     configs = [{"name": "retention.ms", "config_operation": SET, "value": "5"}]
     resources = [{"resource_type": TOPIC, "resource_name": "t", "configs": configs}]
-    answer = await ask(routes, INCREMENTAL, version, {"resources": resources, "validate_only": False})
-    assert answer.responses[0].error_code == ErrorCode.none
+    response = await ask(routes, INCREMENTAL, version, {"resources": resources, "validate_only": False})
+    assert response.responses[0].error_code == ErrorCode.none
     assert await values(routes, TOPIC, "t", "retention.ms") == {"retention.ms": ("5", 1)}
     await change(routes, TOPIC, "t", ("segment.ms", SET, "9"), ("retention.ms", DELETE, None))
     assert await values(routes, TOPIC, "t", "retention.ms", "segment.ms") == {
@@ -183,7 +183,7 @@ async def test_settings_are_changed_one_by_one_in_every_version(version: int, ro
     }
 
 
-async def test_lists_are_added_to_and_taken_from(routes: Routes) -> None:
+async def test_list_items_are_appended_and_subtracted(routes: Routes) -> None:
     seen = []
     for operation, items in ((APPEND, "compact"), (APPEND, "compact"), (SUBTRACT, "delete"), (SUBTRACT, "compact")):
         assert await change(routes, TOPIC, "t", ("cleanup.policy", operation, items)) == (ErrorCode.none, None)
@@ -205,17 +205,17 @@ async def test_lists_are_added_to_and_taken_from(routes: Routes) -> None:
         ([("retention.ms", SET, "1"), ("segment.bytes", SET, "2")], ErrorCode.invalid_config, "at least 1048576"),
     ],
 )
-async def test_a_change_that_cannot_be_is_refused_whole(
+async def test_an_invalid_change_is_refused_as_a_whole(
     changes: list[tuple[str, int, str | None]], code: ErrorCode, message: str, routes: Routes
 ) -> None:
-    found, text = await change(routes, TOPIC, "t", *changes)
-    assert found == code
+    actual, text = await change(routes, TOPIC, "t", *changes)
+    assert actual == code
     assert text is not None
     assert message in text
     assert await values(routes, TOPIC, "t", "retention.ms") == {"retention.ms": ("604800000", 5)}
 
 
-async def test_deleting_what_is_not_set_does_nothing(routes: Routes) -> None:
+async def test_deleting_an_unset_setting_does_nothing(routes: Routes) -> None:
     assert await change(routes, TOPIC, "t", ("nothing", DELETE, None)) == (ErrorCode.none, None)
 
 
@@ -228,7 +228,7 @@ async def test_deleting_what_is_not_set_does_nothing(routes: Routes) -> None:
         ("", "ssl.key.password", "x", "can only be set per broker"),
     ],
 )
-async def test_a_brokers_setting_that_cannot_change_is_refused(
+async def test_invalid_changes_of_broker_settings_are_refused(
     name: str, key: str, value: str, message: str, routes: Routes
 ) -> None:
     code, text = await change(routes, BROKER, name, (key, SET, value))
@@ -237,18 +237,18 @@ async def test_a_brokers_setting_that_cannot_change_is_refused(
     assert message in text
 
 
-async def test_a_brokers_setting_is_in_force_at_once(routes: Routes, config: BrokerConfig) -> None:
+async def test_a_broker_setting_takes_effect_immediately(routes: Routes, config: BrokerConfig) -> None:
     await change(routes, BROKER, "0", ("message.max.bytes", SET, "5"), validate_only=True)
     assert config.message_max_bytes == 1_048_588
     await change(routes, BROKER, "0", ("message.max.bytes", SET, "5"))
     assert config.message_max_bytes == 5
 
 
-async def test_a_resource_that_comes_twice_is_refused(routes: Routes) -> None:
+async def test_a_duplicate_resource_is_refused(routes: Routes) -> None:
     configs = [{"name": "retention.ms", "config_operation": SET, "value": "5"}]
     resources = [{"resource_type": TOPIC, "resource_name": name, "configs": configs} for name in ("t", "t", "nothing")]
-    answer = await ask(routes, INCREMENTAL, 1, {"resources": resources, "validate_only": False})
-    assert [result.error_code for result in answer.responses] == [
+    response = await ask(routes, INCREMENTAL, 1, {"resources": resources, "validate_only": False})
+    assert [result.error_code for result in response.responses] == [
         ErrorCode.invalid_request,
         ErrorCode.invalid_request,
         ErrorCode.unknown_topic_or_partition,
@@ -260,15 +260,15 @@ async def test_all_settings_are_replaced_in_every_version(version: int, routes: 
     await change(routes, TOPIC, "t", ("retention.ms", SET, "5"))
     configs = [{"name": "segment.ms", "value": "9"}]
     resources = [{"resource_type": TOPIC, "resource_name": "t", "configs": configs}]
-    answer = await ask(routes, ALTER, version, {"resources": resources, "validate_only": False})
-    assert answer.responses[0].error_code == ErrorCode.none
+    response = await ask(routes, ALTER, version, {"resources": resources, "validate_only": False})
+    assert response.responses[0].error_code == ErrorCode.none
     assert await values(routes, TOPIC, "t", "retention.ms", "segment.ms") == {
         "retention.ms": ("604800000", 5),
         "segment.ms": ("9", 1),
     }
 
 
-async def test_a_replacement_that_cannot_be_is_refused(routes: Routes) -> None:
+async def test_an_invalid_replacement_is_refused(routes: Routes) -> None:
     assert await replace(routes, TOPIC, "t", {"nothing": "1"}) == ErrorCode.invalid_config
     assert await replace(routes, TOPIC, "t", {"segment.ms": None}) == ErrorCode.invalid_request
     assert await replace(routes, TOPIC, "nothing", {"segment.ms": "1"}) == ErrorCode.unknown_topic_or_partition
@@ -276,7 +276,7 @@ async def test_a_replacement_that_cannot_be_is_refused(routes: Routes) -> None:
     assert await replace(routes, TOPIC, "t", {}) == ErrorCode.none
 
 
-async def test_levels_of_loggers_are_settings(routes: Routes, logger: logging.Logger) -> None:
+async def test_log_levels_are_settings(routes: Routes, logger: logging.Logger) -> None:
     assert await change(routes, BROKER_LOGGER, "0", (logger.name, SET, "ERROR")) == (ErrorCode.none, None)
     assert logger.level == logging.ERROR
     assert await values(routes, BROKER_LOGGER, "0", logger.name) == {logger.name: ("ERROR", 6)}
@@ -287,7 +287,7 @@ async def test_levels_of_loggers_are_settings(routes: Routes, logger: logging.Lo
 
 
 @pytest.mark.parametrize(
-    ("change_of_level", "code"),
+    ("level_change", "code"),
     [
         (("root", SET, "LOUD"), ErrorCode.invalid_config),
         (("headrace.nobody", SET, "INFO"), ErrorCode.invalid_config),
@@ -295,10 +295,10 @@ async def test_levels_of_loggers_are_settings(routes: Routes, logger: logging.Lo
         (("root", APPEND, "INFO"), ErrorCode.invalid_request),
     ],
 )
-async def test_a_level_that_cannot_be_is_refused(
-    change_of_level: tuple[str, int, str | None], code: ErrorCode, routes: Routes
+async def test_an_invalid_level_change_is_refused(
+    level_change: tuple[str, int, str | None], code: ErrorCode, routes: Routes
 ) -> None:
-    assert (await change(routes, BROKER_LOGGER, "0", change_of_level))[0] == code
+    assert (await change(routes, BROKER_LOGGER, "0", level_change))[0] == code
 
 
 async def test_a_group_has_settings_before_it_exists(routes: Routes) -> None:
@@ -325,11 +325,11 @@ async def test_a_metrics_subscription_has_settings(routes: Routes) -> None:
 async def test_resources_are_listed_in_every_version(version: int, routes: Routes) -> None:
     await change(routes, CLIENT_METRICS, "s", ("interval.ms", SET, "1000"))
     await change(routes, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
-    answer = await ask(routes, LIST, version, {"resource_types": ()})
-    names = [resource.resource_name for resource in answer.config_resources]
+    response = await ask(routes, LIST, version, {"resource_types": ()})
+    names = [resource.resource_name for resource in response.config_resources]
     assert names == (["s"] if version == 0 else ["t", "0", "0", "s", "g"])
 
 
 async def test_resources_of_an_unknown_type_are_not_listed(routes: Routes) -> None:
-    answer = await ask(routes, LIST, 1, {"resource_types": [TOPIC, 1]})
-    assert (answer.error_code, answer.config_resources) == (ErrorCode.unsupported_version, ())
+    response = await ask(routes, LIST, 1, {"resource_types": [TOPIC, 1]})
+    assert (response.error_code, response.config_resources) == (ErrorCode.unsupported_version, ())

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe, and what the admin's calls say of groups of both protocols."""
+"""ConsumerGroupHeartbeat, ConsumerGroupDescribe, and the admin APIs for groups of both protocols."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -66,13 +66,13 @@ async def test_a_member_joins_and_leaves(version: int, world: World) -> None:
     assert (left.error_code, left.member_epoch) == (ErrorCode.none, -1)
 
 
-async def test_the_coordinator_names_members_that_bring_no_id_in_version_0_only(world: World) -> None:
+async def test_only_version_0_lets_the_coordinator_choose_the_member_id(world: World) -> None:
     assert len((await world.beat(0, member_id="")).member_id) == 22
     assert (await world.beat(1, member_id="")).error_code is ErrorCode.invalid_request
 
 
 @every_version(ApiKey.CONSUMER_GROUP_HEARTBEAT)
-async def test_an_error_is_told_with_its_reason(version: int, world: World) -> None:
+async def test_an_error_has_a_message(version: int, world: World) -> None:
     answer = await world.beat(version, epoch=7)
     assert (answer.error_code, answer.error_message) == (
         ErrorCode.group_id_not_found,
@@ -80,7 +80,7 @@ async def test_an_error_is_told_with_its_reason(version: int, world: World) -> N
     )
 
 
-async def test_what_a_member_owns_is_heard(world: World) -> None:
+async def test_owned_partitions_are_validated(world: World) -> None:
     await world.beat()
     owned = [{"topic_id": TOPIC, "partitions": [0]}]
     assert (await world.beat(epoch=9, topic_partitions=owned)).error_code is ErrorCode.fenced_member_epoch
@@ -124,7 +124,7 @@ async def test_groups_are_listed_by_type(world: World) -> None:
 
 
 @every_version(ApiKey.DESCRIBE_GROUPS)
-async def test_a_consumer_group_is_a_dead_classic_group(version: int, world: World) -> None:
+async def test_a_consumer_group_is_described_as_a_dead_classic_group(version: int, world: World) -> None:
     await world.beat()
     answer = await world.ask(ApiKey.DESCRIBE_GROUPS, version, groups=["g"], include_authorized_operations=False)
     (group,) = answer.groups
@@ -132,6 +132,6 @@ async def test_a_consumer_group_is_a_dead_classic_group(version: int, world: Wor
     assert group.error_code is (ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none)
 
 
-async def test_a_heartbeat_that_cannot_be_written_is_told_so(world: World) -> None:
+async def test_a_heartbeat_that_cannot_be_written_is_refused(world: World) -> None:
     world.log.error = KafkaError(ErrorCode.kafka_storage_error)
     assert (await world.beat()).error_code is ErrorCode.not_coordinator

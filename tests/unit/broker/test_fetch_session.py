@@ -35,7 +35,7 @@ def wanted(topic: str, index: int, offset: int = 0) -> FetchPartition:
     return partition
 
 
-def test_a_session_goes_on_epoch_by_epoch(sessions: FetchSessions) -> None:
+def test_a_session_continues_with_the_next_epoch(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
 
     assert begin(sessions, session.session_id, 1) is session
@@ -47,20 +47,20 @@ def test_an_unknown_session_is_not_found(sessions: FetchSessions) -> None:
     assert refused(sessions, 99, 1) is ErrorCode.fetch_session_id_not_found
 
 
-def test_a_fetch_outside_sessions_is_not_kept_and_ends_the_one_it_names(sessions: FetchSessions) -> None:
+def test_a_fetch_with_the_final_epoch_ends_its_session(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
 
     assert not begin(sessions, session.session_id, -1).is_kept
     assert refused(sessions, session.session_id, 1) is ErrorCode.fetch_session_id_not_found
 
 
-def test_names_and_ids_do_not_mix_in_a_session(sessions: FetchSessions) -> None:
+def test_topic_names_and_ids_do_not_mix_in_a_session(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
 
     assert refused(sessions, session.session_id, 1, uses_topic_ids=True) is ErrorCode.fetch_session_topic_id_error
 
 
-def test_a_full_cache_gives_no_session_until_one_has_been_idle_for_long(sessions: FetchSessions) -> None:
+def test_a_full_cache_evicts_only_idle_sessions(sessions: FetchSessions) -> None:
     first, second = begin(sessions, 0, 0), begin(sessions, 0, 0)
     assert not begin(sessions, 0, 0).is_kept
 
@@ -72,7 +72,7 @@ def test_a_full_cache_gives_no_session_until_one_has_been_idle_for_long(sessions
     assert len(sessions) == 2
 
 
-def test_the_epoch_wraps_round_to_one(sessions: FetchSessions) -> None:
+def test_the_epoch_wraps_around_to_1(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
     session.epoch = 2**31 - 1
 
@@ -94,7 +94,7 @@ def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> 
     assert (partition.fetch_offset, partition.last_high_watermark) == (5, 9)
 
 
-def test_a_served_partition_is_the_last_next_time(sessions: FetchSessions) -> None:
+def test_a_served_partition_moves_to_the_end(sessions: FetchSessions) -> None:
     session = begin(sessions, 0, 0)
     session.put([wanted("t", index) for index in range(3)])
 
@@ -103,9 +103,7 @@ def test_a_served_partition_is_the_last_next_time(sessions: FetchSessions) -> No
     assert [index for _, index in session.partitions] == [1, 2, 0]
 
 
-def test_all_sessions_together_have_a_limit_on_partitions(
-    sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_partitions_of_all_sessions_are_limited(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.broker.fetch_session.MAX_PARTITIONS", 10)
     first, second = begin(sessions, 0, 0), begin(sessions, 0, 0)
     for session, count in (first, 6), (second, 5):
@@ -125,7 +123,7 @@ def test_all_sessions_together_have_a_limit_on_partitions(
     assert refused(sessions, first.session_id, 1) is ErrorCode.fetch_session_id_not_found
 
 
-def test_partitions_that_are_forgotten_make_room(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgotten_partitions_make_room(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.broker.fetch_session.MAX_PARTITIONS", 10)
     session = begin(sessions, 0, 0)
     session.put(wanted("t", index) for index in range(10))

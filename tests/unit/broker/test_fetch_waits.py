@@ -1,4 +1,4 @@
-"""Fetches that wait: what an append costs them, when they are answered, and with what."""
+"""Fetches that wait for data: cost per append, completion, and contents."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -32,7 +32,7 @@ SIZE = len(RECORD)
 
 
 class Broker:
-    """One topic, with partitions enough."""
+    """A broker with one topic."""
 
     def __init__(self, directory: Path, partitions: int = 5) -> None:
         self.config = LogConfig()
@@ -67,7 +67,7 @@ class Broker:
         session: tuple[int, int] = (0, -1),
         offsets: dict[int, int] | None = None,
     ) -> asyncio.Task[Any]:
-        """Fetch v11; done when it is answered."""
+        """Send a Fetch v11, and return a task for its response."""
         wanted = offsets if offsets is not None else dict.fromkeys(range(len(self.partitions)), 0)
         fields = {
             "replica_id": -1,
@@ -103,7 +103,7 @@ class Broker:
         context = RequestContext(int(ApiKey.FETCH), 11, 1, "me", self.client)
         reply = self.api.fetch(context, request)
 
-        async def answer() -> Any:
+        async def respond() -> Any:
             raw = await finish(reply) if isinstance(reply, GeneratorType) else reply
             if isinstance(raw, Awaitable) and not isinstance(raw, RawReply):
                 raw = await raw
@@ -111,7 +111,7 @@ class Broker:
             body = b"".join(part.read() if isinstance(part, FileSlice) else part for part in raw.parts)
             return response_reader(ApiKey.FETCH, 11)(body, 0)[0]
 
-        return asyncio.ensure_future(answer())
+        return asyncio.ensure_future(respond())
 
     @property
     def watchers(self) -> int:
@@ -127,16 +127,16 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 def reads(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The partitions that fetches have looked at."""
-    looked: list[int] = []
-    read = broker.api.read
+    """The indexes of partitions that fetches have read."""
+    read_partitions: list[int] = []
+    original = broker.api.read
 
-    def counted(wanted: Any, *arguments: Any, **more: Any) -> Any:
-        looked.append(wanted.index)
-        return read(wanted, *arguments, **more)
+    def read(wanted: Any, *arguments: Any, **more: Any) -> Any:
+        read_partitions.append(wanted.index)
+        return original(wanted, *arguments, **more)
 
-    monkeypatch.setattr(broker.api, "read", counted)
-    return looked
+    monkeypatch.setattr(broker.api, "read", read)
+    return read_partitions
 
 
 async def turns(count: int = 5) -> None:
@@ -144,12 +144,12 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def sizes(answer: Any) -> dict[int, int]:
-    (topic,) = answer.responses
+def sizes(response: Any) -> dict[int, int]:
+    (topic,) = response.responses
     return {each.partition_index: len(each.records or b"") for each in topic.partitions}
 
 
-async def test_it_is_answered_when_enough_bytes_have_come_to_all_partitions_together(broker: Broker) -> None:
+async def test_min_bytes_count_over_all_partitions(broker: Broker) -> None:
     waiting = broker.fetch(min_bytes=3 * SIZE)
     broker.append(0)
     broker.append(3)
@@ -162,7 +162,7 @@ async def test_it_is_answered_when_enough_bytes_have_come_to_all_partitions_toge
     assert broker.client.give_up is None
 
 
-async def test_appends_make_it_read_nothing_until_there_is_enough(broker: Broker, reads: list[int]) -> None:
+async def test_nothing_is_read_until_min_bytes_are_appended(broker: Broker, reads: list[int]) -> None:
     waiting = broker.fetch(min_bytes=100 * SIZE)
     reads.clear()
     for number in range(99):
@@ -187,14 +187,14 @@ async def test_bytes_over_the_limit_of_a_partition_do_not_count(broker: Broker, 
     assert sizes(await waiting) == {0: SIZE, 1: SIZE, 2: SIZE, 3: 0, 4: 0}
 
 
-async def test_no_more_is_waited_for_than_the_answer_may_hold(broker: Broker) -> None:
+async def test_a_fetch_waits_for_no_more_than_max_bytes(broker: Broker) -> None:
     waiting = broker.fetch(min_bytes=1 << 30, max_bytes=2 * SIZE)
     broker.append(0, 2)
 
     assert sizes(await waiting)[0] == 2 * SIZE
 
 
-async def test_what_was_there_before_counts(broker: Broker) -> None:
+async def test_earlier_records_count(broker: Broker) -> None:
     broker.append(1, 2)
     waiting = broker.fetch(min_bytes=3 * SIZE)
     await turns()
@@ -204,7 +204,7 @@ async def test_what_was_there_before_counts(broker: Broker) -> None:
     assert sizes(await waiting)[1] == 3 * SIZE
 
 
-async def test_the_rest_of_an_older_segment_is_not_waited_with(broker: Broker) -> None:
+async def test_the_rest_of_an_older_segment_is_returned_at_once(broker: Broker) -> None:
     broker.append(0)
     waiting = broker.fetch(min_bytes=100 * SIZE)
     broker.partitions[0].log.roll(NOW)
@@ -213,7 +213,7 @@ async def test_the_rest_of_an_older_segment_is_not_waited_with(broker: Broker) -
     assert sizes(await waiting)[0] == SIZE
 
 
-async def test_a_new_segment_for_somebody_who_has_read_all_before_it_is_counted(broker: Broker) -> None:
+async def test_bytes_of_a_new_segment_count_if_the_older_one_was_read(broker: Broker) -> None:
     broker.append(0)
     waiting = broker.fetch(min_bytes=2 * SIZE, offsets={0: 1})
     broker.partitions[0].log.roll(NOW)
@@ -225,7 +225,7 @@ async def test_a_new_segment_for_somebody_who_has_read_all_before_it_is_counted(
     assert sizes(await waiting) == {0: 2 * SIZE}
 
 
-async def test_an_incremental_fetch_reads_again_only_what_has_grown(broker: Broker, reads: list[int]) -> None:
+async def test_an_incremental_fetch_rereads_only_grown_partitions(broker: Broker, reads: list[int]) -> None:
     first = await broker.fetch(session=(0, 0), wait_ms=0)
     waiting = broker.fetch(session=(first.session_id, 1), offsets={})
     await turns()
@@ -236,7 +236,7 @@ async def test_an_incremental_fetch_reads_again_only_what_has_grown(broker: Brok
     assert reads == [3]
 
 
-async def test_a_session_that_another_request_has_changed_is_no_trouble_for_an_append(broker: Broker) -> None:
+async def test_an_append_survives_a_session_changed_by_another_request(broker: Broker) -> None:
     first = await broker.fetch(session=(0, 0), wait_ms=0)
     waiting = broker.fetch(session=(first.session_id, 1), offsets={})
     session = next(iter(broker.api._sessions._sessions.values()))
@@ -250,7 +250,7 @@ async def test_a_session_that_another_request_has_changed_is_no_trouble_for_an_a
     assert broker.client.give_up is not None or broker.watchers == 0
 
 
-async def test_its_time_is_up(broker: Broker) -> None:
+async def test_a_fetch_ends_after_its_maximum_wait(broker: Broker) -> None:
     waiting = broker.fetch(min_bytes=2 * SIZE, wait_ms=20)
     broker.append(0)
 
@@ -258,7 +258,7 @@ async def test_its_time_is_up(broker: Broker) -> None:
     assert broker.watchers == 0
 
 
-async def test_a_client_that_hangs_up_ends_it(broker: Broker) -> None:
+async def test_a_fetch_ends_when_its_client_disconnects(broker: Broker) -> None:
     waiting = broker.fetch()
     await turns()
     assert broker.watchers == 5
@@ -269,25 +269,27 @@ async def test_a_client_that_hangs_up_ends_it(broker: Broker) -> None:
     assert broker.watchers == 0
 
 
-async def test_a_deleted_topic_ends_it_with_an_error(broker: Broker) -> None:
+async def test_deleting_the_topic_ends_a_fetch_with_an_error(broker: Broker) -> None:
     waiting = broker.fetch()
     await turns()
     broker.replicas.withdraw([each.topic_partition for each in broker.replicas.partitions()])
 
-    answer = await waiting
-    assert {each.error_code for each in answer.responses[0].partitions} != {0}
+    response = await waiting
+    assert {each.error_code for each in response.responses[0].partitions} != {0}
 
 
 @pytest.fixture
 def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All fetches are handled as large ones, with a pause after each partition."""
+    """Handle all fetches as large ones, with a pause after every partition."""
     monkeypatch.setattr("headrace.broker.apis.fetch.AT_ONCE", 1)
     monkeypatch.setattr("headrace.broker.apis.fetch.OFTEN", 1)
     monkeypatch.setattr("headrace.slices.SLICE_S", 0)
 
 
 @pytest.mark.usefixtures("in_steps")
-async def test_a_large_fetch_is_answered_as_a_small_one(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_fetch_has_the_same_response_as_a_small_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker.append(1, 2)
     broker.append(4)
     in_steps = await broker.fetch(wait_ms=0)
@@ -296,7 +298,7 @@ async def test_a_large_fetch_is_answered_as_a_small_one(broker: Broker, monkeypa
 
 
 @pytest.mark.usefixtures("in_steps")
-async def test_a_large_fetch_waits_for_its_partitions_to_grow(broker: Broker) -> None:
+async def test_a_large_fetch_waits_for_appends(broker: Broker) -> None:
     fetch = broker.fetch(min_bytes=2 * SIZE)
     await turns(20)
     assert broker.watchers == 5
@@ -309,7 +311,7 @@ async def test_a_large_fetch_waits_for_its_partitions_to_grow(broker: Broker) ->
 
 
 @pytest.mark.usefixtures("in_steps")
-async def test_growth_while_a_large_fetch_is_collected_is_not_missed(broker: Broker) -> None:
+async def test_an_append_while_a_large_fetch_is_collected_is_noticed(broker: Broker) -> None:
     fetch = broker.fetch()
     await turns(9)
     assert 0 < broker.watchers < 5
@@ -320,7 +322,7 @@ async def test_growth_while_a_large_fetch_is_collected_is_not_missed(broker: Bro
 
 @pytest.mark.usefixtures("in_steps")
 @pytest.mark.parametrize("moment", [0, 3, 9, 20])
-async def test_a_large_fetch_of_a_client_that_has_left_ends(broker: Broker, moment: int) -> None:
+async def test_a_large_fetch_ends_when_its_client_disconnects(broker: Broker, moment: int) -> None:
     fetch = broker.fetch()
     await turns(moment)
     broker.client.has_left = True
@@ -331,7 +333,7 @@ async def test_a_large_fetch_of_a_client_that_has_left_ends(broker: Broker, mome
 
 
 @pytest.mark.usefixtures("in_steps")
-async def test_a_cancelled_large_fetch_leaves_nobody_watching(broker: Broker) -> None:
+async def test_a_cancelled_large_fetch_leaves_no_watchers(broker: Broker) -> None:
     for moment in (9, 20):
         fetch = broker.fetch()
         await turns(moment)
@@ -352,12 +354,12 @@ async def test_large_fetches_have_sessions(broker: Broker) -> None:
     assert sizes(await asyncio.wait_for(second, 10)) == {2: SIZE}
 
 
-@pytest.mark.parametrize("way", ["at once", "in steps"])
-async def test_where_many_partitions_wait_a_further_fetch_is_answered_at_once(
-    broker: Broker, way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("mode", ["at once", "in steps"])
+async def test_over_the_limit_of_waiting_partitions_a_fetch_returns_at_once(
+    broker: Broker, mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(fetch_module, "_MANY_PARTITIONS", 1)
-    if way == "in steps":
+    if mode == "in steps":
         monkeypatch.setattr(fetch_module, "AT_ONCE", 1)
     broker.api.waiting = WaitingPartitions(limit=9)
     first, small = broker.fetch(), broker.fetch(offsets={0: 0})
@@ -374,7 +376,7 @@ async def test_where_many_partitions_wait_a_further_fetch_is_answered_at_once(
     assert broker.api.waiting.count == 0
 
 
-async def test_a_marker_brings_the_bytes_of_its_transaction_into_sight(broker: Broker) -> None:
+async def test_a_marker_makes_the_bytes_of_its_transaction_count(broker: Broker) -> None:
     partition = broker.partitions[0]
     data = build_batch(
         [RecordData(b"k", bytes(1000), NOW)],
@@ -389,5 +391,5 @@ async def test_a_marker_brings_the_bytes_of_its_transaction_into_sight(broker: B
     await asyncio.sleep(0)
     assert not waiting.done()
     partition.append_marker(4, 0, commit=True, coordinator_epoch=0, now_ms=NOW)
-    answer = await asyncio.wait_for(waiting, 10)
-    assert answer.responses[0].partitions[0].last_stable_offset == 2
+    response = await asyncio.wait_for(waiting, 10)
+    assert response.responses[0].partitions[0].last_stable_offset == 2

@@ -1,4 +1,4 @@
-"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the admin's calls, in every version."""
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the admin APIs, in every version."""
 
 from collections.abc import AsyncIterator
 
@@ -21,12 +21,12 @@ async def world() -> AsyncIterator[GroupWorld]:
 
 
 @every_version(ApiKey.FIND_COORDINATOR)
-async def test_every_coordinator_is_here(version: int, world: GroupWorld) -> None:
+async def test_this_broker_coordinates_all_groups(version: int, world: GroupWorld) -> None:
     for key_type in (0, 1):
-        answer = await world.ask(
+        response = await world.ask(
             ApiKey.FIND_COORDINATOR, version, key="g", key_type=key_type, coordinator_keys=["g", "h"]
         )
-        found = answer.coordinators if version >= 4 else (answer,)
+        found = response.coordinators if version >= 4 else (response,)
         assert {(each.error_code, each.node_id, each.host, each.port) for each in found} == {
             (ErrorCode.none, 3, "192.0.2.1", 19092)
         }
@@ -34,14 +34,14 @@ async def test_every_coordinator_is_here(version: int, world: GroupWorld) -> Non
             assert [each.key for each in found] == ["g", "h"]
 
 
-async def test_the_offsets_topic_is_made_for_the_first_group(world: GroupWorld) -> None:
+async def test_the_offsets_topic_is_created_for_the_first_group(world: GroupWorld) -> None:
     await world.ask(ApiKey.FIND_COORDINATOR, 6, key_type=1, coordinator_keys=["transaction"])
     assert world.created == 0
     await world.ask(ApiKey.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=["g"])
     assert world.created == 1
 
 
-async def test_clients_come_again_when_the_offsets_topic_cannot_be_made(world: GroupWorld) -> None:
+async def test_the_error_is_retriable_if_the_offsets_topic_cannot_be_created(world: GroupWorld) -> None:
     world.creation_error = KafkaError(ErrorCode.invalid_replication_factor)
     with pytest.raises(KafkaError, match="__consumer_offsets cannot be created") as raised:
         await world.ask(ApiKey.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=["g"])
@@ -56,23 +56,23 @@ async def test_keys_of_other_types_have_no_coordinator(world: GroupWorld) -> Non
 
 @every_version(ApiKey.JOIN_GROUP)
 async def test_a_member_joins(version: int, world: GroupWorld) -> None:
-    answer = await world.join(version)
+    response = await world.join(version)
     if version >= 4:
-        assert answer.error_code is ErrorCode.member_id_required
-        answer = await world.join(version, answer.member_id)
-    assert (answer.error_code, answer.generation_id, answer.protocol_name) == (ErrorCode.none, 1, "range")
-    assert answer.member_id.startswith("me-")
-    assert answer.leader == answer.member_id
-    assert [member.member_id for member in answer.members] == [answer.member_id]
+        assert response.error_code is ErrorCode.member_id_required
+        response = await world.join(version, response.member_id)
+    assert (response.error_code, response.generation_id, response.protocol_name) == (ErrorCode.none, 1, "range")
+    assert response.member_id.startswith("me-")
+    assert response.leader == response.member_id
+    assert [member.member_id for member in response.members] == [response.member_id]
     group = world.coordinator.group("g")
     assert isinstance(group, ClassicGroup)
-    member = group.membership.members[answer.member_id]
+    member = group.membership.members[response.member_id]
     assert (member.client_id, member.client_host) == ("me", "/192.0.2.9")
     assert member.rebalance_timeout_ms == (60_000 if version >= 1 else 10_000)
 
 
 @every_version(ApiKey.JOIN_GROUP)
-async def test_a_join_that_cannot_be_is_answered(version: int, world: GroupWorld) -> None:
+async def test_an_invalid_join_is_refused(version: int, world: GroupWorld) -> None:
     assert (await world.join(version, "stranger")).error_code is ErrorCode.unknown_member_id
     assert (await world.join(version, session_timeout=1)).error_code is ErrorCode.invalid_session_timeout
     assert (await world.join(version, group_id="")).error_code is ErrorCode.invalid_group_id
@@ -82,10 +82,10 @@ async def test_a_join_that_cannot_be_is_answered(version: int, world: GroupWorld
 @every_version(ApiKey.SYNC_GROUP)
 async def test_a_member_gets_its_assignment(version: int, world: GroupWorld) -> None:
     joined = await world.join(3)
-    answer = await world.sync(version, joined.member_id)
-    assert (answer.error_code, answer.assignment) == (ErrorCode.none, b"mine")
+    response = await world.sync(version, joined.member_id)
+    assert (response.error_code, response.assignment) == (ErrorCode.none, b"mine")
     if version >= 5:
-        assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+        assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
     assert (await world.sync(version, "stranger")).error_code is ErrorCode.unknown_member_id
     assert (await world.sync(version, joined.member_id, group_id="")).error_code is ErrorCode.invalid_group_id
 
@@ -93,12 +93,12 @@ async def test_a_member_gets_its_assignment(version: int, world: GroupWorld) -> 
 async def test_protocol_type_and_name_are_mandatory_since_version_5(world: GroupWorld) -> None:
     joined = await world.join(3)
     for fields in ({"protocol_type": None}, {"protocol_name": None}):
-        answer = await world.sync(5, joined.member_id, **fields)
-        assert answer.error_code is ErrorCode.inconsistent_group_protocol
+        response = await world.sync(5, joined.member_id, **fields)
+        assert response.error_code is ErrorCode.inconsistent_group_protocol
 
 
 @every_version(ApiKey.HEARTBEAT)
-async def test_a_member_lives(version: int, world: GroupWorld) -> None:
+async def test_heartbeats_are_validated(version: int, world: GroupWorld) -> None:
     member_id = await world.member()
     assert await world.heartbeat(version, member_id) is ErrorCode.none
     assert await world.heartbeat(version, member_id, generation_id=9) is ErrorCode.illegal_generation
@@ -111,10 +111,10 @@ async def test_a_member_lives(version: int, world: GroupWorld) -> None:
 async def test_a_member_leaves(version: int, world: GroupWorld) -> None:
     member_id = await world.member()
 
-    async def leave(who: str, group_id: str = "g") -> ErrorCode:
-        members = [{"member_id": who, "group_instance_id": None, "reason": "closing"}]
-        answer = await world.ask(ApiKey.LEAVE_GROUP, version, group_id=group_id, member_id=who, members=members)
-        code: ErrorCode = answer.members[0].error_code if version >= 3 and answer.members else answer.error_code
+    async def leave(member: str, group_id: str = "g") -> ErrorCode:
+        members = [{"member_id": member, "group_instance_id": None, "reason": "closing"}]
+        response = await world.ask(ApiKey.LEAVE_GROUP, version, group_id=group_id, member_id=member, members=members)
+        code: ErrorCode = response.members[0].error_code if version >= 3 and response.members else response.error_code
         return code
 
     assert await leave("stranger") is ErrorCode.unknown_member_id
@@ -125,24 +125,24 @@ async def test_a_member_leaves(version: int, world: GroupWorld) -> None:
 
 
 @pytest.mark.parametrize("version", [5, 9])
-async def test_a_static_member_is_known_by_its_instance(version: int, world: GroupWorld) -> None:
+async def test_a_static_member_is_identified_by_its_instance(version: int, world: GroupWorld) -> None:
     first = await world.join(version, group_instance_id="i")
     await world.sync(5, first.member_id, group_instance_id="i")
     second = await world.join(version, group_instance_id="i")
     assert first.member_id.startswith("i-")
     assert second.member_id != first.member_id
     assert await world.heartbeat(4, first.member_id, group_instance_id="i") is ErrorCode.fenced_instance_id
-    answer = await world.ask(
+    response = await world.ask(
         ApiKey.LEAVE_GROUP, 5, group_id="g", members=[{"member_id": "", "group_instance_id": "i", "reason": None}]
     )
-    assert answer.members[0].error_code is ErrorCode.none
+    assert response.members[0].error_code is ErrorCode.none
 
 
 @every_version(ApiKey.LIST_GROUPS)
 async def test_groups_are_listed(version: int, world: GroupWorld) -> None:
     await world.member()
-    answer = await world.ask(ApiKey.LIST_GROUPS, version)
-    (group,) = answer.groups
+    response = await world.ask(ApiKey.LIST_GROUPS, version)
+    (group,) = response.groups
     assert (group.group_id, group.protocol_type) == ("g", "consumer")
     if version >= 4:
         assert group.group_state == "Stable"
@@ -166,18 +166,18 @@ async def test_groups_are_listed_by_state_and_type(
     states: list[str], types: list[str], is_listed: bool, world: GroupWorld
 ) -> None:
     await world.member()
-    answer = await world.ask(ApiKey.LIST_GROUPS, 5, states_filter=states, types_filter=types)
-    assert bool(answer.groups) is is_listed
+    response = await world.ask(ApiKey.LIST_GROUPS, 5, states_filter=states, types_filter=types)
+    assert bool(response.groups) is is_listed
 
 
 @every_version(ApiKey.DESCRIBE_GROUPS)
 async def test_groups_are_described(version: int, world: GroupWorld) -> None:
     member_id = await world.member()
     await world.commit(8, (0, 1, ""), group_id="simple")
-    answer = await world.ask(
+    response = await world.ask(
         ApiKey.DESCRIBE_GROUPS, version, groups=["g", "simple", "gone"], include_authorized_operations=True
     )
-    stable, simple, gone = answer.groups
+    stable, simple, gone = response.groups
     assert (stable.error_code, stable.group_state, stable.protocol_type, stable.protocol_data) == (
         ErrorCode.none,
         "Stable",
@@ -195,56 +195,56 @@ async def test_groups_are_described(version: int, world: GroupWorld) -> None:
         assert stable.authorized_operations == 3400
 
 
-async def test_operations_are_told_only_when_asked_for(world: GroupWorld) -> None:
+async def test_authorized_operations_are_optional(world: GroupWorld) -> None:
     await world.member()
-    answer = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=["g"], include_authorized_operations=False)
-    assert answer.groups[0].authorized_operations == -(2**31)
+    response = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=["g"], include_authorized_operations=False)
+    assert response.groups[0].authorized_operations == -(2**31)
 
 
 @every_version(ApiKey.DELETE_GROUPS)
 async def test_groups_are_deleted(version: int, world: GroupWorld) -> None:
     await world.member()
     await world.commit(8, (0, 1, ""), group_id="idle")
-    answer = await world.ask(ApiKey.DELETE_GROUPS, version, groups_names=["g", "idle", "gone", "idle"])
-    assert {result.group_id: result.error_code for result in answer.results} == {
+    response = await world.ask(ApiKey.DELETE_GROUPS, version, groups_names=["g", "idle", "gone", "idle"])
+    assert {result.group_id: result.error_code for result in response.results} == {
         "g": ErrorCode.non_empty_group,
         "idle": ErrorCode.none,
         "gone": ErrorCode.group_id_not_found,
     }
-    assert len(answer.results) == 3
+    assert len(response.results) == 3
     assert (await world.fetch(8, group_id="idle")).topics[0].partitions[0].committed_offset == -1
 
 
 class TestWhileLoading:
-    """A shard that is not read yet, or led elsewhere."""
+    """The group's shard is still loading, or led by another broker."""
 
     @pytest.fixture
     def world(self, world: GroupWorld) -> GroupWorld:
         world.coordinator.resigned(0)
         return world
 
-    async def test_members_look_for_their_coordinator_again(self, world: GroupWorld) -> None:
-        elsewhere = ErrorCode.not_coordinator
-        assert (await world.join()).error_code is elsewhere
-        assert (await world.sync(5, "m")).error_code is elsewhere
-        assert await world.heartbeat(4, "m") is elsewhere
+    async def test_members_get_not_coordinator(self, world: GroupWorld) -> None:
+        not_coordinator = ErrorCode.not_coordinator
+        assert (await world.join()).error_code is not_coordinator
+        assert (await world.sync(5, "m")).error_code is not_coordinator
+        assert await world.heartbeat(4, "m") is not_coordinator
         for version in (0, 5):
-            answer = await world.ask(
+            response = await world.ask(
                 ApiKey.LEAVE_GROUP,
                 version,
                 group_id="g",
                 member_id="m",
                 members=[{"member_id": "m", "group_instance_id": None}],
             )
-            assert answer.error_code is elsewhere
-        assert (await world.commit(8, (0, 1, ""))).topics[0].partitions[0].error_code is elsewhere
+            assert response.error_code is not_coordinator
+        assert (await world.commit(8, (0, 1, ""))).topics[0].partitions[0].error_code is not_coordinator
 
-    async def test_fetches_say_so_in_every_version(self, world: GroupWorld) -> None:
+    async def test_offset_fetches_get_not_coordinator_in_every_version(self, world: GroupWorld) -> None:
         assert (await world.fetch(1)).topics[0].partitions[0].error_code is ErrorCode.not_coordinator
         for version in (2, 7, 8, 10):
             assert (await world.fetch(version)).error_code is ErrorCode.not_coordinator
 
-    async def test_admins_are_told_for_each_group(self, world: GroupWorld) -> None:
+    async def test_admin_requests_get_an_error_per_group(self, world: GroupWorld) -> None:
         described = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=["g"], include_authorized_operations=False)
         deleted = await world.ask(ApiKey.DELETE_GROUPS, 2, groups_names=["g"])
         assert described.groups[0].error_code is deleted.results[0].error_code is ErrorCode.not_coordinator

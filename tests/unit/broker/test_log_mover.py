@@ -1,5 +1,3 @@
-"""Partitions on their way from one log directory to another."""
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -45,7 +43,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     broker.replicas.close()
 
 
-async def test_a_partition_moves_with_what_is_appended_meanwhile(broker: Broker) -> None:
+async def test_records_appended_during_a_move_are_moved_too(broker: Broker) -> None:
     broker.move(broker.b)
     append(broker.partition.log, 2, now_ms=NOW)
     await broker.finished()
@@ -54,7 +52,7 @@ async def test_a_partition_moves_with_what_is_appended_meanwhile(broker: Broker)
     assert not broker.mover.moves
 
 
-async def test_a_move_to_where_the_partition_is_ends_one_that_is_under_way(broker: Broker) -> None:
+async def test_a_move_to_the_current_directory_cancels_a_move(broker: Broker) -> None:
     broker.move(broker.b)
     broker.move(broker.a)
     await broker.finished()
@@ -62,27 +60,27 @@ async def test_a_move_to_where_the_partition_is_ends_one_that_is_under_way(broke
     assert not list(broker.b.glob("t-0*"))
 
 
-async def test_the_same_move_twice_is_one(broker: Broker) -> None:
+async def test_repeating_a_move_changes_nothing(broker: Broker) -> None:
     broker.move(broker.b)
-    [under_way] = broker.mover.moves.values()
+    [move] = broker.mover.moves.values()
     broker.move(broker.b)
-    assert list(broker.mover.moves.values()) == [under_way]
+    assert list(broker.mover.moves.values()) == [move]
 
 
-async def test_stopping_leaves_the_partition_where_it_was(broker: Broker) -> None:
+async def test_stopping_leaves_the_partition_in_place(broker: Broker) -> None:
     broker.move(broker.b)
     await broker.mover.stop()
     assert broker.partition.log.directory == broker.a / "t-0"
     assert not list(broker.b.glob("t-0*"))
 
 
-async def test_a_directory_of_no_broker_is_refused(broker: Broker, tmp_path: Path) -> None:
+async def test_an_unknown_directory_is_refused(broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(KafkaError, match=r"is not one of this broker's log\.dirs") as raised:
         broker.move(tmp_path / "c")
     assert raised.value.code is ErrorCode.log_dir_not_found
 
 
-async def test_a_partition_that_does_not_exist_yet_is_created_where_it_was_to_go(broker: Broker) -> None:
+async def test_a_future_partition_is_created_in_the_requested_directory(broker: Broker) -> None:
     with pytest.raises(KafkaError) as raised:
         broker.mover.move("t", 1, broker.b)
     assert raised.value.code is ErrorCode.unknown_topic_or_partition

@@ -20,22 +20,22 @@ async def world() -> AsyncIterator[GroupWorld]:
     world.coordinator.close()
 
 
-def errors(answer: Any) -> list[ErrorCode]:
-    return [partition.error_code for topic in answer.topics for partition in topic.partitions]
+def errors(response: Any) -> list[ErrorCode]:
+    return [partition.error_code for topic in response.topics for partition in topic.partitions]
 
 
-def offsets(answer: Any) -> list[tuple[int, str]]:
-    return [(p.committed_offset, p.metadata) for topic in answer.topics for p in topic.partitions]
+def offsets(response: Any) -> list[tuple[int, str]]:
+    return [(p.committed_offset, p.metadata) for topic in response.topics for p in topic.partitions]
 
 
 @every_version(ApiKey.OFFSET_COMMIT)
-async def test_what_is_committed_can_be_fetched(version: int, world: GroupWorld) -> None:
-    answer = await world.commit(version, (0, 5, "note"), (1, 6, None), (3, 1, ""), (-1, 1, ""))
+async def test_committed_offsets_can_be_fetched(version: int, world: GroupWorld) -> None:
+    response = await world.commit(version, (0, 5, "note"), (1, 6, None), (3, 1, ""), (-1, 1, ""))
     unknown = ErrorCode.unknown_topic_or_partition
-    assert errors(answer) == [ErrorCode.none, ErrorCode.none, unknown, unknown]
+    assert errors(response) == [ErrorCode.none, ErrorCode.none, unknown, unknown]
     assert offsets(await world.fetch(8)) == [(5, "note"), (6, "")]
     if version >= 10:
-        assert answer.topics[0].topic_id == TOPIC_ID
+        assert response.topics[0].topic_id == TOPIC_ID
     committed = world.coordinator.committed_offsets("g")["t"][0]
     assert committed.leader_epoch == (4 if version >= 6 else -1)
     assert committed.topic_id == TOPIC_ID.bytes
@@ -44,22 +44,22 @@ async def test_what_is_committed_can_be_fetched(version: int, world: GroupWorld)
 @every_version(ApiKey.OFFSET_FETCH)
 async def test_offsets_are_fetched(version: int, world: GroupWorld) -> None:
     await world.commit(8, (0, 5, "note"))
-    answer = await world.fetch(version)
-    assert offsets(answer) == [(5, "note"), (-1, "")]
-    assert errors(answer) == [ErrorCode.none, ErrorCode.none]
+    response = await world.fetch(version)
+    assert offsets(response) == [(5, "note"), (-1, "")]
+    assert errors(response) == [ErrorCode.none, ErrorCode.none]
     if version >= 2:
-        assert answer.error_code is ErrorCode.none
+        assert response.error_code is ErrorCode.none
     if version >= 5:
-        assert [p.committed_leader_epoch for p in answer.topics[0].partitions] == [4, -1]
+        assert [p.committed_leader_epoch for p in response.topics[0].partitions] == [4, -1]
     if version >= 10:
-        assert answer.topics[0].topic_id == TOPIC_ID
+        assert response.topics[0].topic_id == TOPIC_ID
 
 
 @pytest.mark.parametrize("version", range(2, 11))
 async def test_all_offsets_of_a_group_are_fetched(version: int, world: GroupWorld) -> None:
     await world.commit(8, (0, 5, ""), (2, 7, ""))
-    answer = await world.fetch(version, None)
-    assert {p.partition_index: p.committed_offset for p in answer.topics[0].partitions} == {0: 5, 2: 7}
+    response = await world.fetch(version, None)
+    assert {p.partition_index: p.committed_offset for p in response.topics[0].partitions} == {0: 5, 2: 7}
     assert (await world.fetch(version, None, group_id="nobody")).topics == ()
 
 
@@ -67,13 +67,13 @@ async def test_several_groups_are_fetched_at_once(world: GroupWorld) -> None:
     await world.commit(8, (0, 5, ""))
     await world.commit(8, (0, 6, ""), group_id="h")
     topics = [{"name": "t", "partition_indexes": [0]}]
-    answer = await world.ask(
+    response = await world.ask(
         ApiKey.OFFSET_FETCH, 9, groups=[{"group_id": name, "topics": topics} for name in ("g", "h", "nobody")]
     )
-    assert [(group.group_id, offsets(group)[0][0]) for group in answer.groups] == [("g", 5), ("h", 6), ("nobody", -1)]
+    assert [(group.group_id, offsets(group)[0][0]) for group in response.groups] == [("g", 5), ("h", 6), ("nobody", -1)]
 
 
-async def test_topics_that_are_not_there_cannot_be_committed(world: GroupWorld) -> None:
+async def test_commits_for_unknown_topics_are_refused(world: GroupWorld) -> None:
     partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
     by_name = await world.commit(8, topics=[{"name": "u", "partitions": partitions}])
     by_id = await world.commit(10, topics=[{"topic_id": uuid.UUID(int=9), "partitions": partitions}])
@@ -82,20 +82,20 @@ async def test_topics_that_are_not_there_cannot_be_committed(world: GroupWorld) 
     assert not world.log.stored
 
 
-async def test_an_unknown_topic_id_is_told_when_fetching(world: GroupWorld) -> None:
-    answer = await world.fetch(10, [{"topic_id": uuid.UUID(int=9), "partition_indexes": [0]}])
-    assert errors(answer) == [ErrorCode.unknown_topic_id]
+async def test_a_fetch_for_an_unknown_topic_id_is_refused(world: GroupWorld) -> None:
+    response = await world.fetch(10, [{"topic_id": uuid.UUID(int=9), "partition_indexes": [0]}])
+    assert errors(response) == [ErrorCode.unknown_topic_id]
 
 
-async def test_offsets_of_an_earlier_topic_of_the_name_do_not_count(world: GroupWorld) -> None:
+async def test_offsets_of_an_earlier_topic_of_the_same_name_are_ignored(world: GroupWorld) -> None:
     await world.commit(10, (0, 5, ""))
     world.topics["t"] = (uuid.UUID(int=8), 3)
-    answer = await world.fetch(10, [{"topic_id": uuid.UUID(int=8), "partition_indexes": [0]}])
-    assert offsets(answer) == [(-1, "")]
+    response = await world.fetch(10, [{"topic_id": uuid.UUID(int=8), "partition_indexes": [0]}])
+    assert offsets(response) == [(-1, "")]
     assert offsets(await world.fetch(9)) == [(5, ""), (-1, "")]
 
 
-async def test_topics_that_are_gone_are_left_out_of_all_offsets_by_id(world: GroupWorld) -> None:
+async def test_fetching_all_offsets_by_id_omits_deleted_topics(world: GroupWorld) -> None:
     await world.commit(10, (0, 5, ""))
     del world.topics["t"]
     assert (await world.fetch(10, None)).topics == ()
@@ -107,8 +107,8 @@ async def test_members_commit_with_their_generation(version: int, world: GroupWo
     member_id = await world.member()
 
     async def commit(**fields: Any) -> list[ErrorCode]:
-        who = {"member_id": member_id, "generation_id_or_member_epoch": 1, **fields}
-        return errors(await world.commit(version, (0, 5, ""), **who))
+        request = {"member_id": member_id, "generation_id_or_member_epoch": 1, **fields}
+        return errors(await world.commit(version, (0, 5, ""), **request))
 
     assert await commit() == [ErrorCode.none]
     assert await commit(generation_id_or_member_epoch=2) == [ErrorCode.illegal_generation]
@@ -117,23 +117,23 @@ async def test_members_commit_with_their_generation(version: int, world: GroupWo
     assert await commit(group_id="nobody") == [missing]
 
 
-async def test_metadata_over_the_limit_is_refused_alone(world: GroupWorld) -> None:
-    answer = await world.commit(8, (0, 5, "x" * 4097), (1, 6, "x" * 4096))
-    assert errors(answer) == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
+async def test_only_the_partition_with_too_much_metadata_is_refused(world: GroupWorld) -> None:
+    response = await world.commit(8, (0, 5, "x" * 4097), (1, 6, "x" * 4096))
+    assert errors(response) == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-async def test_a_retention_time_of_the_client_is_kept(version: int, world: GroupWorld) -> None:
+async def test_the_clients_retention_time_is_stored(version: int, world: GroupWorld) -> None:
     await world.commit(version, (0, 5, ""), retention_time=60_000)
     committed = world.coordinator.committed_offsets("g")["t"][0]
     assert abs(committed.expire_timestamp - committed.commit_timestamp - 60_000) < 5_000
 
 
-async def test_a_commit_of_nothing_is_answered(world: GroupWorld) -> None:
+async def test_an_empty_commit_is_accepted(world: GroupWorld) -> None:
     assert (await world.commit(9, topics=[])).topics == ()
 
 
-async def test_an_offset_that_a_transaction_is_changing_is_unstable(world: GroupWorld) -> None:
+async def test_an_offset_with_an_open_transaction_is_unstable(world: GroupWorld) -> None:
     await world.commit(8, (0, 5, ""))
     shard = world.coordinator._shards.of("g")
     shard.state.replay(OffsetKey("g", "t", 0), CommittedOffset(6, -1, "", 0), now_ms=0, producer_id=1)
@@ -141,30 +141,30 @@ async def test_an_offset_that_a_transaction_is_changing_is_unstable(world: Group
     assert offsets(await world.fetch(8, require_stable=False))[0] == (5, "")
 
 
-async def test_offsets_nobody_uses_are_deleted(world: GroupWorld) -> None:
+async def test_unused_offsets_are_deleted(world: GroupWorld) -> None:
     await world.commit(8, (0, 5, ""), (1, 6, ""))
     topics = [
         {"name": "t", "partitions": [{"partition_index": 0}, {"partition_index": 9}]},
         {"name": "u", "partitions": [{"partition_index": 0}]},
     ]
-    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id="g", topics=topics)
+    response = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id="g", topics=topics)
     unknown = ErrorCode.unknown_topic_or_partition
-    assert (answer.error_code, errors(answer)) == (ErrorCode.none, [ErrorCode.none, unknown, unknown])
+    assert (response.error_code, errors(response)) == (ErrorCode.none, [ErrorCode.none, unknown, unknown])
     assert offsets(await world.fetch(8)) == [(-1, ""), (6, "")]
 
 
 async def test_offsets_in_use_are_not_deleted(world: GroupWorld) -> None:
     await world.member()
     topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
-    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id="g", topics=topics)
-    assert errors(answer) == [ErrorCode.group_subscribed_to_topic]
+    response = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id="g", topics=topics)
+    assert errors(response) == [ErrorCode.group_subscribed_to_topic]
 
 
 @pytest.mark.parametrize(
     ("group_id", "error"), [("", ErrorCode.invalid_group_id), ("nobody", ErrorCode.group_id_not_found)]
 )
-async def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(
+async def test_deleting_offsets_of_an_unknown_group_is_refused(
     group_id: str, error: ErrorCode, world: GroupWorld
 ) -> None:
-    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id=group_id, topics=[])
-    assert answer.error_code is error
+    response = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id=group_id, topics=[])
+    assert response.error_code is error

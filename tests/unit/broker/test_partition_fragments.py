@@ -1,4 +1,4 @@
-"""Partitions encoded by hand are, byte for byte, what the general encoder writes."""
+"""Hand-written encoders of partitions produce the same bytes as the general encoder."""
 
 from typing import Any
 
@@ -44,10 +44,10 @@ def check(api_key: ApiKey, version: int, layout: Layout, first: int) -> None:
 
 
 @every_version(ApiKey.METADATA)
-def test_of_metadata(version: int) -> None:
+def test_metadata_partitions(version: int) -> None:
     check(ApiKey.METADATA, version, metadata_layout(version), 0)
 
 
 @pytest.mark.parametrize("first", [0, 2_000])
-def test_of_describe_topic_partitions(first: int) -> None:
+def test_describe_topic_partitions(first: int) -> None:
     check(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, DESCRIBED, first)

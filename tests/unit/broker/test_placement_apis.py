@@ -1,4 +1,4 @@
-"""Elections and reassignments where there is one broker."""
+"""Elections and reassignments in a cluster of one broker."""
 
 import uuid
 from typing import Any
@@ -35,12 +35,12 @@ def elect(partitions: dict[str, list[int]] | None, election_type: int = 0) -> di
 
 
 @every_version(ELECT)
-async def test_an_election_is_not_needed(version: int, routes: Routes) -> None:
-    answer = await ask(routes, ELECT, version, elect({"t": [0, 1, 2], "none": [0]}))
+async def test_elections_are_not_needed(version: int, routes: Routes) -> None:
+    response = await ask(routes, ELECT, version, elect({"t": [0, 1, 2], "none": [0]}))
 
     outcomes = {
         (topic.topic, partition.partition_id): partition.error_code
-        for topic in answer.replica_election_results
+        for topic in response.replica_election_results
         for partition in topic.partition_result
     }
     assert outcomes == {
@@ -51,25 +51,25 @@ async def test_an_election_is_not_needed(version: int, routes: Routes) -> None:
     }
 
 
-async def test_elections_for_all_partitions_have_nothing_to_tell(routes: Routes) -> None:
+async def test_an_election_for_all_partitions_has_no_results(routes: Routes) -> None:
     assert (await ask(routes, ELECT, 2, elect(None))).replica_election_results == ()
 
 
 @every_version(ALTER)
-async def test_the_assignment_that_is_may_be_asked_for_and_no_other(version: int, routes: Routes) -> None:
+async def test_only_the_current_assignment_is_accepted(version: int, routes: Routes) -> None:
     wanted = {0: (5,), 1: (5, 6), 2: (5,)}
     partitions = [{"partition_index": index, "replicas": replicas} for index, replicas in wanted.items()]
     request = {"timeout": 1000, "allow_replication_factor_change": True}
-    answer = await ask(routes, ALTER, version, {**request, "topics": [{"name": "t", "partitions": partitions}]})
+    response = await ask(routes, ALTER, version, {**request, "topics": [{"name": "t", "partitions": partitions}]})
 
-    assert [partition.error_code for partition in answer.responses[0].partitions] == [
+    assert [partition.error_code for partition in response.responses[0].partitions] == [
         ErrorCode.none,
         ErrorCode.invalid_replica_assignment,
         ErrorCode.unknown_topic_or_partition,
     ]
 
 
-async def test_there_is_no_reassignment_to_cancel_or_to_list(routes: Routes) -> None:
+async def test_no_reassignment_can_be_cancelled_or_listed(routes: Routes) -> None:
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": None}]}]
     cancelled = await ask(routes, ALTER, 0, {"timeout": 1000, "topics": topics})
     assert cancelled.responses[0].partitions[0].error_code == ErrorCode.no_reassignment_in_progress

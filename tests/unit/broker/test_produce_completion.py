@@ -1,4 +1,4 @@
-"""Produce where a flush is asked for: when it is answered, and with what if the records are not committed."""
+"""Produce to topics with `flush.messages=1`."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ NOW = 1_700_000_000_000
 
 
 class Broker:
-    """A partition with `flush.messages=1` on a disk that is held up."""
+    """A partition on a blocked disk."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.purgatory = Purgatory(asyncio.get_running_loop())
@@ -49,8 +49,8 @@ class Broker:
             "timeout": timeout_ms,
             "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": records}]}],
         }
-        answer: Any = await ask({ApiKey.PRODUCE: self.api.produce}, ApiKey.PRODUCE, 9, fields)
-        return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+        response: Any = await ask({ApiKey.PRODUCE: self.api.produce}, ApiKey.PRODUCE, 9, fields)
+        return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
 
 @pytest.fixture
@@ -67,20 +67,20 @@ async def closed(broker: Broker, disk: Disk) -> object:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_the_answer_follows_the_flush(broker: Broker, disk: Disk, acks: int) -> None:
-    answer = broker.produce(acks)
+async def test_the_response_follows_the_flush(broker: Broker, disk: Disk, acks: int) -> None:
+    response = broker.produce(acks)
     assert await asyncio.to_thread(disk.begun.wait, 10)
-    assert not answer.done()
+    assert not response.done()
     disk.free.set()
-    assert await answer is ErrorCode.none
+    assert await response is ErrorCode.none
 
 
-async def test_acks_of_all_do_not_wait_longer_than_asked(broker: Broker) -> None:
+async def test_acks_all_ends_after_the_timeout(broker: Broker) -> None:
     assert await broker.produce(-1, timeout_ms=1) is ErrorCode.request_timed_out
 
 
-async def test_a_partition_that_is_deleted_is_not_waited_for(broker: Broker, disk: Disk) -> None:
-    answer = broker.produce(-1)
+async def test_deleting_the_partition_ends_the_wait(broker: Broker, disk: Disk) -> None:
+    response = broker.produce(-1)
     assert await asyncio.to_thread(disk.begun.wait, 10)
     broker.replicas.withdraw([T])
-    assert await answer is ErrorCode.unknown_topic_or_partition
+    assert await response is ErrorCode.unknown_topic_or_partition

@@ -1,4 +1,4 @@
-"""Produce with transactional batches: what the coordinator is asked, and what producers are told of its answers."""
+"""Verification of transactional batches with the coordinator."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ VERSION_1, VERSION_2 = 11, 12
 
 
 class Coordinator:
-    """Gives the answers that it is given: one error for all partitions, or none."""
+    """A coordinator that records its calls and returns `results` one after another."""
 
     def __init__(self) -> None:
-        self.answers: list[ErrorCode] = []
-        self.asked: list[tuple[str, int, int, list[str], bool]] = []
+        self.results: list[ErrorCode] = []
+        self.calls: list[tuple[str, int, int, list[str], bool]] = []
         self.is_slow = False
-        self.was_asked = asyncio.Event()
+        self.called = asyncio.Event()
 
     def verify(
         self,
@@ -45,18 +45,18 @@ class Coordinator:
         *,
         adds: bool,
     ) -> Any:
-        self.asked.append((transactional_id, producer_id, producer_epoch, [str(each) for each in partitions], adds))
-        self.was_asked.set()
-        answer: Verified = dict.fromkeys(partitions, self.answers.pop(0) if self.answers else ErrorCode.none)
-        return self._later(answer) if self.is_slow else answer
+        self.calls.append((transactional_id, producer_id, producer_epoch, [str(each) for each in partitions], adds))
+        self.called.set()
+        response: Verified = dict.fromkeys(partitions, self.results.pop(0) if self.results else ErrorCode.none)
+        return self._later(response) if self.is_slow else response
 
-    async def _later(self, answer: Verified) -> Verified:
+    async def _later(self, response: Verified) -> Verified:
         await asyncio.sleep(0)
-        return answer
+        return response
 
 
 class Broker:
-    """Two partitions, and a coordinator."""
+    """A broker with two partitions and a coordinator."""
 
     def __init__(self, directory: Path) -> None:
         self.purgatory = Purgatory(asyncio.get_running_loop())
@@ -73,11 +73,11 @@ class Broker:
     async def produce(
         self, *batches: bytes, version: int = VERSION_2, transactional_id: str | None = "x"
     ) -> list[ErrorCode]:
-        """The error of each batch, the first of which goes to partition 0."""
-        answer = await self.answer(*batches, version=version, transactional_id=transactional_id)
-        return [ErrorCode(each.error_code) for each in answer.responses[0].partition_responses]
+        """Produce one batch to every partition, and return their errors."""
+        response = await self.response(*batches, version=version, transactional_id=transactional_id)
+        return [ErrorCode(each.error_code) for each in response.responses[0].partition_responses]
 
-    async def answer(self, *batches: bytes, version: int, transactional_id: str | None) -> Any:
+    async def response(self, *batches: bytes, version: int, transactional_id: str | None) -> Any:
         data = [{"index": index, "records": records} for index, records in enumerate(batches)]
         fields = {
             "transactional_id": transactional_id,
@@ -116,24 +116,24 @@ def either(request: pytest.FixtureRequest, broker: Broker) -> Broker:
     return broker
 
 
-async def test_the_coordinator_is_asked_once_for_all_partitions(either: Broker) -> None:
+async def test_one_call_verifies_all_partitions(either: Broker) -> None:
     assert await either.produce(batch(), batch()) == [ErrorCode.none, ErrorCode.none]
-    assert either.coordinator.asked == [("x", 4, 3, ["t-0", "t-1"], True)]
+    assert either.coordinator.calls == [("x", 4, 3, ["t-0", "t-1"], True)]
 
 
-async def test_a_transaction_that_is_open_is_not_asked_about(broker: Broker) -> None:
+async def test_open_transactions_are_not_verified_again(broker: Broker) -> None:
     await broker.produce(batch())
     assert await broker.produce(batch(1), batch()) == [ErrorCode.none, ErrorCode.none]
-    assert [partitions for _, _, _, partitions, _ in broker.coordinator.asked] == [["t-0"], ["t-1"]]
+    assert [partitions for _, _, _, partitions, _ in broker.coordinator.calls] == [["t-0"], ["t-1"]]
 
 
-async def test_a_producer_of_version_1_has_added_its_partitions_itself(broker: Broker) -> None:
+async def test_partitions_of_a_version_1_producer_are_only_verified(broker: Broker) -> None:
     await broker.produce(batch(), version=VERSION_1)
-    assert broker.coordinator.asked == [("x", 4, 3, ["t-0"], False)]
+    assert broker.coordinator.calls == [("x", 4, 3, ["t-0"], False)]
 
 
 @pytest.mark.parametrize(
-    ("code", "version", "told"),
+    ("code", "version", "returned"),
     [
         (ErrorCode.invalid_txn_state, VERSION_1, ErrorCode.invalid_txn_state),
         (ErrorCode.producer_fenced, VERSION_1, ErrorCode.invalid_producer_epoch),
@@ -146,35 +146,35 @@ async def test_a_producer_of_version_1_has_added_its_partitions_itself(broker: B
         (ErrorCode.coordinator_load_in_progress, VERSION_2, ErrorCode.not_enough_replicas),
     ],
 )
-async def test_errors_are_told_as_producers_know_them(
-    either: Broker, code: ErrorCode, version: int, told: ErrorCode
+async def test_coordinator_errors_are_converted_for_the_producer(
+    either: Broker, code: ErrorCode, version: int, returned: ErrorCode
 ) -> None:
-    either.coordinator.answers = [code]
-    assert await either.produce(batch(), version=version) == [told]
+    either.coordinator.results = [code]
+    assert await either.produce(batch(), version=version) == [returned]
     assert either.partitions[0].log_end_offset == 0
 
 
-async def test_the_end_of_the_transaction_before_is_waited_for(either: Broker) -> None:
+async def test_a_batch_waits_for_the_end_of_the_previous_transaction(either: Broker) -> None:
     either.config.add_partitions_to_txn_retry_backoff_ms = 1
     either.config.add_partitions_to_txn_retry_backoff_max_ms = 60_000
-    either.coordinator.answers = [ErrorCode.concurrent_transactions] * 3
+    either.coordinator.results = [ErrorCode.concurrent_transactions] * 3
     assert await either.produce(batch()) == [ErrorCode.none]
-    assert len(either.coordinator.asked) == 4
+    assert len(either.coordinator.calls) == 4
 
 
-async def test_the_end_of_the_transaction_before_is_not_waited_for_too_long(broker: Broker) -> None:
+async def test_waiting_for_the_previous_transaction_has_a_limit(broker: Broker) -> None:
     broker.config.add_partitions_to_txn_retry_backoff_ms = 1
     broker.config.add_partitions_to_txn_retry_backoff_max_ms = 5
-    broker.coordinator.answers = [ErrorCode.concurrent_transactions] * 1000
+    broker.coordinator.results = [ErrorCode.concurrent_transactions] * 1000
     assert await broker.produce(batch()) == [ErrorCode.concurrent_transactions]
 
 
-async def test_a_marker_that_comes_during_the_question_wins(broker: Broker) -> None:
+async def test_a_marker_written_during_verification_wins(broker: Broker) -> None:
     broker.coordinator.is_slow = True
-    answer = asyncio.ensure_future(broker.produce(batch()))
-    await broker.coordinator.was_asked.wait()
+    response = asyncio.ensure_future(broker.produce(batch()))
+    await broker.coordinator.called.wait()
     broker.partitions[0].append_marker(4, 3, commit=False, coordinator_epoch=0, now_ms=NOW)
-    assert await answer == [ErrorCode.invalid_txn_state]
+    assert await response == [ErrorCode.invalid_txn_state]
 
 
 async def test_without_a_transactional_id_the_whole_request_is_refused(broker: Broker) -> None:
@@ -191,24 +191,24 @@ async def test_two_producers_in_a_request_are_refused(broker: Broker) -> None:
 
 async def test_a_transactional_batch_without_a_producer_is_refused(broker: Broker) -> None:
     assert await broker.produce(batch(producer=-1)) == [ErrorCode.invalid_record]
-    assert broker.coordinator.asked == []
+    assert broker.coordinator.calls == []
 
 
 async def test_other_batches_of_a_transactional_producer_need_no_transaction(broker: Broker) -> None:
     assert await broker.produce(batch(transactional=False)) == [ErrorCode.none]
-    assert broker.coordinator.asked == []
+    assert broker.coordinator.calls == []
 
 
-async def test_nothing_is_asked_where_verification_is_off(broker: Broker) -> None:
+async def test_verification_can_be_switched_off(broker: Broker) -> None:
     broker.config.transaction_partition_verification_enable = False
     assert await broker.produce(batch()) == [ErrorCode.none]
-    assert broker.coordinator.asked == []
+    assert broker.coordinator.calls == []
 
 
 async def test_requests_of_many_partitions_are_verified_too(broker: Broker) -> None:
     broker.routes[ApiKey.PRODUCE] = lambda context, request: _first(broker.api.produce_many([(context, request)]))
     assert await broker.produce(batch(), batch()) == [ErrorCode.none, ErrorCode.none]
-    assert len(broker.coordinator.asked) == 1
+    assert len(broker.coordinator.calls) == 1
 
 
 async def _first(replies: Any) -> Any:

@@ -1,5 +1,3 @@
-"""DescribeProducers of partitions that know many producers."""
-
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -16,16 +14,16 @@ PRODUCERS = 2000
 
 
 class Replicas:
-    """Every partition knows the same producers."""
+    """Replicas with the same producers in every partition."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def get(self, *_: object) -> Any:
         return self
 
     def packed_producers(self) -> list[bytes]:
-        self.asked += 1
+        self.calls += 1
         return [ProducerEntry(number, 0, number, number, 0, 1, -1, -1).packed() for number in range(PRODUCERS)]
 
 
@@ -42,16 +40,16 @@ def described(replicas: Replicas) -> Any:
     return api.describe_producers(context, SimpleNamespace(topics=[topic]))
 
 
-def test_producers_are_looked_up_while_the_answer_is_encoded(replicas: Replicas) -> None:
+def test_producers_are_looked_up_while_the_response_is_encoded(replicas: Replicas) -> None:
     reply = described(replicas)
-    assert replicas.asked == 0
+    assert replicas.calls == 0
 
     out = bytearray()
     steps = schema(ApiKey.DESCRIBE_PRODUCERS, 0).encode_in_steps(out, reply)
     assert sum(1 for _ in steps) > PARTITIONS * PRODUCERS
-    answer, size = response_reader(ApiKey.DESCRIBE_PRODUCERS, 0)(bytes(out), 0)
+    response, size = response_reader(ApiKey.DESCRIBE_PRODUCERS, 0)(bytes(out), 0)
 
     assert size == len(out)
-    (topic,) = answer.topics
+    (topic,) = response.topics
     assert [len(each.active_producers) for each in topic.partitions] == [PRODUCERS] * PARTITIONS
     assert [each.last_sequence for each in topic.partitions[0].active_producers] == list(range(PRODUCERS))

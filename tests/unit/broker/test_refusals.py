@@ -1,5 +1,3 @@
-"""The log of refused batches."""
-
 import pytest
 
 from headrace.broker.refusals import MAX_LINES, RefusalLog
@@ -7,7 +5,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.server.context import ClientInfo, RequestContext
 
 
-def test_the_log_of_refused_batches_has_so_many_lines_per_second(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_refused_batches_is_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     client = ClientInfo(listener="PLAINTEXT", host="192.0.2.9", port=7, local_address=("192.0.2.1", 9092))
     refusals = RefusalLog(lambda: now[0])

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, as Kafka answers them."""
+"""CreateTopics, DeleteTopics and CreatePartitions, compatible with Kafka."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -46,12 +46,12 @@ async def create(routes: Routes, *topics: dict[str, Any], validate_only: bool = 
 @every_version(CREATE)
 async def test_topics_are_created_in_every_version(version: int, routes: Routes, cluster: Cluster) -> None:
     request = {"topics": [topic("t", 2), topic("a b")], "timeout": 1000, "validate_only": False}
-    answer = await ask(routes, CREATE, version, request)
-    assert [result.error_code for result in answer.topics] == [ErrorCode.none, ErrorCode.invalid_topic_exception]
+    response = await ask(routes, CREATE, version, request)
+    assert [result.error_code for result in response.topics] == [ErrorCode.none, ErrorCode.invalid_topic_exception]
     assert len(cluster.image.topics["t"].partitions) == 2
 
 
-async def test_an_answer_tells_id_partitions_replicas_and_settings(routes: Routes, cluster: Cluster) -> None:
+async def test_a_response_has_id_partitions_replicas_and_settings(routes: Routes, cluster: Cluster) -> None:
     results = await create(routes, topic("t", 3, configs=[{"name": "retention.ms", "value": "5"}]))
     result = results["t"]
     assert result.topic_id == cluster.image.topics["t"].topic_id
@@ -62,19 +62,19 @@ async def test_an_answer_tells_id_partitions_replicas_and_settings(routes: Route
     assert settings["segment.bytes"] == ("1073741824", 5)
 
 
-async def test_validation_alone_creates_nothing(routes: Routes, cluster: Cluster) -> None:
+async def test_validate_only_creates_nothing(routes: Routes, cluster: Cluster) -> None:
     results = await create(routes, topic("t"), topic("u", 0), validate_only=True)
     assert (results["t"].error_code, results["u"].error_code) == (ErrorCode.none, ErrorCode.invalid_partitions)
     assert not cluster.image.topics
 
 
-async def test_a_name_given_twice_is_refused_and_the_others_are_created(routes: Routes) -> None:
+async def test_a_duplicate_name_does_not_affect_other_topics(routes: Routes) -> None:
     results = await create(routes, topic("t"), topic("t"), topic("u"))
     assert (results["t"].error_code, results["t"].error_message) == (ErrorCode.invalid_request, "Duplicate topic name.")
     assert results["u"].error_code == ErrorCode.none
 
 
-async def test_a_bad_setting_is_refused_by_name(routes: Routes) -> None:
+async def test_the_error_for_an_invalid_setting_has_its_name(routes: Routes) -> None:
     results = await create(
         routes,
         topic("a", configs=[{"name": "retention.sm", "value": "5"}]),
@@ -84,7 +84,7 @@ async def test_a_bad_setting_is_refused_by_name(routes: Routes) -> None:
     assert "'soon' for retention.ms: must be a whole number" in results["b"].error_message
 
 
-async def test_replicas_may_be_chosen_by_hand(routes: Routes, cluster: Cluster) -> None:
+async def test_replicas_may_be_assigned_manually(routes: Routes, cluster: Cluster) -> None:
     chosen = [{"partition_index": 1, "broker_ids": [0]}, {"partition_index": 0, "broker_ids": [0]}]
     await create(routes, topic("t", -1, assignments=chosen))
     assert len(cluster.image.topics["t"].partitions) == 2
@@ -95,8 +95,8 @@ async def test_topics_are_deleted_by_name_in_every_version(version: int, routes:
     await create(routes, topic("t"))
     names = ["t", "nothing"]
     topics = [{"name": name, "topic_id": None} for name in names]
-    answer = await ask(routes, DELETE, version, {"topic_names": names, "topics": topics, "timeout": 1000})
-    codes = {result.name: result.error_code for result in answer.responses}
+    response = await ask(routes, DELETE, version, {"topic_names": names, "topics": topics, "timeout": 1000})
+    codes = {result.name: result.error_code for result in response.responses}
     assert codes == {"t": ErrorCode.none, "nothing": ErrorCode.unknown_topic_or_partition}
     assert not cluster.image.topics
 
@@ -105,12 +105,12 @@ async def test_topics_are_deleted_by_id(routes: Routes, cluster: Cluster) -> Non
     await create(routes, topic("t"))
     known, unknown = cluster.image.topics["t"].topic_id, uuid.uuid4()
     topics = [{"name": None, "topic_id": each} for each in (known, unknown)]
-    answer = await ask(routes, DELETE, 6, {"topics": topics, "timeout": 1000})
-    found = {result.topic_id: (result.name, result.error_code) for result in answer.responses}
+    response = await ask(routes, DELETE, 6, {"topics": topics, "timeout": 1000})
+    found = {result.topic_id: (result.name, result.error_code) for result in response.responses}
     assert found == {known: ("t", ErrorCode.none), unknown: (None, ErrorCode.unknown_topic_id)}
 
 
-async def test_what_names_no_topic_or_one_twice_is_refused(routes: Routes, cluster: Cluster) -> None:
+async def test_ambiguous_and_duplicate_topics_are_refused(routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"))
     topic_id = cluster.image.topics["t"].topic_id
     for named in (
@@ -120,8 +120,8 @@ async def test_what_names_no_topic_or_one_twice_is_refused(routes: Routes, clust
         [{"name": None, "topic_id": topic_id}] * 2,
         [{"name": "t", "topic_id": None}, {"name": None, "topic_id": topic_id}],
     ):
-        answer = await ask(routes, DELETE, 6, {"topics": named, "timeout": 1000})
-        assert [result.error_code for result in answer.responses] == [ErrorCode.invalid_request]
+        response = await ask(routes, DELETE, 6, {"topics": named, "timeout": 1000})
+        assert [result.error_code for result in response.responses] == [ErrorCode.invalid_request]
     assert "t" in cluster.image.topics
 
 
@@ -141,8 +141,8 @@ async def test_topics_grow_in_every_version(version: int, routes: Routes, cluste
         {"name": "u", "count": 2, "assignments": [{"broker_ids": [7]}]},
         {"name": "nothing", "count": 2, "assignments": None},
     ]
-    answer = await ask(routes, GROW, version, {"topics": wanted, "timeout": 1000, "validate_only": False})
-    assert {result.name: result.error_code for result in answer.results} == {
+    response = await ask(routes, GROW, version, {"topics": wanted, "timeout": 1000, "validate_only": False})
+    assert {result.name: result.error_code for result in response.results} == {
         "t": ErrorCode.none,
         "u": ErrorCode.invalid_replica_assignment,
         "nothing": ErrorCode.unknown_topic_or_partition,
@@ -150,9 +150,9 @@ async def test_topics_grow_in_every_version(version: int, routes: Routes, cluste
     assert len(cluster.image.topics["t"].partitions) == 3
 
 
-async def test_a_topic_grows_once_in_a_request(routes: Routes, cluster: Cluster) -> None:
+async def test_a_topic_may_grow_only_once_per_request(routes: Routes, cluster: Cluster) -> None:
     await create(routes, topic("t"))
     wanted = [{"name": "t", "count": count, "assignments": None} for count in (2, 3)]
-    answer = await ask(routes, GROW, 3, {"topics": wanted, "timeout": 1000, "validate_only": False})
-    assert [result.error_code for result in answer.results] == [ErrorCode.invalid_request]
+    response = await ask(routes, GROW, 3, {"topics": wanted, "timeout": 1000, "validate_only": False})
+    assert [result.error_code for result in response.results] == [ErrorCode.invalid_request]
     assert len(cluster.image.topics["t"].partitions) == 1

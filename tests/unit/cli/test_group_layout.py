@@ -1,5 +1,3 @@
-"""Tables of groups on a narrow terminal."""
-
 import re
 
 from hypothesis import given

@@ -54,7 +54,7 @@ def test_the_first_live_in_sync_replica_leads_and_dead_ones_leave_the_isr() -> N
     assert (partition.leader, partition.isr) == (3, (3,))
 
 
-def test_without_a_live_in_sync_replica_there_is_no_leader_and_the_isr_stays() -> None:
+def test_a_partition_without_live_in_sync_replicas_has_no_leader_and_keeps_its_isr() -> None:
     partition = elected(led_by(1, (1, 2), isr=(1,)), {2: 10})
     assert (partition.leader, partition.leader_epoch, partition.isr) == (NO_LEADER, 5, (1,))
 

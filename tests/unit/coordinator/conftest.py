@@ -8,7 +8,7 @@ from tests.unit.coordinator.driver import Driver
 
 @pytest.fixture
 def group() -> Iterator[Driver]:
-    """A machine whose invariants are checked after every event and at the end of the test."""
+    """A classic group whose invariants are checked after every event and at the end of the test."""
     driver = Driver()
     yield driver
     driver.check()
@@ -16,7 +16,7 @@ def group() -> Iterator[Driver]:
 
 @pytest.fixture
 def consumers() -> Iterator[ConsumerDriver]:
-    """A group of the consumer protocol: at the end of the test it is read from its log, and then settles."""
+    """A consumer group that must survive a reload and settle at the end of the test."""
     driver = ConsumerDriver()
     yield driver
     driver.reload()

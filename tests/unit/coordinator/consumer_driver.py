@@ -1,4 +1,4 @@
-"""Plays the members of one group of the consumer protocol, and the log between its decisions and its state."""
+"""Simulates the members of one consumer group, its timers and its log."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ _FENCED = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode
 
 @dataclass
 class Client:
-    """What a consumer knows of itself."""
+    """The state of a consumer."""
 
     member_id: str
     topics: tuple[str, ...] = ("t",)
@@ -42,7 +42,7 @@ class Client:
 
 
 class ConsumerDriver:
-    """One group, its topics, its clients, its timers and its log; invariants are checked after every step."""
+    """A consumer group with its environment. Invariants are checked after every step."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
@@ -53,20 +53,18 @@ class ConsumerDriver:
         self.clients: dict[str, Client] = {}
         self.now_ms = 1_000_000
 
-    # Clients
-
     def join(self, member_id: str, *topics: str, **more: Any) -> Client:
-        """A client that has sent its first heartbeat."""
+        """Return a client that has sent its first heartbeat."""
         client = Client(member_id, topics or ("t",), **more)
         self.beat(client)
         self.clients[member_id] = client
         return client
 
     def beat(self, client: Client, *, is_lost: bool = False, **changes: Any) -> ConsumerHeartbeatResult:
-        """One heartbeat; the client does not hear the answer where that `is_lost`."""
+        """Send one heartbeat; the client does not get the response if `is_lost`."""
         fields: dict[str, Any] = {
             "member_id": client.member_id,
-            "new_member_id": "made-up",
+            "new_member_id": "generated",
             "epoch": client.epoch,
             "instance_id": client.instance_id,
             "rack_id": None,
@@ -90,7 +88,7 @@ class ConsumerDriver:
         return outcome.answer
 
     def beat_or_rejoin(self, client: Client, *, is_lost: bool = False) -> None:
-        """One heartbeat; where it is fenced the client drops all it has and joins again."""
+        """Send one heartbeat; a fenced client drops its partitions and rejoins."""
         try:
             self.beat(client, is_lost=is_lost)
         except KafkaError as error:
@@ -99,8 +97,8 @@ class ConsumerDriver:
             client.epoch, client.assignment, client.owned = 0, frozenset(), frozenset()
             self.beat(client)
 
-    def follow(self, client: Client) -> None:
-        """The client does what it was told: gives up what is not its own any more, and takes the rest."""
+    def apply_assignment(self, client: Client) -> None:
+        """Let the client own exactly its assigned partitions."""
         client.owned = client.assignment
         self.check()
 
@@ -110,29 +108,27 @@ class ConsumerDriver:
         self.clients.pop(client.member_id, None)
 
     def settle(self) -> None:
-        """Let every client heartbeat and do as it is told until nothing changes any more."""
+        """Send heartbeats and apply assignments until the group is stable."""
         for _ in range(4 + 2 * len(self.clients)):
             self.pass_time(self.settings.group_consumer_assignment_interval_ms)
             for client in list(self.clients.values()):
                 self.beat_or_rejoin(client)
-                self.follow(client)
+                self.apply_assignment(client)
         away = [member for member in self.group.known.members.values() if member.epoch == STATIC_LEAVE_EPOCH]
         if self.clients and not away:
-            assert self.group.state is ConsumerGroupState.STABLE, "every member reconciles"
+            assert self.group.state is ConsumerGroupState.STABLE, "the group is not stable"
             for client in self.clients.values():
                 assert client.owned == self.group.known.target.get(client.member_id, frozenset())
 
-    # The world
-
     def pass_time(self, ms: int) -> None:
-        """Fires what comes due."""
+        """Advance the clock and fire the timers that are due."""
         until = self.now_ms + ms
         while due := [timer for timer, at in self.timers.items() if at <= until]:
             timer = min(due, key=lambda each: self.timers[each])
             self.now_ms = max(self.now_ms, self.timers.pop(timer))
             outcome = self.group.timer_fired(timer, self.now_ms)
             if timer.kind is not TimerKind.ASSIGNMENT and outcome.records:
-                # A client that cannot reach its coordinator for as long stops reading on its own.
+                # A client without its coordinator for so long stops reading.
                 client = self.clients.pop(timer.member_id, None)
                 if client is not None:
                     client.owned = frozenset()
@@ -152,11 +148,11 @@ class ConsumerDriver:
         self.check()
 
     def reload(self) -> None:
-        """Another coordinator reads the log and goes on."""
+        """Continue with another coordinator that reads the log."""
         before = self.group
         self.group = self.from_log()
         for name in ("epoch", "assignment_epoch", "members", "target", "regexes", "owners", "instances"):
-            assert getattr(self.group.known, name) == getattr(before.known, name), f"{name} is replayed as it was lived"
+            assert getattr(self.group.known, name) == getattr(before.known, name), f"{name} differs after a replay"
         self.timers.clear()
         self.carry_out(Result(None, effects=self.group.loaded(self.now_ms)))
 
@@ -170,12 +166,12 @@ class ConsumerDriver:
         self.group.check()
         owners: dict[TopicIdPartition, str] = {}
         for client in self.clients.values():
-            for one in client.owned:
-                assert one not in owners, f"{owners[one]} and {client.member_id} both read {one}"
-                owners[one] = client.member_id
+            for partition in client.owned:
+                assert partition not in owners, f"{owners[partition]} and {client.member_id} both own {partition}"
+                owners[partition] = client.member_id
 
     def records(self) -> list[tuple[ConsumerKey, ConsumerValue | None]]:
-        """The log, decoded."""
+        """Return the decoded log."""
         return [decoded(*record) for record in self.log]
 
 

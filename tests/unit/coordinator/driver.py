@@ -1,4 +1,4 @@
-"""Plays the runtime for one group machine: keeps its timers on a fake clock, its records and its answers."""
+"""Simulates the runtime for one classic group: timers on a fake clock, records and answers."""
 
 import struct
 from collections import deque
@@ -30,13 +30,13 @@ REBALANCE_MS = 60_000
 
 
 def subscription(*topics: str) -> bytes:
-    """Metadata of a consumer, version 1."""
+    """Return the metadata of a consumer, version 1."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">ii", -1, 0)
 
 
 class Driver:
-    """A group, its clock in ms, and everything it asked for."""
+    """A classic group, its clock in ms, and the effects that it requested."""
 
     def __init__(self, *, max_size: int = 100, initial_delay_ms: int = INITIAL_DELAY_MS) -> None:
         self.now = 1_000_000
@@ -46,13 +46,13 @@ class Driver:
         self.answers: dict[object, JoinResult | SyncResult] = {}
         self.records: list[GroupMetadata] = []
         self.timed_notes: list[tuple[Note, int]] = []
-        """With the time of each, in ms."""
+        """Notes with their times in ms."""
         self.append_error = ErrorCode.none
         self.held_appends: deque[Write] | None = None
-        """Set to a deque to keep appends waiting until `finish_append`."""
+        """A deque to delay appends until `finish_append`."""
         self._tokens = count()
 
-    # Requests; each returns the token under which its answer will be.
+    # Requests, which return the token of their answer
 
     def join(
         self,
@@ -134,13 +134,13 @@ class Driver:
     # Shortcuts
 
     def become_member(self, **kwargs: Any) -> tuple[str, int]:
-        """Join twice, as a client of today does: member id and token of the parked join."""
+        """Join twice, as current clients do; return the member id and the token of the parked join."""
         answer = self.join_answer(self.join(**kwargs))
         assert answer.error is ErrorCode.member_id_required
         return answer.member_id, self.join(answer.member_id, **kwargs)
 
     def stable(self, members: int = 1, **kwargs: Any) -> list[str]:
-        """A stable group: ids of its members, the leader first; each is assigned its own id."""
+        """Make the group stable, and return its member ids, leader first. Members are assigned their own ids."""
         ids = [self.become_member(**kwargs)[0] for _ in range(members)]
         self.finish_initial_rebalance()
         self.sync_all()
@@ -157,7 +157,7 @@ class Driver:
             self.sync(member.member_id, assignments if leads else None, instance_id=member.instance_id)
 
     def static_member(self, instance_id: str, **kwargs: Any) -> str:
-        """The id of a static member that joined, in a group that then became stable."""
+        """Add a static member, make the group stable, and return the member's id."""
         self.join(instance_id=instance_id, **kwargs)
         member_id = self.group.membership.static[instance_id]
         for other in list(self.group.membership.members.values()):
@@ -190,13 +190,13 @@ class Driver:
         return [note.what for note in self.notes]
 
     def advance(self, ms: int) -> None:
-        """Let time pass, firing what comes due on the way."""
+        """Advance the clock and fire the timers that are due."""
         until = self.now + ms
         while self.timers and min(self.timers.values()) <= until:
             timer = min(self.timers, key=self.timers.__getitem__)
             self.now = max(self.now, self.timers.pop(timer))
             self.fired.append(timer)
-            assert len(self.fired) < 100_000, "a timer goes on for ever"
+            assert len(self.fired) < 100_000, "a timer never stops"
             self._do(self.group.timer_fired(timer, self.now).effects)
         self.now = until
 
@@ -227,12 +227,12 @@ class Driver:
         self.check()
 
     def check(self) -> None:
-        """Assert what must hold whenever no event is being handled."""
+        """Assert the invariants between events."""
         if not self.held_appends:
             self.group.check()
         for member in self.group.membership.members.values():
             timer = Timer("heartbeat", member.member_id)  # type: ignore[arg-type]
             waits = member.awaiting_join is not None or member.awaiting_sync is not None
-            assert waits or timer in self.timers, f"nobody would notice that {member.member_id} is gone"
+            assert waits or timer in self.timers, f"member {member.member_id} has no heartbeat timer"
         for member_id in self.group.membership.pending_joins:
             assert Timer("heartbeat", member_id) in self.timers  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""An event loop whose clock only moves when a test says so; just what the coordinator's runtime uses of one."""
+"""The part of an event loop that the coordinator's runtime uses, with a manual clock."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class FakeLoop:
         return len(self._handles)
 
     def step(self) -> None:
-        """Run what is due now, once."""
+        """Run the callbacks that are due now, once."""
         due = [handle for handle in self._handles if handle.when <= self.now]
         self._handles = [handle for handle in self._handles if handle.when > self.now]
         for handle in sorted(due, key=lambda handle: handle.when):
@@ -52,7 +52,7 @@ class FakeLoop:
                 handle.callback(*handle.arguments)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, running everything that comes due on the way."""
+        """Advance the clock and run the callbacks that are due."""
         until = self.now + seconds
         while self.scheduled:
             first = min(handle.when for handle in self._handles)
@@ -64,7 +64,7 @@ class FakeLoop:
 
 
 class Reply:
-    """Stands for the future of a parked request."""
+    """A substitute for the future of a parked request."""
 
     def __init__(self) -> None:
         self.result: Any = None

@@ -1,16 +1,14 @@
-"""The topics of a cluster, for tests of groups of the consumer protocol."""
-
 from headrace.coordinator.groups.expressions import matching
 
 
 class FakeTopics:
-    """Topics by name with their partition counts; ids are made of the names."""
+    """The topics of a cluster with their partition counts; ids are derived from the names."""
 
     def __init__(self, **partition_counts: int) -> None:
         self._counts = dict(partition_counts)
         self.version = 0
         self.is_busy = False
-        """Whether expressions are still being matched."""
+        """True while expressions are still being matched."""
 
     def set(self, topic: str, partition_count: int) -> None:
         """Add the topic, or partitions to it."""

@@ -1,5 +1,3 @@
-"""A partition of __consumer_offsets in memory, for tests of the runtime."""
-
 from collections.abc import Iterator
 
 from headrace.coordinator.groups.records.classic import GroupKey, decode_group
@@ -17,7 +15,7 @@ from headrace.wire.records import iter_records
 
 
 class MemoryLog:
-    """Batches as they were appended; `error` refuses the next ones."""
+    """An in-memory partition of __consumer_offsets; appends raise `error` if it is set."""
 
     def __init__(self, batches: list[bytes] | None = None) -> None:
         self.stored: list[bytes] = batches or []

@@ -1,4 +1,4 @@
-"""Groups of both protocols in one coordinator: the log under them, what replaces what, and time."""
+"""Groups of both protocols in one coordinator: loading, conversion, offsets and timers."""
 
 import logging
 from dataclasses import replace
@@ -22,7 +22,7 @@ from tests.unit.coordinator.test_runtime import SETTINGS, World
 def beat(world: World, member_id: str = "a", epoch: int = 0, **changes: Any) -> ConsumerHeartbeatResult:
     fields: dict[str, Any] = {
         "member_id": member_id,
-        "new_member_id": "made-up",
+        "new_member_id": "generated",
         "epoch": epoch,
         "instance_id": None,
         "rack_id": None,
@@ -43,14 +43,14 @@ def offset(world: World, member_id: str, epoch: int, *, knows_epochs: bool = Tru
     return world.coordinator.commit_offsets("g", member_id, None, epoch, [("t", 0, value)], knows_epochs=knows_epochs)
 
 
-def test_a_group_outlives_its_coordinator() -> None:
+def test_a_group_survives_a_restart() -> None:
     world = World()
     epoch = beat(world).epoch
     again = World(MemoryLog(world.log.stored))
     assert beat(again, epoch=epoch, owned=None).epoch == epoch
 
 
-def test_members_of_a_group_that_was_read_from_the_log_are_watched() -> None:
+def test_members_of_a_loaded_group_time_out() -> None:
     world = World()
     beat(world)
     again = World(MemoryLog(world.log.stored))
@@ -60,7 +60,7 @@ def test_members_of_a_group_that_was_read_from_the_log_are_watched() -> None:
     assert group.is_empty
 
 
-def test_a_group_says_when_it_has_settled_and_who_was_fenced() -> None:
+def test_stable_fenced_and_empty_are_noted() -> None:
     world = World()
     epoch = beat(world).epoch
     assert [note.what for note in world.notes][-1] is Happening.STABLE
@@ -74,7 +74,7 @@ def test_a_group_says_when_it_has_settled_and_who_was_fenced() -> None:
     assert [note.what for note in world.notes][-1] is Happening.EMPTY
 
 
-def test_a_group_with_members_says_that_it_was_read() -> None:
+def test_loading_a_group_with_members_is_noted() -> None:
     world = World()
     beat(world)
     again = World(MemoryLog(world.log.stored))
@@ -131,7 +131,7 @@ def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
     assert World(MemoryLog(world.log.stored)).coordinator.classic_group("g").group_id == "g"
 
 
-def test_a_consumer_group_with_members_takes_no_classic_ones_where_groups_may_not_change_their_protocol() -> None:
+def test_classic_members_cannot_join_a_consumer_group_if_migration_is_disabled() -> None:
     world = World(settings=replace(SETTINGS, group_consumer_migration_policy="disabled"))
     beat(world)
     assert world.join().result.error is ErrorCode.inconsistent_group_protocol
@@ -140,7 +140,7 @@ def test_a_consumer_group_with_members_takes_no_classic_ones_where_groups_may_no
     assert raised.value.code is ErrorCode.unknown_member_id
 
 
-def test_members_commit_with_their_epoch_and_a_version_that_has_one() -> None:
+def test_commits_need_the_members_epoch_and_a_version_with_epochs() -> None:
     world = World()
     epoch = beat(world).epoch
     assert offset(world, "a", epoch) == [ErrorCode.none]
@@ -157,7 +157,7 @@ def test_members_commit_with_their_epoch_and_a_version_that_has_one() -> None:
         assert raised.value.code is ErrorCode.unsupported_version
 
 
-def test_members_fetch_with_their_epoch() -> None:
+def test_fetches_need_the_members_epoch() -> None:
     world = World()
     epoch = beat(world).epoch
     world.coordinator.check_offset_fetch("g", None, -1)
@@ -167,7 +167,7 @@ def test_members_fetch_with_their_epoch() -> None:
     assert raised.value.code is ErrorCode.stale_member_epoch
 
 
-def test_offsets_that_a_member_reads_are_not_deleted() -> None:
+def test_offsets_of_subscribed_topics_are_not_deleted() -> None:
     world = World()
     offset(world, "a", beat(world).epoch)
     assert world.coordinator.delete_offsets("g", [("t", 0), ("u", 0)]) == [
@@ -176,7 +176,7 @@ def test_offsets_that_a_member_reads_are_not_deleted() -> None:
     ]
 
 
-def test_a_group_is_deleted_once_it_is_empty() -> None:
+def test_only_an_empty_group_can_be_deleted() -> None:
     world = World()
     offset(world, "a", beat(world).epoch)
     with pytest.raises(KafkaError) as raised:
@@ -189,7 +189,7 @@ def test_a_group_is_deleted_once_it_is_empty() -> None:
     assert not again.coordinator.committed_offsets("g")
 
 
-def test_an_administrator_removes_members() -> None:
+def test_an_admin_can_remove_members() -> None:
     world = World()
     beat(world)
     beat(world, "s", instance_id="i")
@@ -198,7 +198,7 @@ def test_an_administrator_removes_members() -> None:
     assert world.coordinator.leave("g", leavers) == [ErrorCode.unknown_member_id, ErrorCode.unknown_member_id]
 
 
-def test_a_group_may_have_settings_of_its_own() -> None:
+def test_a_group_may_have_its_own_settings() -> None:
     settings = GroupSettings(offsets_topic_num_partitions=1)
     world = World(settings=settings)
     settings.by_group["g"] = GroupSettings(group_consumer_heartbeat_interval_ms=777)
@@ -220,13 +220,13 @@ def test_a_group_may_have_settings_of_its_own() -> None:
         ({"epoch": 3}, ErrorCode.group_id_not_found),
     ],
 )
-def test_a_bad_heartbeat_is_refused(changes: dict[str, Any], code: ErrorCode) -> None:
+def test_an_invalid_heartbeat_is_refused(changes: dict[str, Any], code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as raised:
         beat(World(), **changes)
     assert raised.value.code is code
 
 
-def test_a_rebalance_that_is_over_at_once_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rebalance_that_ends_at_once_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     world = World(settings=replace(SETTINGS, group_consumer_assignment_interval_ms=0))
     epoch = beat(world).epoch
     world.notes.clear()

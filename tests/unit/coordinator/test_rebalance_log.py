@@ -1,5 +1,3 @@
-"""One line of the log for a rebalance, whatever happens in it."""
-
 import logging
 
 import pytest
@@ -22,7 +20,7 @@ def messages(lines: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in lines.records]
 
 
-def test_a_rebalance_that_starts_over_is_one_rebalance(lines: pytest.LogCaptureFixture) -> None:
+def test_a_restarted_rebalance_is_one_line(lines: pytest.LogCaptureFixture) -> None:
     log = RebalanceLog()
     log.note("g", Note(what=Happening.LOADED, generation=1), 3, 0.0)
     log.note("g", note(Happening.JOINED, member="m"), 4, 10.0)
@@ -39,7 +37,7 @@ def test_a_rebalance_that_starts_over_is_one_rebalance(lines: pytest.LogCaptureF
     ]
 
 
-def test_a_group_that_does_not_come_to_rest_is_worth_a_line_a_minute(lines: pytest.LogCaptureFixture) -> None:
+def test_a_group_that_keeps_rebalancing_is_logged_once_a_minute(lines: pytest.LogCaptureFixture) -> None:
     log = RebalanceLog()
     for second in range(0, 150, 10):
         log.note("g", note(Happening.REBALANCING, f"change {second}"), 2, float(second))
@@ -50,14 +48,14 @@ def test_a_group_that_does_not_come_to_rest_is_worth_a_line_a_minute(lines: pyte
     ]
 
 
-def test_reasons_that_clients_give_are_cut(lines: pytest.LogCaptureFixture) -> None:
+def test_reasons_of_clients_are_truncated(lines: pytest.LogCaptureFixture) -> None:
     log = RebalanceLog()
     log.note("g", note(Happening.REBALANCING, "x" * 10_000), 1, 0.0)
     log.note("g", note(Happening.STABLE), 1, 0.0)
     assert len(messages(lines)[0]) < 500
 
 
-def test_nothing_is_kept_of_groups_without_members() -> None:
+def test_groups_without_members_use_no_memory() -> None:
     log = RebalanceLog()
     for number in range(100):
         log.note(f"g{number}", note(Happening.TIMED_OUT, member="m"), 0, 0.0)

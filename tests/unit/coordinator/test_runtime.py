@@ -1,5 +1,3 @@
-"""The coordinator as its APIs see it: shards, the log under them, and time."""
-
 import logging
 import time
 from collections import deque
@@ -38,7 +36,7 @@ SETTINGS = GroupSettings(offsets_topic_num_partitions=1, group_initial_rebalance
 
 
 class World:
-    """A coordinator of one shard."""
+    """A coordinator with one shard."""
 
     def __init__(self, log: MemoryLog | None = None, settings: GroupSettings = SETTINGS) -> None:
         self.loop = FakeLoop()
@@ -92,7 +90,7 @@ class World:
         return reply
 
     def member(self) -> str:
-        """The only member of a stable group."""
+        """Return the id of the only member of a stable group."""
         member_id: str = self.join().result.member_id
         joined = self.join(member_id)
         self.loop.advance(0)
@@ -108,7 +106,7 @@ class World:
         return None if committed is None else committed.offset
 
     def restarted(self) -> "World":
-        """Another coordinator on what this one wrote."""
+        """Return another coordinator with a copy of the log."""
         return World(MemoryLog(list(self.log.stored)))
 
 
@@ -133,20 +131,20 @@ def test_a_group_and_its_offsets_survive_a_restart(world: World) -> None:
     assert again.sync(member_id, 1).result.assignment == b"mine"
 
 
-def test_a_member_that_does_not_come_back_after_a_restart_times_out(world: World) -> None:
+def test_a_member_that_does_not_return_after_a_restart_times_out(world: World) -> None:
     world.member()
     again = world.restarted()
     again.loop.advance(10)
     assert again.coordinator.group("g").state == "Empty"
 
 
-def test_a_new_group_is_in_the_log_before_its_first_member(world: World) -> None:
+def test_a_new_group_is_written_before_its_first_member(world: World) -> None:
     world.join()
     assert [key for key, _ in world.log.records()] == [GroupKey("g")]
     assert world.restarted().coordinator.group("g").state == "Empty"
 
 
-def test_a_group_that_cannot_be_stored_does_not_exist(world: World) -> None:
+def test_a_group_that_cannot_be_written_does_not_exist(world: World) -> None:
     world.log.error = KafkaError(ErrorCode.not_enough_replicas)
     with pytest.raises(KafkaError) as raised:
         world.join()
@@ -154,7 +152,7 @@ def test_a_group_that_cannot_be_stored_does_not_exist(world: World) -> None:
     assert not list(world.coordinator.groups())
 
 
-def test_a_commit_that_cannot_be_stored_changes_nothing(world: World) -> None:
+def test_a_commit_that_cannot_be_written_changes_nothing(world: World) -> None:
     world.commit(1)
     world.log.error = KafkaError(ErrorCode.kafka_storage_error)
     with pytest.raises(KafkaError) as raised:
@@ -163,7 +161,7 @@ def test_a_commit_that_cannot_be_stored_changes_nothing(world: World) -> None:
     assert world.offset() == 1
 
 
-def test_an_assignment_that_cannot_be_stored_fails_the_sync(world: World) -> None:
+def test_an_assignment_that_cannot_be_written_fails_the_sync(world: World) -> None:
     member_id = world.join().result.member_id
     world.join(member_id)
     world.loop.advance(0)
@@ -178,7 +176,7 @@ def test_a_commit_is_one_batch(world: World) -> None:
     assert len(world.log.records()) == 20
 
 
-def test_records_are_compressed_as_the_setting_says() -> None:
+def test_records_are_compressed_with_the_configured_codec() -> None:
     world = World(settings=GroupSettings(offsets_topic_num_partitions=1, offsets_topic_compression_codec=Codec.ZSTD))
     world.commit(7)
     assert parse_header(world.log.stored[0]).codec == Codec.ZSTD
@@ -194,7 +192,7 @@ def test_a_commit_keeps_its_member_alive(world: World) -> None:
     assert world.coordinator.group("g").state == "Empty"
 
 
-def test_a_generation_of_a_group_that_is_not_there_is_refused(world: World) -> None:
+def test_a_commit_with_a_generation_to_an_unknown_group_is_refused(world: World) -> None:
     with pytest.raises(KafkaError) as raised:
         world.commit(generation=3)
     assert code_of(raised) is ErrorCode.group_id_not_found
@@ -207,13 +205,13 @@ def test_a_session_timeout_outside_the_limits_is_refused(world: World, session_t
     assert code_of(raised) is ErrorCode.invalid_session_timeout
 
 
-def test_a_group_needs_a_name_to_be_joined(world: World) -> None:
+def test_a_join_without_a_group_id_is_refused(world: World) -> None:
     with pytest.raises(KafkaError) as raised:
         world.join(group_id="")
     assert code_of(raised) is ErrorCode.invalid_group_id
 
 
-def test_a_member_of_a_group_that_is_not_there_is_unknown(world: World) -> None:
+def test_members_of_an_unknown_group_are_unknown(world: World) -> None:
     with pytest.raises(KafkaError) as raised:
         world.join("stranger")
     assert code_of(raised) is ErrorCode.unknown_member_id
@@ -222,14 +220,14 @@ def test_a_member_of_a_group_that_is_not_there_is_unknown(world: World) -> None:
     assert code_of(raised) is ErrorCode.unknown_member_id
 
 
-def test_groups_of_other_brokers_are_elsewhere() -> None:
+def test_groups_of_other_brokers_are_refused() -> None:
     world = World(settings=GroupSettings(offsets_topic_num_partitions=50))
     with pytest.raises(KafkaError) as raised:
         world.join()
     assert code_of(raised) is ErrorCode.not_coordinator
 
 
-def test_a_shard_that_moves_away_tells_those_who_wait(world: World) -> None:
+def test_a_resigned_shard_completes_waiting_requests(world: World) -> None:
     world.member()
     waiting = world.join(world.join().result.member_id)
     assert not waiting.done()
@@ -240,7 +238,7 @@ def test_a_shard_that_moves_away_tells_those_who_wait(world: World) -> None:
     assert code_of(raised) is ErrorCode.not_coordinator
 
 
-def test_a_coordinator_that_stops_answers_all_and_leaves_no_timer(world: World) -> None:
+def test_closing_completes_waiting_requests_and_stops_timers(world: World) -> None:
     member_id = world.join().result.member_id
     waiting = world.join(member_id)
     world.coordinator.close()
@@ -275,7 +273,7 @@ def test_offsets_of_a_deleted_topic_are_gone_after_a_restart(world: World) -> No
     assert world.restarted().offset() is None
 
 
-def test_expired_groups_are_removed_at_the_next_look(world: World) -> None:
+def test_expired_groups_are_removed_by_the_next_check(world: World) -> None:
     member_id = world.member()
     world.coordinator.leave("g", [Leaver(member_id=member_id, instance_id=None, reason="")])
     world.loop.advance(SETTINGS.offsets_retention_check_interval_ms / 1000)
@@ -283,7 +281,7 @@ def test_expired_groups_are_removed_at_the_next_look(world: World) -> None:
     assert world.log.records()[-1] == (GroupKey("g"), None)
 
 
-def test_offsets_that_expire_soon_are_announced_once_and_no_more_when_they_are_used(
+def test_the_warning_about_expiring_offsets_is_logged_once_and_ends_with_a_commit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     day_ms = 24 * 60 * 60 * 1000
@@ -303,7 +301,7 @@ def test_offsets_that_expire_soon_are_announced_once_and_no_more_when_they_are_u
     assert world.coordinator.expiring_offsets() == {}
 
 
-def test_looking_for_expired_offsets_goes_on_when_the_log_fails(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_expiry_continues_after_a_failed_write(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.join()
     world.loop.advance(10)
     world.log.error = KafkaError(ErrorCode.kafka_storage_error)
@@ -314,7 +312,7 @@ def test_looking_for_expired_offsets_goes_on_when_the_log_fails(world: World, ca
     assert not list(world.coordinator.groups())
 
 
-def test_a_failing_timer_of_one_group_leaves_the_others_alone(
+def test_a_failing_timer_does_not_affect_other_groups(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for group_id in ("broken", "sound"):
@@ -326,7 +324,7 @@ def test_a_failing_timer_of_one_group_leaves_the_others_alone(
     assert not world.coordinator.classic_group("sound").membership.pending_joins
 
 
-def test_a_shard_that_moves_away_while_others_expire_is_left_alone(world: World) -> None:
+def test_expiry_skips_shards_that_have_resigned(world: World) -> None:
     world.join()
     world.loop.now += 600
     world.coordinator._expiry.check(deque(world.coordinator._shards.loaded()))
@@ -337,13 +335,13 @@ def test_a_shard_that_moves_away_while_others_expire_is_left_alone(world: World)
     assert len(world.log.stored) == stored
 
 
-def test_a_pending_member_times_out_on_the_clock(world: World) -> None:
+def test_a_pending_member_times_out(world: World) -> None:
     member_id = world.join().result.member_id
     world.loop.advance(10)
     assert world.join(member_id).result.error is ErrorCode.unknown_member_id
 
 
-def test_a_rebalance_is_one_line_of_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rebalance_is_one_log_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         member_id = world.member()
         world.coordinator.leave("g", [Leaver(member_id=member_id, instance_id=None, reason="closing")])
@@ -359,7 +357,7 @@ def test_a_rebalance_is_one_line_of_the_log(world: World, caplog: pytest.LogCapt
     ]
 
 
-def test_the_log_names_who_timed_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_members_that_timed_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
     member_id = world.member()
     with caplog.at_level(logging.INFO):
         world.loop.advance(10)
@@ -370,9 +368,7 @@ def test_the_log_names_who_timed_out(world: World, caplog: pytest.LogCaptureFixt
     )
 
 
-def test_every_note_is_logged_for_debugging_with_client_and_reason(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_notes_are_logged_at_debug_level_with_client_and_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         member_id = world.member()
         world.coordinator.leave("g", [Leaver(member_id=member_id, instance_id=None, reason="closing")])
@@ -390,7 +386,7 @@ def test_a_fenced_heartbeat_is_logged(world: World, caplog: pytest.LogCaptureFix
     assert "member m1 (client id , host , instance i) was fenced: Heartbeat" in caplog.text
 
 
-def test_an_observer_is_told_of_everything_that_happens_to_a_group(world: World) -> None:
+def test_an_observer_gets_all_notes_of_a_group(world: World) -> None:
     world.coordinator.leave("g", [Leaver(member_id=world.member(), instance_id=None, reason="closing")])
     world.coordinator.delete_group("g")
 
@@ -425,7 +421,7 @@ def control_batch(producer_id: int, kind: int) -> bytes:
 
 
 @pytest.mark.parametrize(("marker", "expected"), [(Marker.COMMIT, 9), (Marker.ABORT, None)])
-def test_transactional_offsets_in_a_log_that_kafka_wrote_are_understood(marker: Marker, expected: int | None) -> None:
+def test_transactional_offsets_are_loaded_if_they_were_committed(marker: Marker, expected: int | None) -> None:
     batch = offset_batch(9, producer_id=4, attributes=TRANSACTIONAL_FLAG)
     assert World(MemoryLog([batch, control_batch(4, marker)])).offset() == expected
 
@@ -436,7 +432,7 @@ def test_a_control_record_of_another_type_ends_no_transaction() -> None:
     assert World(MemoryLog([batch, other, control_batch(4, Marker.COMMIT)])).offset() == 9
 
 
-def test_a_partition_that_kafka_wrote_is_read() -> None:
+def test_a_partition_that_kafka_wrote_is_loaded() -> None:
     world = World(MemoryLog([(GOLDEN / "partition.bin").read_bytes()]))
     group = world.coordinator.classic_group("hrgroups-txn-21")
     assert (group.group_id, group.state, group.generation, group.protocol_type) == (
@@ -455,13 +451,13 @@ def test_an_open_transaction_makes_the_offset_unstable() -> None:
     assert not world.coordinator.is_unstable("g", "t", 1)
 
 
-def test_a_record_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_record_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     torn = build_batch([RecordData(b"\x00\x01\x00\x09torn", b"", 0), RecordData(None, b"no key", 0)])
     assert World(MemoryLog([torn, offset_batch(9)])).offset() == 9
     assert "skipped" in caplog.text
 
 
-def test_records_of_newer_protocols_are_passed_over() -> None:
+def test_records_of_newer_protocols_are_skipped() -> None:
     newer = build_batch([RecordData(b"\x00\x03\x00\x01g", b"\x00\x00", 0)])
     world = World(MemoryLog([newer]))
     assert not list(world.coordinator.groups())
@@ -477,7 +473,7 @@ def test_a_shard_with_a_corrupt_batch_is_not_served(caplog: pytest.LogCaptureFix
     assert "cannot be loaded" in caplog.text
 
 
-def test_requests_wait_while_a_long_log_is_read(world: World) -> None:
+def test_requests_are_refused_while_a_long_log_is_loaded(world: World) -> None:
     batches = []
     for group in range(300):
         log = MemoryLog()
@@ -506,7 +502,7 @@ def test_requests_wait_while_a_long_log_is_read(world: World) -> None:
     assert len(list(coordinator.groups())) == 300
 
 
-def test_what_is_written_is_what_kafka_writes(world: World) -> None:
+def test_records_are_in_kafkas_order(world: World) -> None:
     member_id = world.member()
     world.commit(7, member_id=member_id, generation=1)
     kinds = [(type(key), type(value)) for key, value in world.log.records()]

@@ -1,5 +1,3 @@
-"""The shell around the machine of transactions: markers, time, and what is at hand."""
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +18,7 @@ TIMEOUT_MS = 1000
 
 
 class MemoryLog:
-    """Commits at once, or when it is told to."""
+    """A log that commits at once, or when `waiting` completes."""
 
     coordinator_epoch = 3
 
@@ -40,7 +38,7 @@ class MemoryLog:
 
 
 class Markers:
-    """Notes markers; `errors` are raised for partitions."""
+    """Records written markers, or raises the error of the partition."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TopicPartition, bool, int]] = []
@@ -95,7 +93,7 @@ def test_markers_go_to_all_partitions(world: World) -> None:
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
-def test_a_marker_that_fails_is_tried_again(world: World) -> None:
+def test_a_failed_marker_is_retried(world: World) -> None:
     producer = world.begin(T0, T1)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
     world.coordinator.end("id", producer, commit=False, client_version=2)
@@ -107,7 +105,7 @@ def test_a_marker_that_fails_is_tried_again(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch])
-def test_a_partition_that_needs_no_marker_holds_nothing_up(world: World, error: ErrorCode) -> None:
+def test_a_partition_that_needs_no_marker_does_not_delay_the_end(world: World, error: ErrorCode) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: error}
     world.coordinator.end("id", producer, commit=True, client_version=2)
@@ -124,7 +122,7 @@ async def test_markers_follow_the_committed_decision(world: World) -> None:
     assert world.markers.written == [(T0, True, 3)]
 
 
-async def test_a_decision_that_is_lost_has_no_markers(world: World) -> None:
+async def test_a_lost_decision_writes_no_markers(world: World) -> None:
     producer = world.begin(T0)
     world.log.waiting = asyncio.get_running_loop().create_future()
     world.coordinator.end("id", producer, commit=True, client_version=2)
@@ -133,7 +131,7 @@ async def test_a_decision_that_is_lost_has_no_markers(world: World) -> None:
     assert world.markers.written == []
 
 
-def test_a_start_goes_on_with_markers(world: World) -> None:
+def test_a_restart_writes_the_remaining_markers(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
     world.coordinator.end("id", producer, commit=True, client_version=2)
@@ -144,7 +142,7 @@ def test_a_start_goes_on_with_markers(world: World) -> None:
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 
-def test_what_is_closed_writes_no_markers(world: World) -> None:
+def test_a_closed_coordinator_writes_no_markers(world: World) -> None:
     producer = world.begin(T0)
     world.markers.errors = {T0: ErrorCode.kafka_storage_error}
     world.coordinator.end("id", producer, commit=True, client_version=2)
@@ -154,7 +152,7 @@ def test_what_is_closed_writes_no_markers(world: World) -> None:
     assert world.markers.written == []
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(world: World) -> None:
+def test_a_timed_out_transaction_is_aborted(world: World) -> None:
     world.begin(T0)
     list(world.coordinator.abort_timed_out())
     assert world.state() is TransactionState.ONGOING
@@ -164,9 +162,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(world: World) -> None:
     assert world.coordinator.describe("id").producer_epoch == 1
 
 
-def test_a_transaction_that_takes_too_long_is_logged_with_its_client(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_timed_out_transaction_is_logged_with_its_client(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.begin(T0)
     world.coordinator.note_client("id", "billing at 10.0.0.7")
     world.loop.run_until(world.loop.now + 2)
@@ -200,7 +196,7 @@ def test_timeouts_have_limits(world: World, timeout_ms: int) -> None:
     assert caught.value.code is ErrorCode.invalid_transaction_timeout
 
 
-def test_two_phases_are_for_clusters_that_want_them(world: World) -> None:
+def test_two_phase_commit_must_be_enabled(world: World) -> None:
     with pytest.raises(KafkaError) as caught:
         world.coordinator.init_producer_id("id", None, TIMEOUT_MS, has_two_phases=True)
     assert caught.value.code is ErrorCode.transactional_id_authorization_failed

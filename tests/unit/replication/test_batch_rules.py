@@ -1,4 +1,4 @@
-"""What becomes of a batch under the settings of its topic, on the loop and ahead of it in a thread."""
+"""Topic settings applied to batches, on the event loop or ahead of it in a thread."""
 
 import pytest
 
@@ -13,7 +13,9 @@ NOW = 1_700_000_000_000
 DAY = 86_400_000
 
 
-def lying(max_timestamp: int, codec: Codec = Codec.NONE, times: tuple[int, ...] = (NOW, NOW + 7, NOW + 3)) -> bytes:
+def batch_claiming(
+    max_timestamp: int, codec: Codec = Codec.NONE, times: tuple[int, ...] = (NOW, NOW + 7, NOW + 3)
+) -> bytes:
     batch = build_batch([RecordData(b"k", b"v", each) for each in times], codec=codec)
     out = bytearray(batch)
     out[: rb.HEADER_SIZE] = rb.pack_header(rb.parse_header(batch)._replace(max_timestamp=max_timestamp))
@@ -29,9 +31,9 @@ def refusal(records: bytes | PreparedBatch, config: LogConfig) -> KafkaError:
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("compression_type", ["producer", "zstd", "uncompressed"])
-def test_the_largest_timestamp_is_that_of_the_records(codec: Codec, compression_type: str) -> None:
+def test_the_maximum_timestamp_is_computed_from_the_records(codec: Codec, compression_type: str) -> None:
     for claimed in (NOW - DAY, NOW + DAY, -1, 0):
-        batch = lying(claimed, codec)
+        batch = batch_claiming(claimed, codec)
         header, stored, append_time = accept(batch, LogConfig(compression_type=compression_type), NOW)
         assert header == rb.parse_header(stored)
         assert (header.max_timestamp, append_time) == (NOW + 7, -1), claimed
@@ -39,37 +41,37 @@ def test_the_largest_timestamp_is_that_of_the_records(codec: Codec, compression_
         assert list(iter_records(stored)) == list(iter_records(batch))
 
 
-def test_a_batch_that_is_right_is_not_copied() -> None:
-    batch = lying(NOW + 7)
+def test_a_valid_batch_is_not_copied() -> None:
+    batch = batch_claiming(NOW + 7)
     for config in (LogConfig(), LogConfig(cleanup_policy=frozenset({"compact"})), LogConfig(compression_type="none")):
         assert accept(batch, config, NOW).batch is batch
 
 
-def test_timestamps_are_bounded_as_the_records_have_them() -> None:
+def test_timestamps_of_the_records_are_checked() -> None:
     config = LogConfig(message_timestamp_before_max_ms=DAY)
-    error = refusal(lying(NOW, times=(NOW, NOW + DAY, NOW - 2 * DAY, -1)), config)
+    error = refusal(batch_claiming(NOW, times=(NOW, NOW + DAY, NOW - 2 * DAY, -1)), config)
     assert isinstance(error, RecordsRefusedError)
     assert error.code is ErrorCode.invalid_timestamp
     assert [place for place, _ in error.records] == [1, 2]
-    accept(lying(NOW + DAY), config, NOW)
-    accept(lying(NOW, times=(-1, -1)), config, NOW)
-    assert refusal(lying(NOW, times=(NOW, -5)), config).code is ErrorCode.invalid_timestamp
-    accept(lying(NOW, times=(NOW, -5)), LogConfig(), NOW)
+    accept(batch_claiming(NOW + DAY), config, NOW)
+    accept(batch_claiming(NOW, times=(-1, -1)), config, NOW)
+    assert refusal(batch_claiming(NOW, times=(NOW, -5)), config).code is ErrorCode.invalid_timestamp
+    accept(batch_claiming(NOW, times=(NOW, -5)), LogConfig(), NOW)
 
 
-def test_a_refusal_names_records_up_to_a_thousand() -> None:
+def test_an_error_names_at_most_a_thousand_records() -> None:
     compacted = LogConfig(cleanup_policy=frozenset({"compact"}))
-    for count, named in ((1500, 1000), (10_500, 0)):
+    for count, listed in ((1500, 1000), (10_500, 0)):
         records = [RecordData(b"k" if count > 1500 else None, None, NOW)] * (count - 1) + [RecordData(None, None, NOW)]
         for codec in (Codec.NONE, Codec.GZIP):
             error = refusal(build_batch(records, codec=codec), compacted)
             assert isinstance(error, RecordsRefusedError)
             assert error.code is ErrorCode.invalid_record
-            assert len(error.records) == named
+            assert len(error.records) == listed
 
 
 @pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-def test_the_size_is_checked_again_under_the_codec_of_the_topic(target: str) -> None:
+def test_the_size_is_checked_again_after_recompression(target: str) -> None:
     batch = build_batch([RecordData(b"k", bytes(5_000_000), NOW)], codec=Codec.ZSTD)
     config = LogConfig(compression_type=target, max_message_bytes=len(batch))
     if target != "zstd":
@@ -82,9 +84,9 @@ def test_the_size_is_checked_again_under_the_codec_of_the_topic(target: str) -> 
     assert list(iter_records(stored)) == list(iter_records(batch))
 
 
-def test_what_was_prepared_counts_under_the_same_settings_alone() -> None:
+def test_a_prepared_batch_is_valid_only_for_the_same_settings() -> None:
     config = LogConfig(compression_type="lz4")
-    prepared = PreparedBatch(lying(NOW, Codec.GZIP))
+    prepared = PreparedBatch(batch_claiming(NOW, Codec.GZIP))
     prepared.prepare(config, NOW)
     accepted = accept(prepared, config, NOW + 5)
     assert accepted is prepared.accepted
@@ -92,8 +94,8 @@ def test_what_was_prepared_counts_under_the_same_settings_alone() -> None:
     assert refusal(prepared, LogConfig()).code is ErrorCode.request_timed_out
 
 
-def test_a_thread_ends_where_nobody_waits_for_it() -> None:
-    prepared = PreparedBatch(lying(NOW, Codec.GZIP))
+def test_an_abandoned_batch_is_not_prepared() -> None:
+    prepared = PreparedBatch(batch_claiming(NOW, Codec.GZIP))
     prepared.is_abandoned = True
     prepared.prepare(LogConfig(), NOW)
     assert refusal(prepared, LogConfig()).code is ErrorCode.request_timed_out

@@ -1,4 +1,4 @@
-"""Appends that are visible and acknowledged when an fsync has covered them, and what becomes of one that fails."""
+"""Appends become visible after an fsync; failed fsyncs."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ B = TopicPartition("b", 0)
 
 
 class Broker:
-    """Two partitions over one directory, flushed together with whatever waits."""
+    """Two partitions in one log directory."""
 
     def __init__(self, directory: Path, flush_messages: int = 1) -> None:
         self.directory = directory
@@ -42,7 +42,7 @@ class Broker:
             self.offline.append(partition.topic_partition)
 
     def append(self, partition: Partition, count: int = 1) -> Completion:
-        """Append batches of one record; done when they are committed."""
+        """Append batches of one record, and return a future for their commit."""
         for _ in range(count):
             partition.append_as_leader(build_batch([RecordData(b"k", b"v", NOW)]), now_ms=NOW)
         return self.purgatory.committed(partition, partition.log_end_offset)
@@ -61,7 +61,7 @@ async def closed(broker: Broker, disk: Disk) -> object:
     broker.replicas.close()
 
 
-async def test_nobody_sees_a_batch_before_it_is_on_the_disk(broker: Broker, disk: Disk) -> None:
+async def test_a_batch_is_invisible_until_it_is_flushed(broker: Broker, disk: Disk) -> None:
     seen: list[int] = []
     broker.a.growth.add(lambda *_: seen.append(broker.a.high_watermark))
     done = broker.append(broker.a)
@@ -71,7 +71,7 @@ async def test_nobody_sees_a_batch_before_it_is_on_the_disk(broker: Broker, disk
     assert (broker.a.high_watermark, broker.a.log.flusher.recovery_point, seen, disk.syncs) == (1, 1, [1], 1)
 
 
-async def test_one_fsync_covers_all_that_waited(broker: Broker, disk: Disk) -> None:
+async def test_one_fsync_covers_all_waiting_appends(broker: Broker, disk: Disk) -> None:
     disk.hold(broker.a)
     first = broker.append(broker.a)
     assert await asyncio.to_thread(disk.begun.wait, 10)
@@ -84,7 +84,7 @@ async def test_one_fsync_covers_all_that_waited(broker: Broker, disk: Disk) -> N
     assert not broker.purgatory.uncommitted
 
 
-async def test_others_go_on_while_a_disk_is_slow(broker: Broker, disk: Disk) -> None:
+async def test_a_slow_flush_does_not_delay_other_partitions(broker: Broker, disk: Disk) -> None:
     disk.hold(broker.a)
     slow = broker.append(broker.a)
     await broker.append(broker.b)
@@ -94,7 +94,7 @@ async def test_others_go_on_while_a_disk_is_slow(broker: Broker, disk: Disk) -> 
     await slow
 
 
-async def test_fewer_records_than_asked_for_do_not_wait(tmp_path: Path, disk: Disk, broker: Broker) -> None:
+async def test_fewer_records_than_flush_messages_do_not_wait(tmp_path: Path, disk: Disk, broker: Broker) -> None:
     broker.config = LogConfig(flush_messages=10)
     list(broker.replicas.reconfigure({"a"}))
     broker.append(broker.a, 9)
@@ -103,7 +103,7 @@ async def test_fewer_records_than_asked_for_do_not_wait(tmp_path: Path, disk: Di
     assert (broker.a.high_watermark, disk.syncs) == (10, 1)
 
 
-async def test_the_disk_is_not_waited_for_any_more_once_the_setting_says_so(broker: Broker, disk: Disk) -> None:
+async def test_raising_flush_messages_ends_waiting_for_the_disk(broker: Broker, disk: Disk) -> None:
     disk.hold(broker.a)
     first = broker.append(broker.a)
     assert await asyncio.to_thread(disk.begun.wait, 10)
@@ -118,7 +118,7 @@ async def test_the_disk_is_not_waited_for_any_more_once_the_setting_says_so(brok
     await second
 
 
-async def test_what_follows_too_few_records_is_seen_at_once_beside_a_flush(broker: Broker, disk: Disk) -> None:
+async def test_records_appended_during_a_flush_become_visible_with_it(broker: Broker, disk: Disk) -> None:
     broker.config = LogConfig(flush_messages=10)
     list(broker.replicas.reconfigure({"a"}))
     disk.hold(broker.a)
@@ -132,22 +132,22 @@ async def test_what_follows_too_few_records_is_seen_at_once_beside_a_flush(broke
     assert not broker.purgatory.uncommitted
 
 
-async def test_a_failed_fsync_ends_the_log_and_is_not_tried_again(broker: Broker, disk: Disk) -> None:
+async def test_a_failed_fsync_takes_the_log_offline_without_a_retry(broker: Broker, disk: Disk) -> None:
     disk.error = errno.EIO
     assert "Input/output error" in str(await broker.append(broker.a))
     disk.error = None
     assert broker.offline == [A]
     with pytest.raises(KafkaError, match="a-0 is offline"):
         broker.replicas.get(*A)
-    tried = disk.syncs
+    attempts = disk.syncs
     with pytest.raises(KafkaError, match="Input/output error"):
         broker.a.log.flusher.flush()
-    assert disk.syncs == tried
+    assert disk.syncs == attempts
     assert broker.a.high_watermark == 0
     await broker.append(broker.b)
 
 
-async def test_a_flush_that_found_no_free_descriptor_is_tried_again(
+async def test_a_flush_without_a_free_descriptor_is_retried(
     broker: Broker, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "_RETRY_S", 0)
@@ -160,7 +160,7 @@ async def test_a_flush_that_found_no_free_descriptor_is_tried_again(
     assert (broker.a.high_watermark, broker.offline) == (1, [])
 
 
-async def test_the_end_comes_in_the_middle_of_flushes(
+async def test_closing_during_a_flush_cancels_waiting_appends(
     broker: Broker, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk.hold(broker.a)
@@ -175,7 +175,7 @@ async def test_the_end_comes_in_the_middle_of_flushes(
     assert not caplog.records
 
 
-async def test_after_a_failed_fsync_the_next_start_trusts_nothing(
+async def test_the_start_after_a_failed_fsync_checks_the_logs(
     broker: Broker, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.append(broker.b, 3)
@@ -190,7 +190,7 @@ async def test_after_a_failed_fsync_the_next_start_trusts_nothing(
     broker.replicas = again.replicas
 
 
-async def test_a_flush_in_the_background_that_fails_is_found(broker: Broker, disk: Disk) -> None:
+async def test_a_failed_background_flush_is_reported(broker: Broker, disk: Disk) -> None:
     broker.config = LogConfig(flush_ms=0)
     list(broker.replicas.reconfigure({"a"}))
     broker.append(broker.a)
@@ -202,7 +202,7 @@ async def test_a_flush_in_the_background_that_fails_is_found(broker: Broker, dis
     ]
 
 
-async def test_a_log_that_is_deleted_while_it_is_flushed_is_no_failure(broker: Broker, disk: Disk) -> None:
+async def test_deleting_a_log_during_a_flush_is_not_a_failure(broker: Broker, disk: Disk) -> None:
     disk.hold(broker.a)
     done = broker.append(broker.a)
     assert await asyncio.to_thread(disk.begun.wait, 10)
@@ -213,7 +213,7 @@ async def test_a_log_that_is_deleted_while_it_is_flushed_is_no_failure(broker: B
     assert not list(broker.replicas.failed())
 
 
-async def test_a_rolled_segment_goes_to_the_disk_with_the_next_flush(broker: Broker, disk: Disk) -> None:
+async def test_the_next_flush_covers_a_rolled_segment(broker: Broker, disk: Disk) -> None:
     await broker.append(broker.a, 3)
     log = broker.a.log
     assert (log.flusher.recovery_point, log.flusher.recovery_point_to_save) == (3, 2)

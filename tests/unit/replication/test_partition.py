@@ -1,5 +1,3 @@
-"""A partition over a real log: what is appended, refused, read and remembered."""
-
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -31,7 +29,7 @@ TP = TopicPartition("t", 0)
 
 
 class Setup:
-    """One partition; `reopen` closes everything and starts again."""
+    """A partition over a real log."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -75,7 +73,7 @@ def refused(call: Callable[[], object]) -> ErrorCode:
     return caught.value.code
 
 
-def test_offsets_run_on_and_reads_begin_anywhere(setup: Setup) -> None:
+def test_offsets_are_consecutive_and_reads_begin_anywhere(setup: Setup) -> None:
     partition = setup.partition
     results = [partition.append_as_leader(batch(b"a", b"b"), now_ms=NOW) for _ in range(3)]
 
@@ -85,7 +83,7 @@ def test_offsets_run_on_and_reads_begin_anywhere(setup: Setup) -> None:
     assert partition.high_watermark == 6
 
 
-def test_batches_carry_the_leader_epoch_and_a_right_checksum(setup: Setup) -> None:
+def test_batches_have_the_leader_epoch_and_a_correct_checksum(setup: Setup) -> None:
     partition = setup.reopen(7)
     partition.append_as_leader(batch(b"a"), now_ms=NOW)
 
@@ -100,7 +98,7 @@ def test_batches_carry_the_leader_epoch_and_a_right_checksum(setup: Setup) -> No
 @pytest.mark.parametrize(
     "changes", [{}, {"compression_type": "lz4"}, {"message_timestamp_type": "LogAppendTime"}], ids=str
 )
-def test_batches_of_the_brokers_own_stand_in_the_log_like_others(setup: Setup, changes: dict[str, object]) -> None:
+def test_internal_batches_are_stored_like_others(setup: Setup, changes: dict[str, object]) -> None:
     partition = setup.configure(**changes)
     assert [partition.append_own(batch(b"a", b"b"), NOW), partition.append_own(batch(b"c"), NOW)] == [0, 2]
     partition.append_as_leader(batch(b"d"), now_ms=NOW, internal=True)
@@ -109,7 +107,7 @@ def test_batches_of_the_brokers_own_stand_in_the_log_like_others(setup: Setup, c
     assert read_values(setup.reopen(), 0) == [b"a", b"b", b"c", b"d"]
 
 
-def test_batches_of_the_brokers_own_keep_to_the_limits(setup: Setup) -> None:
+def test_internal_batches_respect_the_limits(setup: Setup) -> None:
     partition = setup.configure(max_message_bytes=100)
     assert refused(lambda: partition.append_own(batch(b"a" * 100), NOW)) is ErrorCode.message_too_large
     partition = setup.configure(min_insync_replicas=2)
@@ -118,7 +116,7 @@ def test_batches_of_the_brokers_own_keep_to_the_limits(setup: Setup) -> None:
     assert partition.log_end_offset == 0
 
 
-def test_reading_outside_the_log_is_an_error(setup: Setup) -> None:
+def test_reading_outside_the_log_is_refused(setup: Setup) -> None:
     partition = setup.partition
     partition.append_as_leader(batch(b"a"), now_ms=NOW)
 
@@ -127,14 +125,14 @@ def test_reading_outside_the_log_is_an_error(setup: Setup) -> None:
         assert code is ErrorCode.offset_out_of_range
 
 
-def test_a_compacted_topic_takes_no_record_without_a_key(setup: Setup) -> None:
+def test_a_compacted_topic_refuses_records_without_a_key(setup: Setup) -> None:
     partition = setup.configure(cleanup_policy=frozenset({"compact"}))
 
     assert refused(lambda: partition.append_as_leader(batch(b"a", key=None), now_ms=NOW)) is ErrorCode.invalid_record
     partition.append_as_leader(batch(b"a"), now_ms=NOW)
 
 
-def test_timestamps_too_far_ahead_or_behind_are_refused(setup: Setup) -> None:
+def test_timestamps_too_far_from_now_are_refused(setup: Setup) -> None:
     partition = setup.configure(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=1000)
 
     for timestamp in (NOW - 1001, NOW + 1001):
@@ -144,7 +142,7 @@ def test_timestamps_too_far_ahead_or_behind_are_refused(setup: Setup) -> None:
     partition.append_as_leader(batch(b"a", timestamp=-1), now_ms=NOW)
 
 
-def test_every_record_of_a_batch_keeps_to_the_limits(setup: Setup) -> None:
+def test_every_record_of_a_batch_is_checked(setup: Setup) -> None:
     partition = setup.configure(message_timestamp_before_max_ms=1000)
     mixed = build_batch([RecordData(b"k", b"v", NOW + each) for each in (0, -2000, 5)])
 
@@ -180,9 +178,9 @@ def test_the_topics_compression_replaces_the_producers(setup: Setup, name: str) 
     assert [record.value for record in iter_records(data)] == [b"a" * 100, b"b"]
 
 
-def test_acks_all_needs_the_replicas_that_the_topic_asks_for(setup: Setup) -> None:
+def test_acks_all_needs_min_insync_replicas(setup: Setup) -> None:
     partition = setup.configure(min_insync_replicas=2)
-    partition.append_as_leader(batch(b"a"), now_ms=NOW)  # it has but one replica
+    partition.append_as_leader(batch(b"a"), now_ms=NOW)  # the topic has only one replica
 
     partition.replica_count = 3
     code = refused(lambda: partition.append_as_leader(batch(b"a"), now_ms=NOW))
@@ -238,15 +236,15 @@ class Sent(NamedTuple):
     guard: VerificationGuard | None = None
 
 
-def all_of(*batches: bytes) -> list[Batch]:
+def requests(*batches: bytes) -> list[Batch]:
     return [Sent(records, ALL_REPLICAS) for records in batches]
 
 
-def test_several_batches_are_judged_each_on_its_own(setup: Setup) -> None:
+def test_batches_of_one_call_are_checked_independently(setup: Setup) -> None:
     partition = setup.configure(max_message_bytes=1000)
     torn = bytearray(numbered(1))
     torn[-1] ^= 1
-    sent = all_of(numbered(0), bytes(torn), numbered(1), numbered(1), numbered(5), numbered(2, 5000), numbered(2))
+    sent = requests(numbered(0), bytes(torn), numbered(1), numbered(1), numbered(5), numbered(2, 5000), numbered(2))
     out_of_order = ErrorCode.out_of_order_sequence_number
 
     results = partition.append_all(sent, now_ms=NOW)
@@ -258,15 +256,13 @@ def test_several_batches_are_judged_each_on_its_own(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"segment_bytes": 600}, {"segment_ms": 40}])
-def test_several_batches_at_once_leave_what_single_ones_leave(
-    setup: Setup, tmp_path: Path, changes: dict[str, int]
-) -> None:
+def test_appending_batches_together_gives_the_same_files(setup: Setup, tmp_path: Path, changes: dict[str, int]) -> None:
     sent = [numbered(sequence, timestamp=NOW + sequence % 7 * 10) for sequence in range(60)]
     other = Setup(tmp_path / "other")
     for each in (setup, other):
         each.configure(index_interval_bytes=200, **changes)
     for start in range(0, 60, 5):
-        results = setup.partition.append_all(all_of(*sent[start : start + 5]), now_ms=NOW)
+        results = setup.partition.append_all(requests(*sent[start : start + 5]), now_ms=NOW)
         assert outcomes(results) == list(range(start, start + 5))
     for records in sent:
         other.partition.append_as_leader(records, now_ms=NOW)
@@ -289,11 +285,11 @@ def test_several_batches_at_once_leave_what_single_ones_leave(
 
 
 @pytest.mark.parametrize("rolls", [False, True])
-def test_batches_that_the_disk_does_not_take_are_as_if_never_sent(
+def test_batches_that_cannot_be_written_leave_no_trace(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, rolls: bool
 ) -> None:
     partition = setup.configure(segment_bytes=500 if rolls else 10**6)
-    assert outcomes(partition.append_all(all_of(numbered(0), numbered(1)), now_ms=NOW)) == [0, 1]
+    assert outcomes(partition.append_all(requests(numbered(0), numbered(1)), now_ms=NOW)) == [0, 1]
     append, room = LogFile.append, [2 if rolls else 0]
 
     def full(file: LogFile, buffers: Sequence[Buffer], size: int, position: int) -> None:
@@ -303,20 +299,20 @@ def test_batches_that_the_disk_does_not_take_are_as_if_never_sent(
         append(file, buffers, size, position)
 
     monkeypatch.setattr(LogFile, "append", full)
-    sent = all_of(*map(numbered, range(2, 6)), numbered(1), numbered(3))
-    there = partition.append_all(sent, now_ms=NOW)
+    sent = requests(*map(numbered, range(2, 6)), numbered(1), numbered(3))
+    results = partition.append_all(sent, now_ms=NOW)
 
     failed = ErrorCode.kafka_storage_error
-    assert outcomes(there) == ([2, 3, failed, failed, 1, 3] if rolls else [failed] * 4 + [1, failed])
+    assert outcomes(results) == ([2, 3, failed, failed, 1, 3] if rolls else [failed] * 4 + [1, failed])
     assert partition.high_watermark == partition.log_end_offset == (4 if rolls else 2)
     monkeypatch.undo()
     assert outcomes(partition.append_all(sent, now_ms=NOW)) == [2, 3, 4, 5, 1, 3]
     assert len(read_values(partition, 4)) == 2
 
 
-def test_a_bug_in_the_middle_of_several_batches_leaves_no_trace(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_between_batches_leaves_no_trace(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = setup.configure(cleanup_policy="compact")
-    sent = all_of(numbered(0), numbered(1))
+    sent = requests(numbered(0), numbered(1))
     seen: list[object] = []
 
     def accept(records: bytes, config: LogConfig, now_ms: int, *, internal: bool) -> Accepted:
@@ -348,13 +344,13 @@ def test_deleted_records_cannot_be_read_and_stay_deleted(setup: Setup) -> None:
     assert partition.delete_records(-1) == 3
 
 
-def test_records_of_a_topic_that_keeps_all_keys_cannot_be_deleted(setup: Setup) -> None:
+def test_records_of_a_compacted_topic_cannot_be_deleted(setup: Setup) -> None:
     partition = setup.configure(cleanup_policy=frozenset({"compact"}))
 
     assert refused(lambda: partition.delete_records(0)) is ErrorCode.policy_violation
 
 
-def test_another_topics_directory_is_not_taken_over(setup: Setup) -> None:
+def test_a_directory_of_another_topic_id_is_refused(setup: Setup) -> None:
     setup.replicas.close()
     setup.replicas = ReplicaManager(LogDirs.open([setup.directory], broker_id=0), lambda _: setup.config)
 
@@ -362,7 +358,7 @@ def test_another_topics_directory_is_not_taken_over(setup: Setup) -> None:
     assert code is ErrorCode.inconsistent_topic_id
 
 
-def test_clients_with_another_leader_epoch_are_told(setup: Setup) -> None:
+def test_other_leader_epochs_of_clients_are_refused(setup: Setup) -> None:
     partition = setup.reopen(5)
 
     partition.check_leader_epoch(-1)

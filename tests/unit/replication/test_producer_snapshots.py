@@ -1,4 +1,4 @@
-"""The state of producers is noted while they write, and a start from a snapshot knows what they may send again."""
+"""Snapshots of producer state are written while producers write, and restore deduplication."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +23,7 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
 
 
 @pytest.fixture
-def noting(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> ProducerSnapshots:
+def taker(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> ProducerSnapshots:
     monkeypatch.setattr(producer_snapshots, "_WORTH_BYTES", 1000)
     return ProducerSnapshots(setup.replicas.partitions)
 
@@ -36,8 +36,9 @@ def write(setup: Setup, sequence: int, count: int = 1, *, producer_id: int = 7, 
         setup.partition.append_as_leader(data, now_ms=NOW)
 
 
-def note(noting: ProducerSnapshots) -> bool:
-    rest = noting.take()
+def take_snapshot(taker: ProducerSnapshots) -> bool:
+    """Take a snapshot if one is due, and return True if it was."""
+    rest = taker.take()
     if rest is not None:
         rest()
     return rest is not None
@@ -47,50 +48,50 @@ def offsets(setup: Setup) -> list[int]:
     return list(snapshots(setup.partition.log.directory))
 
 
-def test_a_log_that_has_grown_gets_a_snapshot_in_the_place_of_the_last(setup: Setup, noting: ProducerSnapshots) -> None:
+def test_a_grown_log_gets_a_snapshot_that_replaces_the_last(setup: Setup, taker: ProducerSnapshots) -> None:
     write(setup, 0, 2)
-    assert not note(noting)
+    assert not take_snapshot(taker)
     write(setup, 2, 3)
-    assert note(noting)
+    assert take_snapshot(taker)
     assert offsets(setup) == [5]
-    assert not note(noting)
+    assert not take_snapshot(taker)
     write(setup, 5, 5)
-    assert note(noting)
+    assert take_snapshot(taker)
     assert offsets(setup) == [10]
     (entry,) = read_snapshot(snapshots(setup.partition.log.directory)[10])
     assert (entry.producer_id, entry.last_sequence, entry.last_offset) == (7, 9, 9)
 
 
-def test_snapshots_at_the_beginnings_of_segments_stay(setup: Setup, noting: ProducerSnapshots) -> None:
+def test_snapshots_at_segment_starts_are_kept(setup: Setup, taker: ProducerSnapshots) -> None:
     setup.configure(segment_bytes=3000)
     for sequence in range(30):
         write(setup, sequence)
-        note(noting)
+        take_snapshot(taker)
     bases = {segment.base_offset for segment in setup.partition.log.segments.ordered} - {0}
     assert bases <= set(offsets(setup))
     assert len(set(offsets(setup)) - bases) <= 1
 
 
-def test_a_snapshot_of_what_was_cut_off_meanwhile_does_not_stay(setup: Setup, noting: ProducerSnapshots) -> None:
+def test_a_snapshot_after_a_truncated_end_is_removed(setup: Setup, taker: ProducerSnapshots) -> None:
     write(setup, 0, 10)
-    rest = noting.take()
+    rest = taker.take()
     assert rest is not None
     setup.partition.log.truncate_to(5)
     rest()
     assert offsets(setup) == []
 
 
-def test_a_deleted_log_gets_none(setup: Setup, noting: ProducerSnapshots) -> None:
+def test_a_deleted_log_gets_no_snapshot(setup: Setup, taker: ProducerSnapshots) -> None:
     write(setup, 0, 10)
-    rest = noting.take()
+    rest = taker.take()
     assert rest is not None
     setup.replicas.delete_files(setup.replicas.withdraw([setup.partition.topic_partition]))
     rest()
-    assert note(noting) is False
+    assert take_snapshot(taker) is False
 
 
 @pytest.mark.parametrize("size", [10, 300, 20_000])
-def test_after_a_start_from_a_snapshot_the_last_five_batches_are_known_again(setup: Setup, size: int) -> None:
+def test_a_start_from_a_snapshot_restores_the_last_five_batches(setup: Setup, size: int) -> None:
     setup.configure(segment_bytes=50_000, index_interval_bytes=4096)
     write(setup, 0, 40, size=size)
     write(setup, 0, 3, producer_id=8, size=size)

@@ -1,4 +1,4 @@
-"""Idempotent producers as a partition sees them (KIP-98)."""
+"""Idempotent producers (KIP-98)."""
 
 import tracemalloc
 
@@ -16,14 +16,14 @@ def header(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 9, 
 
 
 class Log:
-    """Appends what the state lets through."""
+    """A log that appends the batches which the state accepts."""
 
     def __init__(self) -> None:
         self.state = ProducerState()
         self.end = 0
 
     def send(self, batch: BatchHeader) -> int:
-        """The base offset that the producer is told."""
+        """Return the base offset for the producer."""
         earlier = self.state.check(batch)
         if earlier is not None:
             return earlier.first_offset
@@ -33,7 +33,7 @@ class Log:
         return first
 
 
-def test_a_repeated_batch_gets_its_first_answer_and_is_not_written_again() -> None:
+def test_a_repeated_batch_gets_its_first_offset_and_is_not_appended() -> None:
     log = Log()
     offsets = [log.send(header(sequence, 3)) for sequence in range(0, 15, 3)]
 
@@ -60,11 +60,11 @@ def test_a_gap_is_refused() -> None:
     assert caught.value.code is ErrorCode.out_of_order_sequence_number
 
 
-def test_an_unknown_producer_may_begin_anywhere() -> None:
+def test_an_unknown_producer_may_begin_with_any_sequence() -> None:
     assert Log().send(header(77)) == 0
 
 
-def test_a_new_epoch_begins_with_zero_and_fences_the_old_one() -> None:
+def test_a_new_epoch_begins_with_sequence_0_and_fences_the_old_one() -> None:
     log = Log()
     log.send(header(0))
     with pytest.raises(KafkaError) as caught:
@@ -78,7 +78,7 @@ def test_a_new_epoch_begins_with_zero_and_fences_the_old_one() -> None:
     assert caught.value.code is ErrorCode.invalid_producer_epoch
 
 
-def test_sequences_wrap_round() -> None:
+def test_sequences_wrap_around() -> None:
     log = Log()
     log.send(header(2**31 - 2, 2))
 
@@ -109,7 +109,7 @@ def test_a_producer_with_a_full_window_takes_at_most_400_bytes() -> None:
     assert taken / count < 400
 
 
-def test_batches_that_were_not_written_are_taken_back() -> None:
+def test_state_of_unwritten_batches_is_rolled_back() -> None:
     log = Log()
     log.send(header(0))
     before = {9: log.state.copy_of(9), 10: log.state.copy_of(10)}
@@ -122,7 +122,7 @@ def test_batches_that_were_not_written_are_taken_back() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), max_size=30))
-def test_a_snapshot_restores_what_decides_the_next_batch(batches: list[tuple[int, int]]) -> None:
+def test_a_snapshot_restores_the_state(batches: list[tuple[int, int]]) -> None:
     log = Log()
     next_sequence = {1: 0, 2: 0, 3: 0}
     for producer, count in batches:

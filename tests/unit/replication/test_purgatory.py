@@ -1,4 +1,4 @@
-"""Those who wait for an append hear that it is complete, or why it never will be."""
+"""Waiting for appends to be committed."""
 
 import asyncio
 from pathlib import Path
@@ -19,11 +19,11 @@ from tests.support.flush_disk import Disk
 
 NOW = 1_700_000_000_000
 T = TopicPartition("t", 0)
-LEADER_ALONE = 1
+LEADER_ONLY = 1
 
 
 class Broker:
-    """A partition whose records are committed when they are on a disk that is held up."""
+    """A partition with `flush.messages=1` on a blocked disk."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.directory = directory
@@ -58,18 +58,18 @@ async def test_a_committed_append_is_complete_at_once(broker: Broker) -> None:
     assert broker.purgatory.committed(broker.partition, 1).done()
 
 
-@pytest.mark.parametrize("acks", [LEADER_ALONE, ALL_REPLICAS])
-async def test_a_producer_that_wants_an_answer_waits_for_the_disk(broker: Broker, acks: int) -> None:
+@pytest.mark.parametrize("acks", [LEADER_ONLY, ALL_REPLICAS])
+async def test_a_producer_with_acks_waits_for_the_disk(broker: Broker, acks: int) -> None:
     completion = broker.purgatory.completion(broker.append(), 1, acks, timeout_s=60)
     assert completion is not None
     assert not completion.done()
 
 
-async def test_a_producer_that_wants_no_answer_does_not_wait(broker: Broker) -> None:
+async def test_a_producer_without_acks_does_not_wait(broker: Broker) -> None:
     assert broker.purgatory.completion(broker.append(), 1, 0, timeout_s=60) is None
 
 
-async def test_those_wait_on_whose_records_are_not_covered(broker: Broker) -> None:
+async def test_a_flush_completes_only_the_appends_it_covers(broker: Broker) -> None:
     partition = broker.append(2)
     first, second = (broker.purgatory.committed(partition, end) for end in (1, 2))
     partition.flushed_to(1)
@@ -77,7 +77,7 @@ async def test_those_wait_on_whose_records_are_not_covered(broker: Broker) -> No
     assert not second.done()
 
 
-async def test_a_record_that_is_committed_may_still_wait_for_the_disk(broker: Broker, disk: Disk) -> None:
+async def test_a_committed_record_may_still_wait_for_the_disk(broker: Broker, disk: Disk) -> None:
     broker.config = LogConfig()
     list(broker.replicas.reconfigure({"t"}))
     partition = broker.append()
@@ -89,13 +89,13 @@ async def test_a_record_that_is_committed_may_still_wait_for_the_disk(broker: Br
     assert await completion is None
 
 
-async def test_time_is_up(broker: Broker) -> None:
+async def test_waiting_ends_after_the_timeout(broker: Broker) -> None:
     end = await broker.purgatory.committed(broker.append(), 1, timeout_s=0.001)
     assert isinstance(end, KafkaError)
     assert end.code is ErrorCode.request_timed_out
 
 
-async def test_a_deleted_partition_commits_nothing(broker: Broker) -> None:
+async def test_deleting_the_partition_ends_the_wait(broker: Broker) -> None:
     completion = broker.purgatory.committed(broker.append(), 1)
     broker.replicas.withdraw([T])
     end = await completion
@@ -103,7 +103,7 @@ async def test_a_deleted_partition_commits_nothing(broker: Broker) -> None:
     assert end.code is ErrorCode.unknown_topic_or_partition
 
 
-async def test_a_directory_that_fails_commits_nothing(broker: Broker) -> None:
+async def test_an_offline_directory_ends_the_wait(broker: Broker) -> None:
     completion = broker.purgatory.committed(broker.append(), 1)
     broker.replicas.take_offline(broker.directory, "it is gone")
     end = await completion
@@ -111,15 +111,15 @@ async def test_a_directory_that_fails_commits_nothing(broker: Broker) -> None:
     assert end.code is ErrorCode.kafka_storage_error
 
 
-async def test_those_who_have_gone_do_not_keep_others_waiting(broker: Broker) -> None:
+async def test_a_cancelled_wait_does_not_affect_others(broker: Broker) -> None:
     partition = broker.append()
-    gone, stays = (broker.purgatory.committed(partition, 1, timeout_s=60) for _ in range(2))
-    gone.cancel()
+    cancelled, other = (broker.purgatory.committed(partition, 1, timeout_s=60) for _ in range(2))
+    cancelled.cancel()
     partition.flushed_to(1)
-    assert await stays is None
+    assert await other is None
 
 
-async def test_the_end_of_the_broker_ends_every_wait(broker: Broker, disk: Disk) -> None:
+async def test_closing_cancels_all_waits(broker: Broker, disk: Disk) -> None:
     completion = broker.purgatory.committed(broker.append(), 1)
     disk.free.set()
     broker.purgatory.close()

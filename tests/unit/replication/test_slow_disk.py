@@ -1,12 +1,10 @@
-"""For how long producers wait for a slow disk."""
-
 from headrace.replication.slow_disk import STALL_NS, SlowDisk
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND
 
 
-def test_a_clock_that_is_set_back_does_not_make_producers_wait_for_longer() -> None:
+def test_setting_the_clock_back_does_not_prolong_waiting() -> None:
     disk = SlowDisk()
     disk.stalled(NOW, STALL_NS)
     disk.clock_is(NOW + SECOND)

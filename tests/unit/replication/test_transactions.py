@@ -1,5 +1,3 @@
-"""Transactions in a partition: which batches are appended, how far consumers see, and what a restart knows."""
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,7 +72,7 @@ def batch(sequence: int = 0, *, epoch: int = 0, producer: int = PRODUCER, transa
 def begin(
     partition: Partition, sequence: int = 0, *, epoch: int = 0, producer: int = PRODUCER, adds: bool = False
 ) -> AppendResult:
-    """Verify and append a batch, the first of its transaction here."""
+    """Verify and append the first batch of a transaction."""
     guard = partition.start_verification(producer, epoch, sequence, adds=adds, now_ms=NOW)
     return partition.append_as_leader(batch(sequence, epoch=epoch, producer=producer), now_ms=NOW, guard=guard)
 
@@ -105,15 +103,15 @@ def refusal(partition: Partition, data: bytes, guard: VerificationGuard | None =
 
 
 class TestVerification:
-    def test_a_transaction_begins_with_a_guard(self, partition: Partition) -> None:
+    def test_a_guard_permits_the_first_batch(self, partition: Partition) -> None:
         assert begin(partition).base_offset == 0
         assert partition.start_verification(PRODUCER, 0, 1) is None
         assert partition.append_as_leader(batch(1), now_ms=NOW).base_offset == 1
 
-    def test_no_transaction_begins_without_one(self, partition: Partition) -> None:
+    def test_the_first_batch_needs_a_guard(self, partition: Partition) -> None:
         assert refusal(partition, batch()) is ErrorCode.invalid_txn_state
 
-    def test_a_marker_ends_the_verification(self, partition: Partition) -> None:
+    def test_a_marker_invalidates_the_guard(self, partition: Partition) -> None:
         guard = partition.start_verification(PRODUCER, 0, 0)
         end(partition, commit=False)
         assert refusal(partition, batch(), guard) is ErrorCode.invalid_txn_state
@@ -124,7 +122,7 @@ class TestVerification:
         partition.start_verification(PRODUCER, 0, 0)
         assert refusal(partition, batch(), guard) is ErrorCode.invalid_txn_state
 
-    def test_nothing_is_verified_where_that_is_switched_off(self, partition: Partition) -> None:
+    def test_verification_can_be_switched_off(self, partition: Partition) -> None:
         assert partition.append_as_leader(batch(), now_ms=NOW, guard=UNVERIFIED).base_offset == 0
 
     def test_a_repeated_batch_needs_no_verification(self, partition: Partition) -> None:
@@ -132,7 +130,7 @@ class TestVerification:
         end(partition)
         assert partition.append_as_leader(batch(), now_ms=NOW).base_offset == 0
 
-    def test_a_batch_does_not_overtake_one_that_was_tried_before(self, partition: Partition) -> None:
+    def test_a_batch_does_not_overtake_an_earlier_one(self, partition: Partition) -> None:
         partition.start_verification(PRODUCER, 0, 0)
         guard = partition.start_verification(PRODUCER, 0, 1)
         assert refusal(partition, batch(1), guard) is ErrorCode.out_of_order_sequence_number
@@ -142,7 +140,7 @@ class TestVerification:
         guard = partition.start_verification(PRODUCER, 0, 7, adds=True)
         assert refusal(partition, batch(7), guard) is ErrorCode.out_of_order_sequence_number
 
-    def test_an_unknown_producer_of_version_1_begins_with_any(self, partition: Partition) -> None:
+    def test_an_unknown_producer_of_version_1_begins_with_any_sequence(self, partition: Partition) -> None:
         assert begin(partition, 7).base_offset == 0
 
     def test_an_old_epoch_is_not_verified(self, partition: Partition) -> None:
@@ -151,19 +149,19 @@ class TestVerification:
             partition.start_verification(PRODUCER, 2, 0)
         assert refused.value.code is ErrorCode.invalid_producer_epoch
 
-    def test_the_raised_epoch_is_verified_though_the_marker_is_still_to_come(self, partition: Partition) -> None:
+    def test_a_raised_epoch_is_verified_before_its_marker(self, partition: Partition) -> None:
         begin(partition)
         assert partition.start_verification(PRODUCER, 1, 0) is not None
         assert refusal(partition, batch(epoch=1)) is ErrorCode.invalid_txn_state
 
-    def test_verifications_that_lead_nowhere_are_forgotten(self, partition: Partition) -> None:
+    def test_unused_verifications_expire(self, partition: Partition) -> None:
         guard = partition.start_verification(PRODUCER, 0, 0, now_ms=NOW)
         partition.producers.expire(NOW + 1000, 1000)
         assert refusal(partition, batch(), guard) is ErrorCode.invalid_txn_state
 
 
 class TestBatches:
-    def test_others_do_not_belong_to_an_open_transaction(self, partition: Partition) -> None:
+    def test_an_open_transaction_refuses_other_batches(self, partition: Partition) -> None:
         begin(partition)
         assert refusal(partition, batch(1, transactional=False)) is ErrorCode.invalid_txn_state
 
@@ -171,26 +169,26 @@ class TestBatches:
         begin(partition, epoch=1)
         assert refusal(partition, batch(1), UNVERIFIED) is ErrorCode.invalid_producer_epoch
 
-    def test_a_marker_of_version_2_fences_the_epoch_that_it_ends(self, partition: Partition) -> None:
+    def test_a_marker_of_version_2_fences_the_ended_epoch(self, partition: Partition) -> None:
         begin(partition)
         end(partition, epoch=1, version=2)
         assert refusal(partition, batch(1), UNVERIFIED) is ErrorCode.invalid_producer_epoch
         assert begin(partition, epoch=1, adds=True).base_offset == 2
 
-    def test_after_a_marker_of_version_2_sequences_begin_with_0(self, partition: Partition) -> None:
+    def test_sequences_restart_after_a_marker_of_version_2(self, partition: Partition) -> None:
         begin(partition)
         end(partition, epoch=1, version=2)
         assert refusal(partition, batch(1, epoch=1), UNVERIFIED) is ErrorCode.out_of_order_sequence_number
 
-    def test_after_a_marker_of_version_1_sequences_go_on(self, partition: Partition) -> None:
+    def test_sequences_continue_after_a_marker_of_version_1(self, partition: Partition) -> None:
         begin(partition)
         end(partition)
         assert begin(partition, 1).base_offset == 2
 
-    def test_a_transactional_batch_has_a_producer(self, partition: Partition) -> None:
+    def test_a_transactional_batch_needs_a_producer(self, partition: Partition) -> None:
         assert refusal(partition, batch(-1, producer=-1, epoch=-1), UNVERIFIED) is ErrorCode.invalid_record
 
-    def test_several_at_once_are_of_one_transaction(self, partition: Partition) -> None:
+    def test_batches_appended_together_share_a_transaction(self, partition: Partition) -> None:
         class Sent:
             acks = -1
 
@@ -203,7 +201,7 @@ class TestBatches:
         assert [each.base_offset for each in results if isinstance(each, AppendResult)] == [0, 1, 2]
         assert (partition.last_stable_offset, partition.high_watermark) == (0, 3)
 
-    def test_the_brokers_own_need_a_guard_too(self, partition: Partition) -> None:
+    def test_internal_batches_need_a_guard_too(self, partition: Partition) -> None:
         own = batch(-1)
         with pytest.raises(KafkaError) as refused:
             partition.append_own(own, NOW)
@@ -213,7 +211,7 @@ class TestBatches:
         assert partition.append_own(own, NOW) == 1
         assert partition.last_stable_offset == 0
 
-    def test_an_old_epoch_does_not_write_through_the_broker(self, partition: Partition) -> None:
+    def test_an_internal_batch_of_an_old_epoch_is_refused(self, partition: Partition) -> None:
         partition.append_own(batch(-1, epoch=2), NOW, UNVERIFIED)
         with pytest.raises(KafkaError) as refused:
             partition.append_own(batch(-1, epoch=1), NOW, UNVERIFIED)
@@ -221,7 +219,7 @@ class TestBatches:
 
 
 class TestMarkers:
-    def test_consumers_of_committed_records_stop_at_the_oldest_open_transaction(self, partition: Partition) -> None:
+    def test_the_last_stable_offset_is_the_start_of_the_oldest_open_transaction(self, partition: Partition) -> None:
         begin(partition)
         begin(partition, producer=9)
         assert (partition.last_stable_offset, partition.high_watermark) == (0, 2)
@@ -238,7 +236,7 @@ class TestMarkers:
         [aborted] = partition.log.reader.aborted_transactions(0, part)
         assert aborted == (PRODUCER, 0, 1, 2)
 
-    def test_a_marker_without_a_transaction_fences(self, partition: Partition) -> None:
+    def test_a_marker_without_a_transaction_fences_older_epochs(self, partition: Partition) -> None:
         end(partition, epoch=5)
         assert refusal(partition, batch(epoch=4), UNVERIFIED) is ErrorCode.invalid_producer_epoch
 
@@ -249,29 +247,27 @@ class TestMarkers:
             end(partition, epoch=epoch, version=version)
         assert refused.value.code is ErrorCode.invalid_producer_epoch
 
-    def test_a_marker_of_version_2_may_come_again(self, partition: Partition) -> None:
+    def test_a_marker_of_version_2_may_be_repeated(self, partition: Partition) -> None:
         begin(partition)
         end(partition, epoch=1, version=2)
         end(partition, epoch=1, version=2)
         assert partition.last_stable_offset == partition.high_watermark
 
-    def test_a_coordinator_that_was_replaced_ends_nothing(self, partition: Partition) -> None:
+    def test_a_marker_of_a_replaced_coordinator_is_refused(self, partition: Partition) -> None:
         begin(partition)
         end(partition, coordinator_epoch=3)
         with pytest.raises(KafkaError) as refused:
             end(partition, coordinator_epoch=2)
         assert refused.value.code is ErrorCode.transaction_coordinator_fenced
 
-    def test_those_who_count_bytes_look_again_after_a_marker(self, partition: Partition) -> None:
+    def test_a_marker_notifies_watchers(self, partition: Partition) -> None:
         begin(partition)
         seen: list[int] = []
         partition.growth.add(lambda _, size: seen.append(size))
         end(partition)
         assert seen == [-1]
 
-    def test_records_deleted_from_an_open_transaction_do_not_hold_consumers_before_the_start(
-        self, partition: Partition
-    ) -> None:
+    def test_the_last_stable_offset_is_at_least_the_log_start(self, partition: Partition) -> None:
         begin(partition)
         partition.append_as_leader(batch(1), now_ms=NOW)
         partition.delete_records(1)
@@ -280,7 +276,7 @@ class TestMarkers:
 
 class TestRestarts:
     @pytest.mark.parametrize("with_snapshot", [True, False])
-    def test_an_open_transaction_goes_on(self, broker: Broker, *, with_snapshot: bool) -> None:
+    def test_an_open_transaction_continues(self, broker: Broker, *, with_snapshot: bool) -> None:
         begin(broker.partition)
         partition = broker.restart(with_snapshot=with_snapshot)
         assert partition.last_stable_offset == 0
@@ -289,7 +285,7 @@ class TestRestarts:
         assert partition.last_stable_offset == 3
 
     @pytest.mark.parametrize("with_snapshot", [True, False])
-    def test_markers_have_fenced_producers_and_coordinators(self, broker: Broker, *, with_snapshot: bool) -> None:
+    def test_producers_and_coordinators_stay_fenced(self, broker: Broker, *, with_snapshot: bool) -> None:
         begin(broker.partition)
         end(broker.partition, epoch=1, coordinator_epoch=3, version=2)
         partition = broker.restart(with_snapshot=with_snapshot)
@@ -322,7 +318,7 @@ class TestMarkersOnASlowDisk:
         slow.purgatory.close()
         slow.replicas.close()
 
-    async def test_consumers_do_not_pass_a_transaction_whose_marker_is_not_committed(self, slow: Broker) -> None:
+    async def test_the_last_stable_offset_waits_for_the_marker_to_be_committed(self, slow: Broker) -> None:
         partition = slow.partition
         begin(partition)
         partition.flushed_to(1)
@@ -331,7 +327,7 @@ class TestMarkersOnASlowDisk:
         partition.flushed_to(after)
         assert partition.last_stable_offset == 2
 
-    async def test_a_marker_is_complete_when_it_is_on_the_disk(self, slow: Broker, disk: Disk) -> None:
+    async def test_a_marker_is_complete_after_a_flush(self, slow: Broker, disk: Disk) -> None:
         begin(slow.partition)
         assert slow.purgatory is not None
         done = slow.purgatory.committed(slow.partition, end(slow.partition))

@@ -1,4 +1,4 @@
-"""A connection over a real socket pair: frames of any size and cut, order, back-pressure, bad lengths."""
+"""A connection over a real socket pair: framing, order, back-pressure, invalid lengths."""
 
 import asyncio
 import errno
@@ -33,7 +33,7 @@ def frame(body: bytes) -> bytes:
 
 
 class OtherConnection:
-    """Waits for memory."""
+    """A connection that waits for memory."""
 
     def memory_granted(self) -> None:
         pass
@@ -48,7 +48,7 @@ class CountingPoll(BusyPoll):
 
 
 class Peer:
-    """The client's end, and the server's connection on the other."""
+    """A client socket and the server's connection."""
 
     def __init__(self, memory_limit: int = 1 << 30, unsent: UnsentAnswers | None = None) -> None:
         self.requests: list[bytes] = []
@@ -109,7 +109,7 @@ class Peer:
         return bytes(data)
 
     async def turns(self, count: int = 5) -> None:
-        """Let the event loop run whatever is ready."""
+        """Let the event loop run everything that is ready."""
         for _ in range(count):
             await asyncio.sleep(0)
 
@@ -153,7 +153,7 @@ async def test_many_frames_cut_anywhere_keep_their_order(peer: Peer, cut: int) -
     await sending
 
 
-async def test_the_next_request_waits_for_the_answer_before(peer: Peer) -> None:
+async def test_the_next_request_waits_for_the_previous_reply(peer: Peer) -> None:
     later: asyncio.Future[Parts] = peer.loop.create_future()
     peer.answer = lambda body: later if body == b"slow" else [frame(body)]
 
@@ -234,7 +234,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(peer: Peer) -> None:
 
 
 async def test_a_client_that_reads_late_gets_all_replies(peer: Peer) -> None:
-    """Its requests fill the buffer they wait in; a full buffer is no end of the connection."""
+    """A full request buffer must not end the connection."""
     answer = bytes(3_000)
     peer.answer = lambda _: [answer]
     count = 20_000
@@ -276,7 +276,7 @@ async def test_an_invalid_length_closes_the_connection(
 async def test_requests_before_a_bad_one_are_answered(peer: Peer) -> None:
     def answer(body: bytes) -> Parts:
         if body == b"bad":
-            raise InvalidRequestError("no such thing")
+            raise InvalidRequestError("invalid")
         return [frame(body)]
 
     peer.answer = answer
@@ -311,7 +311,7 @@ async def test_a_run_ends_at_its_limit_or_at_an_invalid_request(peer: Peer) -> N
 
 async def test_replies_of_a_run_before_its_failure_are_sent(peer: Peer) -> None:
     def fail(_: bytes) -> Parts:
-        raise InvalidRequestError("the second is none", [frame(b"first")])
+        raise InvalidRequestError("the second is invalid", [frame(b"first")])
 
     peer.answer = fail
     await peer.send(frame(PRODUCE) * 2)
@@ -319,7 +319,7 @@ async def test_replies_of_a_run_before_its_failure_are_sent(peer: Peer) -> None:
     assert await peer.receive(100) == frame(b"first")
 
 
-async def test_the_end_inside_a_request_is_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_that_ends_within_a_request_is_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         await peer.send(frame(b"whole")[:6])
         await peer.turns()
@@ -356,7 +356,7 @@ async def test_a_slow_request_is_closed_when_others_wait_for_its_memory(
     now = peer.loop.time()
 
     peer.connection.check_patience(now + 60)
-    assert not peer.closed.is_set(), "nobody waits for the memory"
+    assert not peer.closed.is_set(), "no other request waits for memory"
     peer.memory.limit = 0
     assert not peer.memory.reserve(OtherConnection(), 1_000_000)
     peer.connection.check_patience(now + 60)
@@ -366,9 +366,7 @@ async def test_a_slow_request_is_closed_when_others_wait_for_its_memory(
     peer.memory.used = 0
 
 
-async def test_an_answer_that_fails_ends_the_connection_with_a_reason(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_reply_closes_the_connection_with_a_reason(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     async def fail(_: bytes) -> Parts:
         raise InvalidRequestError("cannot be answered")
 
@@ -391,8 +389,8 @@ async def test_a_client_that_disconnects_cancels_its_request(peer: Peer) -> None
     assert later.cancelled()
 
 
-async def test_a_client_that_disconnects_at_once_causes_no_warning_of_a_coroutine_never_awaited(peer: Peer) -> None:
-    # A warning of Python's is an error here.
+async def test_disconnecting_at_once_leaves_no_unawaited_coroutine(peer: Peer) -> None:
+    # Python's warning would fail the test.
     began = []
 
     async def inner() -> Parts:
@@ -414,11 +412,11 @@ async def test_a_client_that_disconnects_at_once_causes_no_warning_of_a_coroutin
     assert began == [True]
 
 
-async def test_a_request_that_may_be_given_up_ends_when_the_client_hangs_up(peer: Peer) -> None:
+async def test_an_abandonable_request_ends_when_the_client_hangs_up(peer: Peer) -> None:
     later: asyncio.Future[Parts] = peer.loop.create_future()
     peer.answer = lambda _: later
     peer.connection.client.give_up = lambda: later.set_result([frame(b"nothing yet")])
-    # What it has sent ahead hides the end of its sending from anybody who only reads.
+    # The end of the stream is after the requests sent ahead, so it is not found by reading.
     await peer.send(frame(b"waits") + frame(b"ahead") * 10_000)
     await peer.turns()
     assert peer.requests == [b"waits"]

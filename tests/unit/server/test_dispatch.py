@@ -1,4 +1,4 @@
-"""From frames to answers: versions, headers, bad bytes, failing handlers."""
+"""From frames to replies: versions, headers, invalid bytes, failing handlers."""
 
 import asyncio
 import contextlib
@@ -76,7 +76,7 @@ def test_api_versions_returns_exactly_the_apis_with_a_handler(
         assert (client.software_name, client.software_version) == ("a-client", "1.2.3")
 
 
-def test_produce_is_advertised_from_version_0_so_that_old_librdkafka_compresses_but_refused_below_3(
+def test_produce_is_advertised_from_version_0_for_old_librdkafka_but_refused_below_3(
     dispatcher: Dispatcher, client: ClientInfo
 ) -> None:
     dispatcher.add_routes({ApiKey.PRODUCE: lambda _, __: {}})
@@ -178,7 +178,7 @@ async def test_a_kafka_error_becomes_the_error_of_the_api(
     assert parse(parts, 12, 4, flexible=True).error_code is ErrorCode.illegal_generation
 
 
-def test_a_bug_in_a_handler_is_an_unknown_server_error_and_a_traceback(
+def test_an_exception_in_a_handler_is_an_unknown_server_error_and_logged(
     dispatcher: Dispatcher, client: ClientInfo, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_: RequestContext, __: Any) -> Reply:
@@ -220,7 +220,7 @@ def produce(acks: int = 1) -> memoryview:
 
 
 @pytest.mark.parametrize("later", [False, True])
-@pytest.mark.parametrize("end", ["whole", "no request", "no answer", "a bug"])
+@pytest.mark.parametrize("end", ["valid", "invalid request", "failed reply", "exception"])
 async def test_produce_requests_of_a_run_are_answered_up_to_an_invalid_one(
     dispatcher: Dispatcher, client: ClientInfo, end: str, later: bool
 ) -> None:
@@ -228,7 +228,7 @@ async def test_produce_requests_of_a_run_are_answered_up_to_an_invalid_one(
         return RawReply((b"%d" % body.acks,)) if body.acks else InvalidRequestError("it failed")
 
     def reply_all(requests: Sequence[tuple[RequestContext, Any]]) -> Replies:
-        if end == "a bug":
+        if end == "exception":
             raise ZeroDivisionError
         return [reply(*each) for each in requests]
 
@@ -241,18 +241,22 @@ async def test_produce_requests_of_a_run_are_answered_up_to_an_invalid_one(
         return b"".join(map(bytes, await parts if isinstance(parts, Awaitable) else parts))  # type: ignore[arg-type]
 
     dispatcher.add_produce(reply, reply_later if later else reply_all)  # type: ignore[arg-type]
-    frames = [produce(1), produce(2), produce(0 if end == "no answer" else 3)]
-    if end == "no request":
+    frames = [produce(1), produce(2), produce(0 if end == "failed reply" else 3)]
+    if end == "invalid request":
         frames[2] = frames[2][:-1]
     answers = [struct.pack(">ii", 5, 77) + b"%d" % acks for acks in (1, 2, 3)]
-    if end == "whole":
+    if end == "valid":
         assert await answer() == b"".join(answers)
         return
-    why = {"no request": "cannot be read", "no answer": "it failed", "a bug": "failed: unknown_server_error"}[end]
-    with pytest.raises(InvalidRequestError, match=why) as caught:
+    reasons = {
+        "invalid request": "cannot be read",
+        "failed reply": "it failed",
+        "exception": "failed: unknown_server_error",
+    }
+    with pytest.raises(InvalidRequestError, match=reasons[end]) as caught:
         await answer()
-    told = [] if end == "a bug" else answers[:2]
-    assert b"".join(map(bytes, caught.value.answers)) == b"".join(told)  # type: ignore[arg-type]
+    expected = [] if end == "exception" else answers[:2]
+    assert b"".join(map(bytes, caught.value.answers)) == b"".join(expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", [key for key in ApiKey if versions(key) is not None], ids=lambda key: key.name)
@@ -270,7 +274,7 @@ def test_every_api_returns_an_error_or_closes_the_connection(
 
 
 class _AnyRequest:
-    """A request that has every field, empty."""
+    """A request with every field, all empty."""
 
     def __getattr__(self, name: str) -> Any:
         return "" if name.endswith("_id") else ()
@@ -292,24 +296,24 @@ def described(names: Sequence[str]) -> Fields:
 async def test_large_requests_are_answered_like_small_ones(
     dispatcher: Dispatcher, client: ClientInfo, count: int, kind: str
 ) -> None:
-    def answer(context: RequestContext, asked: Any) -> Any:
+    def answer(context: RequestContext, decoded: Any) -> Any:
         if kind == "error":
             raise KafkaError(ErrorCode.not_coordinator, "elsewhere")
-        return {"at once": described, "in slices": in_steps, "later": in_time}[kind](asked.groups)
+        return {"at once": described, "in slices": in_steps, "later": delayed}[kind](decoded.groups)
 
     def in_steps(names: Sequence[str]) -> Steps[Fields]:
         for _ in names:
             yield
         return described(names)
 
-    async def in_time(names: Sequence[str]) -> Fields:
+    async def delayed(names: Sequence[str]) -> Fields:
         await asyncio.sleep(0)
         return described(names)
 
     dispatcher.add_routes({ApiKey.DESCRIBE_GROUPS: answer})
     scratch = bytearray(many_groups(count))
     parts: Any = dispatcher.handle(client, memoryview(scratch).toreadonly())
-    scratch[:] = bytes(len(scratch))  # others read into the same memory
+    scratch[:] = bytes(len(scratch))  # another request overwrites the buffer
     if isinstance(parts, Awaitable):
         parts = await parts
 
@@ -320,15 +324,15 @@ async def test_large_requests_are_answered_like_small_ones(
 
 
 async def test_large_requests_are_handled_one_at_a_time(dispatcher: Dispatcher, client: ClientInfo) -> None:
-    at_work = most = 0
+    running = most = 0
 
-    async def answer(context: RequestContext, asked: Any) -> Fields:
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
+    async def answer(context: RequestContext, decoded: Any) -> Fields:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
         await asyncio.sleep(0)
-        at_work -= 1
-        return described(asked.groups)
+        running -= 1
+        return described(decoded.groups)
 
     dispatcher.add_routes({ApiKey.DESCRIBE_GROUPS: answer})
     await asyncio.gather(*(dispatcher.handle(client, many_groups(3000)) for _ in range(4)))  # type: ignore[arg-type]
@@ -338,7 +342,7 @@ async def test_large_requests_are_handled_one_at_a_time(dispatcher: Dispatcher, 
 async def test_waiting_requests_do_not_delay_other_large_ones(dispatcher: Dispatcher, client: ClientInfo) -> None:
     parked = asyncio.Event()
 
-    async def join(context: RequestContext, asked: Any) -> Fields:
+    async def join(context: RequestContext, decoded: Any) -> Fields:
         await parked.wait()
         return {"generation_id": 1, "protocol_name": "p", "leader": "", "member_id": "", "members": []}
 
@@ -356,7 +360,7 @@ async def test_waiting_requests_do_not_delay_other_large_ones(dispatcher: Dispat
             "protocols": protocols,
         },
     )
-    dispatcher.add_routes({ApiKey.JOIN_GROUP: join, ApiKey.DESCRIBE_GROUPS: lambda _, asked: described(asked.groups)})
+    dispatcher.add_routes({ApiKey.JOIN_GROUP: join, ApiKey.DESCRIBE_GROUPS: lambda _, body: described(body.groups)})
     joining = asyncio.ensure_future(dispatcher.handle(client, request(ApiKey.JOIN_GROUP, 5, body)))  # type: ignore[arg-type]
     await asyncio.wait_for(dispatcher.handle(client, many_groups(3000)), 20)  # type: ignore[arg-type]
     assert not joining.done()
@@ -371,7 +375,7 @@ def test_too_many_entries_end_the_connection(dispatcher: Dispatcher, client: Cli
         asyncio.run(dispatcher.handle(client, request(ApiKey.FIND_COORDINATOR, 4, body, tags=b"\0")))  # type: ignore[arg-type]
 
 
-async def test_too_large_an_answer_ends_the_connection(
+async def test_a_reply_over_the_limit_ends_the_connection(
     dispatcher: Dispatcher, client: ClientInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_answers, "MAX_ANSWER_BYTES", 1 << 20)
@@ -423,7 +427,7 @@ async def test_produce_requests_with_many_batches_have_their_own_handler(
     assert runs == expected[len(counts)]
 
 
-async def test_a_large_fetch_that_waits_keeps_nothing_of_its_request(
+async def test_a_waiting_large_fetch_does_not_keep_its_request(
     dispatcher: Dispatcher, client: ClientInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[weakref.ref[Any]] = []
@@ -460,7 +464,7 @@ async def test_a_large_fetch_that_waits_keeps_nothing_of_its_request(
     }
     frames = [request(1, 11, body_of(ApiKey.FETCH, 11, fields)) for _ in range(2)]
     answers = [asyncio.ensure_future(dispatcher.handle(client, each)) for each in frames]  # type: ignore[arg-type]
-    while len(waits) < 2:  # noqa: ASYNC110  nothing tells when both have begun
+    while len(waits) < 2:  # noqa: ASYNC110  no event signals that both have begun
         await asyncio.sleep(0)
     await asyncio.sleep(0)
 
@@ -472,9 +476,7 @@ async def test_a_large_fetch_that_waits_keeps_nothing_of_its_request(
 
 
 @pytest.mark.parametrize(("api", "other"), [(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP), (ApiKey.SYNC_GROUP, ApiKey.FETCH)])
-def test_requests_that_may_wait_for_long_have_their_own_memory_limit(
-    client: ClientInfo, api: ApiKey, other: ApiKey
-) -> None:
+def test_long_waiting_requests_have_their_own_memory_limit(client: ClientInfo, api: ApiKey, other: ApiKey) -> None:
     large = LargeRequests()
     half = MAX_WAITING // 2 + 1
     mine, others, read = (RequestContext(int(key), 0, 1, "me", client) for key in (api, other, ApiKey.DESCRIBE_GROUPS))

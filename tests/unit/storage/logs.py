@@ -78,7 +78,7 @@ def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> l
     records: list[Record] = []
     while (part := log.reader.read(position, max_bytes, upto_offset=log.log_end_offset)) is not None:
         fetched = [record for record in iter_records(part.read()) if record.offset >= position]
-        assert fetched, f"a read at {position} gave no record"
+        assert fetched, f"a read at {position} returned no record"
         records += fetched
         position = whole_end(part)
     return records

@@ -52,7 +52,7 @@ def test_a_null_array_is_accepted_if_it_is_nullable() -> None:
 @pytest.mark.parametrize(
     ("api", "version", "body"),
     [
-        # each of them ends a process that gives it to kio's reader as it is
+        # kio's reader would exhaust the memory of the process
         (ApiKey.CREATE_TOPICS, 6, bytes.fromhex("808080ff7f")),
         (ApiKey.LIST_GROUPS, 4, bytes.fromhex("8080b0ff2a00807b")),
         (ApiKey.METADATA, 12, bytes.fromhex("ffffffff7f00")),
@@ -88,7 +88,7 @@ def test_nested_entries_are_counted_together() -> None:
 
 
 def test_tagged_fields_count_as_entries() -> None:
-    # a known tag again and again, which the reader would read again and again
+    # a known tag, which the reader would read repeatedly
     fetch = bytes(4 * 3 + 1 + 4 + 4) + b"\x01\x01\x01"
     count = bytearray()
     put_unsigned_varint(count, MAX_ENTRIES + 1)

@@ -216,7 +216,7 @@ def test_a_decompression_bomb_takes_no_more_memory_than_a_chunk(codec: Codec) ->
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before < 100 << 20
 
 
-def test_chunks_come_one_at_a_time() -> None:
+def test_chunks_are_decompressed_one_at_a_time() -> None:
     packed = compress(Codec.ZSTD, bytes(400 << 20))
     chunks = decompress_chunks(Codec.ZSTD, packed, 2 * CHUNK_SIZE)
     first, second = next(chunks), next(chunks)

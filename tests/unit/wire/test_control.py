@@ -1,5 +1,3 @@
-"""Transaction markers have Kafka's format."""
-
 import pytest
 
 from headrace.wire.control import Marker, coordinator_epoch_of, encode_marker, marker_of

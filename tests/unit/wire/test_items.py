@@ -1,7 +1,7 @@
 from headrace.wire.items import Items, made_of
 
 
-def test_items_are_made_on_access() -> None:
+def test_items_are_created_on_access() -> None:
     made: list[int] = []
 
     def make(source: int) -> int:
@@ -16,7 +16,7 @@ def test_items_are_made_on_access() -> None:
     assert made == [1, 0, 1, 0, 1, 2]
 
 
-def test_few_items_are_made_immediately() -> None:
+def test_few_items_are_created_immediately() -> None:
     assert made_of([1, 2], str, few=2) == ["1", "2"]
     assert isinstance(made_of([1, 2], str, few=2), list)
     assert isinstance(made_of([1, 2, 3], str, few=2), Items)

@@ -51,17 +51,17 @@ def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """Let `validation` use the compiled or the interpreted walk."""
     module = TWINS[request.param]
     if module.COMPILED is not (request.param == "compiled"):
-        pytest.skip("nothing is compiled here: run `make setup` where there is a C compiler")
+        pytest.skip("no compiled walk: run `make setup` on a machine with a C compiler")
     monkeypatch.setattr(validation, "RecordWalk", module.RecordWalk)
     monkeypatch.setattr(validation, "SLICE", 50)
 
 
-def the_walk(count: int, base_timestamp: int, newer_than: int, from_delta: int) -> RecordWalk:
-    made: RecordWalk = vars(validation)["RecordWalk"](count, base_timestamp, newer_than, from_delta)
-    return made
+def new_walk(count: int, base_timestamp: int, newer_than: int, from_delta: int) -> RecordWalk:
+    walk: RecordWalk = vars(validation)["RecordWalk"](count, base_timestamp, newer_than, from_delta)
+    return walk
 
 
-class WrongError(Exception):
+class InvalidRecordsError(Exception):
     """The records are invalid."""
 
 
@@ -82,7 +82,7 @@ class Reader:
     def byte(self) -> int:
         self.at += 1
         if self.at > len(self.data):
-            raise WrongError
+            raise InvalidRecordsError
         return self.data[self.at - 1]
 
     def number(self, most_bytes: int = 5) -> int:
@@ -91,15 +91,15 @@ class Reader:
             byte = self.byte()
             value |= (byte & 0x7F) << 7 * place
             if byte < 0x80:
-                # Java has no room for more
+                # Java's integers have no more bits
                 value &= 2**64 - 1 if most_bytes == 10 else 2**32 - 1
                 return value >> 1 if value % 2 == 0 else -(value >> 1) - 1
-        raise WrongError
+        raise InvalidRecordsError
 
     def skip(self, size: int) -> None:
         self.at += max(0, size)
         if self.at > len(self.data):
-            raise WrongError
+            raise InvalidRecordsError
 
     def record(self, base: int, seen: Seen) -> Seen:
         size = self.number()
@@ -112,15 +112,15 @@ class Reader:
         self.skip(self.number())
         headers = self.number()
         if headers < 0 or headers > len(self.data) - self.at:
-            raise WrongError
+            raise InvalidRecordsError
         for _ in range(headers):
             name = self.number()
             if name < 0:
-                raise WrongError
+                raise InvalidRecordsError
             self.skip(name)
             self.skip(self.number())
         if self.at != end:
-            raise WrongError
+            raise InvalidRecordsError
         keyless, smallest, largest, delta = seen
         if timestamp > largest:
             largest, delta = timestamp, offset
@@ -128,19 +128,19 @@ class Reader:
 
 
 def read(body: bytes, count: int, base: int = TIME) -> Seen | None:
-    """Read with the reference implementation; None for invalid records."""
+    """Return the result of the reference implementation, or None for invalid records."""
     reader = Reader(body)
     seen = Seen()
     try:
         for _ in range(count):
             seen = reader.record(base, seen)
-    except WrongError:
+    except InvalidRecordsError:
         return None
     return seen if reader.at == len(body) else None
 
 
 def walked(pieces: list[bytes], count: int, base: int = TIME) -> Seen | None:
-    walk = the_walk(count, base, NO_TIMESTAMP, -(2**31))
+    walk = new_walk(count, base, NO_TIMESTAMP, -(2**31))
     try:
         walk_in_pieces(walk, pieces)
     except KafkaError as error:
@@ -151,7 +151,7 @@ def walked(pieces: list[bytes], count: int, base: int = TIME) -> Seen | None:
 
 
 def cut(body: bytes, dice: random.Random) -> list[bytes]:
-    """Cut the body into pieces, some of them empty, one byte long or longer than a record."""
+    """Cut the body into pieces, including empty ones, single bytes, and several records."""
     pieces = []
     most = max(dice.choice((1, 3, 30, 300, 10_000)), len(body) // 1000)
     while body:
@@ -166,7 +166,7 @@ def body_of(records: list[RecordData]) -> bytes:
 
 
 def damaged(body: bytes, dice: random.Random, times: int) -> bytes:
-    """Change bytes, mostly slightly, so that many lengths stay plausible."""
+    """Change bytes, mostly slightly, so that many lengths remain plausible."""
     changed = bytearray(body)
     for _ in range(times):
         at = dice.randrange(len(changed))
@@ -184,7 +184,7 @@ def damaged(body: bytes, dice: random.Random, times: int) -> bytes:
 
 
 def similar(dice: random.Random) -> list[RecordData]:
-    """Return records of one shape, as from a load test, with a few exceptions."""
+    """Return records of one shape, as in a load test, with a few exceptions."""
     key = dice.choice((None, 0, 5, 70))
     value = dice.choice((None, 0, 3, 60, 100))
     headers = dice.choice(((), (), (("name", b"value"),), (("a", None), ("b", b"c" * 70))))
@@ -250,36 +250,36 @@ def test_any_records_are_read_like_the_reference(
 def test_many_records_are_read_like_the_reference(twin: None, kind: object, seed: int) -> None:
     dice = random.Random(seed)
     records = similar(dice) if kind is similar else different(dice)
-    honest = body_of(records)
+    valid = body_of(records)
     count = len(records)
     base = records[0].timestamp
     newest = max(record.timestamp for record in records)
     place = next(place for place, record in enumerate(records) if record.timestamp == newest)
     keyless = sum(record.key is None for record in records)
-    assert walked([honest], count, base) == (keyless, min(record.timestamp for record in records), newest, place)
+    assert walked([valid], count, base) == (keyless, min(record.timestamp for record in records), newest, place)
     for times in (1, 1, 1, 2, 5):
-        body = damaged(honest, dice, times)
+        body = damaged(valid, dice, times)
         assert walked([body], count) == read(body, count), (seed, times)
-    body = damaged(honest, dice, 1)
+    body = damaged(valid, dice, 1)
     assert walked(cut(body, dice), count) == read(body, count), seed
-    for torn in (honest[:-1], honest + b"\0", honest[: len(honest) // 2]):
+    for torn in (valid[:-1], valid + b"\0", valid[: len(valid) // 2]):
         assert walked([torn], count) is None
         assert walked(cut(torn, dice), count) is None
-    assert walked([honest], count + 1) is None
-    assert walked([honest, b"", b"\0"], count) is None
-    assert walked([honest, b""], count) is not None
+    assert walked([valid], count + 1) is None
+    assert walked([valid, b"", b"\0"], count) is None
+    assert walked([valid, b""], count) is not None
 
 
 @pytest.mark.parametrize("place", [0, 1, 30, 63, 64, 74])
-def test_one_lie_among_records_that_are_alike_is_found(twin: None, place: int) -> None:
-    """Each number of a record is made one more, with its continuation bit or without."""
-    honest = body_of([RecordData(None, bytes(100), TIME + i // 20) for i in range(75)])
+def test_one_wrong_number_among_similar_records_is_found(twin: None, place: int) -> None:
+    """Change every number of a record, with and without its continuation bit."""
+    valid = body_of([RecordData(None, bytes(100), TIME + i // 20) for i in range(75)])
     begin = 109 * place if place < 64 else 109 * 64 + 110 * (place - 64)
     wide = 1 if place >= 64 else 0
-    # length, attributes, timestamp delta, offset delta, length of the key, that of the value, and the count of headers
+    # length, attributes, timestamp delta, offset delta, key length, value length, header count
     for where in (0, 2, 3, 4, 5 + wide, 6 + wide, 7 + wide, 108 + wide):
         for changed_by in (1, 2, 0x80):
-            body = bytearray(honest)
+            body = bytearray(valid)
             body[begin + where] = body[begin + where] + changed_by & 0xFF
             assert walked([bytes(body)], 75) == read(bytes(body), 75), (where, changed_by)
 
@@ -292,7 +292,7 @@ def test_arbitrary_bytes_are_read_like_the_reference(twin: None, body: bytes, co
 
 
 @pytest.mark.parametrize("size", [7, 8, 40, 200])
-def test_a_record_may_come_in_pieces_of_any_size(twin: None, size: int) -> None:
+def test_a_record_may_arrive_in_pieces_of_any_size(twin: None, size: int) -> None:
     records = [
         RecordData(b"k" * (size % 5), b"v" * size, TIME, [("name", b"value")] * (size % 3)),
         RecordData(None, None, TIME - 2**40, ()),
@@ -306,7 +306,7 @@ def test_a_record_may_come_in_pieces_of_any_size(twin: None, size: int) -> None:
 def test_a_record_with_very_many_headers_is_walked_in_slices(twin: None) -> None:
     content = b"\0\0\0" + varint(-1) * 2 + varint(100_000) + b"\0\0" * 100_000
     body = varint(len(content)) + content
-    walk = the_walk(1, TIME, NO_TIMESTAMP, 0)
+    walk = new_walk(1, TIME, NO_TIMESTAMP, 0)
     position = walk.walk(body, 0, 4000, True, False)
     assert 8000 <= position < 8100
     calls = 1
@@ -323,7 +323,7 @@ def test_a_walk_can_stop_at_the_first_newer_record(twin: None) -> None:
     for newer_than in (TIME - 1, TIME, TIME + 20, TIME + 48, TIME + 49):
         for first in (0, 1, 77, 199):
             for pieces in ([body], [body[at : at + 11] for at in range(0, len(body), 11)]):
-                walk = the_walk(200, TIME, newer_than, first)
+                walk = new_walk(200, TIME, newer_than, first)
                 found = walk_in_pieces(walk, pieces, finds_one=True)
                 expected = [place for place in range(first, 200) if records[place].timestamp > newer_than]
                 assert found is bool(expected)
@@ -332,7 +332,7 @@ def test_a_walk_can_stop_at_the_first_newer_record(twin: None) -> None:
                     assert walk.largest == records[expected[0]].timestamp
 
 
-def test_each_record_yields_place_key_and_timestamp(twin: None) -> None:
+def test_every_record_yields_position_key_and_timestamp(twin: None) -> None:
     records = [
         RecordData(b"k" if place % 3 else None, bytes(place), TIME + place, [("n", None)] * (place % 5))
         for place in range(100)

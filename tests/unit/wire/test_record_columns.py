@@ -48,7 +48,7 @@ def test_columns_equal_the_decoded_records(content: list[list[RecordData]], base
 
 @pytest.mark.parametrize("value_size", [0, 10, 100, 9_000])
 def test_runs_of_records_of_one_size_are_found(value_size: int) -> None:
-    """All pairs of run lengths, and lengths of one and two bytes."""
+    """Covers all pairs of run lengths, with sizes of one and two bytes."""
     chance = random.Random(value_size)
     content = []
     for run in (1, 15, 16, 63, 64, 65, 128, 200, 700):
@@ -62,10 +62,10 @@ def test_offsets_that_do_not_ascend_within_the_batch_are_detected(zigzags: tuple
     header, body = _batch([RecordData(b"k", b"v", TIME)] * 2)
     half = len(body) // 2
     # length, attributes, timestamp: one byte each
-    lying = bytearray(body)
+    damaged = bytearray(body)
     for place, zigzag in enumerate(zigzags):
-        lying[place * half + 3] = zigzag
-    columns = columns_of([header, header, header], [body, bytes(lying), body])
+        damaged[place * half + 3] = zigzag
+    columns = columns_of([header, header, header], [body, bytes(damaged), body])
     assert columns.has_offsets.tolist() == [True, False, True]
 
 
@@ -80,7 +80,7 @@ def test_a_body_that_ends_early_is_refused(cut: int, more: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "lie", "why"),
+    ("place", "invalid", "reason"),
     [
         (0, b"\xff\xff\xff\xff\xff\x01", "more than 5 bytes"),
         (2, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "more than 10 bytes"),
@@ -89,35 +89,35 @@ def test_a_body_that_ends_early_is_refused(cut: int, more: bool) -> None:
         (4, bytes([60 << 1]), "do not fit"),
     ],
 )
-def test_an_invalid_field_is_refused(place: int, lie: bytes, why: str) -> None:
+def test_an_invalid_field_is_refused(place: int, invalid: bytes, reason: str) -> None:
     header, body = _batch([RecordData(b"key", b"value" * 5, TIME)] * 3)
     third = len(body) // 3
     for record in (0, 2):
-        lying = bytearray(body)
+        damaged = bytearray(body)
         at = record * third + place
-        lying[at : at + len(lie)] = lie
-        with pytest.raises(KafkaError, match=why if record == 0 else None) as caught:
-            columns_of([header], [bytes(lying)])
+        damaged[at : at + len(invalid)] = invalid
+        with pytest.raises(KafkaError, match=reason if record == 0 else None) as caught:
+            columns_of([header], [bytes(damaged)])
         assert caught.value.code is ErrorCode.corrupt_message
 
 
 def test_a_negative_length_is_refused() -> None:
     header, body = _batch([RecordData(b"key", b"value", TIME)] * 3)
-    lying = bytearray(body)
-    lying[len(body) // 3] |= 1
+    damaged = bytearray(body)
+    damaged[len(body) // 3] |= 1
     with pytest.raises(KafkaError, match="negative"):
-        columns_of([header], [bytes(lying)])
+        columns_of([header], [bytes(damaged)])
 
 
 @given(st.lists(records, min_size=1, max_size=20), st.data())
 def test_arbitrary_bytes_give_columns_or_a_kafka_error(content: list[RecordData], data: st.DataObject) -> None:
     header, body = _batch(content)
-    lying = bytearray(body)
+    damaged = bytearray(body)
     for _ in range(data.draw(st.integers(1, 4))):
-        lying[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+        damaged[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     count = data.draw(st.sampled_from((len(content), len(content) + 1, 1, -1, 0, 2**31 - 1)))
     try:
-        columns = columns_of([header._replace(record_count=count)], [bytes(lying)])
+        columns = columns_of([header._replace(record_count=count)], [bytes(damaged)])
     except KafkaError:
         return
     assert len(columns.sizes) == count

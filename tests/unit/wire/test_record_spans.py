@@ -22,7 +22,7 @@ def _opened(batch: bytes) -> tuple[BatchHeader, bytes]:
 @given(st.lists(records, min_size=1, max_size=200), st.integers(0, 2**40), st.data())
 def test_kept_records_are_unchanged(content: list[RecordData], base_offset: int, data: st.DataObject) -> None:
     header, body = _opened(build_batch(content, base_offset=base_offset))
-    # twice: the second time the batch has gaps
+    # twice, because the second batch has gaps
     for _ in range(2):
         count = header.record_count
         fates = bytes(data.draw(st.lists(st.sampled_from((0, 0, 1, 2)), min_size=count, max_size=count)))

@@ -1,5 +1,3 @@
-"""Batches are built and read; malformed ones are refused."""
-
 import os
 from collections.abc import Iterator
 

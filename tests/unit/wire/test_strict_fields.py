@@ -94,7 +94,7 @@ def test_known_tags_are_kept_among_unknown_ones() -> None:
     place = content.index(b"\x02\x00\x05\x05mine") if b"\x02\x00\x05\x05mine" in content else -1
     assert place > 0, bytes(content)
     tagged = content[:place] + b"\x03" + content[place + 1 : -1] + b"\x01" + UNKNOWN + UNKNOWN
-    # the state's own tags grow, and so does its size
+    # the tags of the state grow, and with them its size
     at = tagged.rindex(b"\x01\x0d")
     tagged[at + 1] += len(UNKNOWN)
 

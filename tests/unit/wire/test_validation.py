@@ -138,6 +138,6 @@ def test_record_sizes_agree_with_the_varint_decoder() -> None:
     for size in (*range(-3, 200), *range(8180, 8200)):
         length = bytearray()
         put_varint(length, size)
-        told = RECORD_SIZES[length[0]][(length + b"\0")[1]]
+        actual = RECORD_SIZES[length[0]][(length + b"\0")[1]]
         whole = len(length) + size
-        assert told == (whole if len(length) <= 2 and whole >= MIN_RECORD else None)
+        assert actual == (whole if len(length) <= 2 and whole >= MIN_RECORD else None)

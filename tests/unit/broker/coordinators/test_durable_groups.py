@@ -1,4 +1,4 @@
-"""Answers of the coordinator that follow the commit of the records it wrote."""
+"""Replies of the coordinator wait until its records are committed."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ REPLY = RawReply((b"",))
 
 
 class World:
-    """Two partitions of the offsets topic and one of clients, whose disk is held up."""
+    """Two partitions of the offsets topic and one of a client, on a blocked disk."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.purgatory = Purgatory(asyncio.get_running_loop())
@@ -42,7 +42,7 @@ class World:
             each.append_own(build_batch([RecordData(b"k", b"v", NOW)]), NOW)
 
     def ask(self) -> asyncio.Future[Reply]:
-        """The answer of a handler that has just written both records of the offsets topic."""
+        """Return the reply of a handler that has just written to both partitions of the offsets topic."""
         routes = durable({ApiKey.OFFSET_COMMIT: lambda *_: REPLY}, self.purgatory)
         reply = routes[ApiKey.OFFSET_COMMIT](cast(RequestContext, None), None)
         return asyncio.ensure_future(cast(Awaitable[Reply], reply))
@@ -61,7 +61,7 @@ async def closed(world: World, disk: Disk) -> object:
     world.replicas.close()
 
 
-async def test_every_partition_that_was_written_to_is_waited_for(world: World) -> None:
+async def test_the_reply_waits_for_all_written_partitions(world: World) -> None:
     reply = world.ask()
     world.second.flushed_to(1)
     await asyncio.sleep(0)
@@ -70,7 +70,7 @@ async def test_every_partition_that_was_written_to_is_waited_for(world: World) -
     assert await reply is REPLY
 
 
-async def test_a_disk_that_fails_is_told_as_the_coordinators_error(world: World, disk: Disk) -> None:
+async def test_a_failed_disk_becomes_a_coordinator_error(world: World, disk: Disk) -> None:
     reply = world.ask()
     disk.error = errno.EIO
     disk.free.set()

@@ -1,4 +1,4 @@
-"""The APIs that are offered before their handlers are there are those that come."""
+"""The group APIs are advertised before their handlers are created."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from headrace.broker.apis.groups import GroupApis
 from headrace.broker.coordinators.groups import CLASSIC_APIS, CONSUMER_APIS
 
 
-def test_every_api_of_groups_has_a_handler_once_it_is_asked_for() -> None:
+def test_every_advertised_group_api_has_a_handler() -> None:
     nothing: Any = None
     families = (GroupApis(nothing, nothing, nothing, nothing), GroupAdminApis(nothing), OffsetApis(nothing, nothing))
     assert {key for family in families for key in family.routes()} == set(CLASSIC_APIS)

@@ -1,4 +1,4 @@
-"""Expressions that consumers send: what RE2 takes, in bounded time, memory and turns."""
+"""Regular expressions of consumers are matched by RE2 in bounded time and memory."""
 
 import time
 
@@ -14,14 +14,14 @@ from headrace.coordinator.groups.expressions import (
 from headrace.errors import ErrorCode, KafkaError
 
 EVIL = ["(?:aa|a)" * 45 + "#", "a?" * 28 + "b", ".{0,249}" * 6 + "#"]
-"""Python's `re` needs longer than the universe is old."""
+"""Python's `re` would practically never finish."""
 SLOW = "(?:.?){900}(a|b|0)#"
 """RE2 needs milliseconds."""
 NAME = "a" * 249
 
 
 class Clock:
-    """Each look at it takes `step` seconds."""
+    """A clock that advances by `step` seconds per call."""
 
     def __init__(self, step: float) -> None:
         self.now = 0.0
@@ -60,7 +60,7 @@ def refused(regex: str) -> str:
     return str(raised.value)
 
 
-def test_an_expression_stands_for_whole_names() -> None:
+def test_an_expression_matches_whole_names() -> None:
     names = ["orders", "orders_eu", "old_orders"]
     assert matching("orders.*", names) == ("orders", "orders_eu")
     assert matching("orders", names) == ("orders",)
@@ -71,7 +71,7 @@ def test_an_expression_stands_for_whole_names() -> None:
 
 
 @pytest.mark.parametrize("regex", EVIL)
-def test_an_evil_expression_is_matched_at_once(regex: str) -> None:
+def test_an_expression_with_catastrophic_backtracking_is_fast(regex: str) -> None:
     started = time.monotonic()
     assert matching(regex, [NAME]) == ()
     assert time.monotonic() - started < 2
@@ -81,11 +81,11 @@ def test_an_evil_expression_is_matched_at_once(regex: str) -> None:
     "regex",
     ["(", "[", "a**", "(a)\\1", "(?=a)b", "(?<!a)b", "a++", "(?>a)", r"\C", r"a\\\C", "a{1001}", "(?P<n>a)(?P<n>b)"],
 )
-def test_what_re2_lacks_is_refused(regex: str) -> None:
+def test_expressions_that_re2_does_not_support_are_refused(regex: str) -> None:
     assert f"SubscribedTopicRegex `{regex}` is not a valid regular expression: " in refused(regex)
 
 
-def test_what_only_looks_like_a_single_byte_is_taken() -> None:
+def test_an_escaped_single_byte_class_is_accepted() -> None:
     assert matching(r"\Q\C\E", [r"\C"]) == (r"\C",)
     assert matching(r"\\C", [r"\C"]) == (r"\C",)
 
@@ -93,7 +93,7 @@ def test_what_only_looks_like_a_single_byte_is_taken() -> None:
 @pytest.mark.parametrize(
     "regex", ["((a{100}){100}){100}", "(?:a{1000}){1000}", r"\pL{249}" * 10, "[\\pL]{1000}", "(?:.?){1000}" * 20]
 )
-def test_an_expression_of_many_megabytes_is_refused_quickly(regex: str) -> None:
+def test_an_expression_that_compiles_to_megabytes_is_refused_quickly(regex: str) -> None:
     started = time.monotonic()
     refused(regex)
     assert time.monotonic() - started < 1
@@ -104,7 +104,7 @@ def test_an_expression_may_have_ten_thousand_characters() -> None:
     assert "longer than 10000 characters" in refused("a" * (MAX_LENGTH + 1))
 
 
-def test_names_that_come_and_go_are_seen() -> None:
+def test_added_and_removed_names_are_noticed() -> None:
     topics = Names("a", "b1", "b2")
     assert topics.matching("b.*") == ("b1", "b2")
     topics.set("a", "b2", "b3")
@@ -117,7 +117,7 @@ def test_names_that_come_and_go_are_seen() -> None:
     assert topics.matching("c") == ("c",)
 
 
-def test_many_changes_leave_no_names_behind() -> None:
+def test_removed_names_are_forgotten() -> None:
     topics = Names("a")
     for number in range(20):
         topics.set(*(f"b{number}-{each}" for each in range(1000)))
@@ -132,7 +132,7 @@ def test_only_new_names_are_matched_after_a_change() -> None:
     assert len(topics.matching("t.*") or ()) == 1001
 
 
-def test_an_answer_matches_only_for_its_share_of_time() -> None:
+def test_a_request_matches_only_for_its_share_of_time() -> None:
     topics = Names(*(f"t{number}" for number in range(1000)), step=0.001)
     assert topics.matching("t.*") is None
     assert topics.matching("u.*") is None
@@ -178,7 +178,7 @@ def test_results_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(results) <= 20, names
 
 
-def test_an_expression_of_the_log_that_re2_does_not_take_stands_for_nothing() -> None:
+def test_an_unsupported_expression_in_the_log_matches_nothing() -> None:
     topics = Names("a", "b")
     assert topics.matching("(?=a)a") == ()
     assert len(topics.reported) == 1

@@ -1,5 +1,5 @@
-"""Members of the classic protocol in groups of the consumer protocol: where this is safer than Kafka. What is the same
-is compared with Kafka in tests/parity, and played from seeds in tests/simulation.
+"""Classic members in consumer groups, where Headrace is safer than Kafka. Other cases are in tests/parity and
+tests/simulation.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.unit.coordinator.test_consumer_runtime import beat
 from tests.unit.coordinator.test_runtime import SETTINGS, World
 
 ALL = [("t", index) for index in range(4)]
-NO_WAY_BACK = replace(SETTINGS, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0)
+ONLY_UPGRADES = replace(SETTINGS, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0)
 
 
 def cooperative(owned: list[tuple[str, int]], generation: int = -1) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def cooperative(owned: list[tuple[str, int]], generation: int = -1) -> dict[str,
 
 
 def classic_member(world: World) -> str:
-    """A member that reads all of the topic, in generation 1."""
+    """Add a member that reads the whole topic in generation 1, and return its id."""
     member_id: str = world.join(**cooperative([])).result.member_id
     world.join(member_id, **cooperative([]))
     world.loop.advance(0)
@@ -35,11 +35,11 @@ def classic_member(world: World) -> str:
     return member_id
 
 
-def test_what_a_cooperative_member_is_giving_up_is_still_its_own_after_an_upgrade() -> None:
+def test_a_cooperative_member_still_owns_partitions_to_revoke_after_an_upgrade() -> None:
     world = World()
     member_id = classic_member(world)
     world.join(member_id, **cooperative(ALL, 1))
-    # Its new assignment takes two partitions away, which it reads until it joins again without them.
+    # The new assignment lacks two partitions, which the member reads until it rejoins without them.
     world.sync(member_id, 2, {member_id: encode_assignment({"t": [0, 1]}, 1)})
     assert beat(world, "modern").assignment == frozenset()
     group = world.coordinator.group("g")
@@ -50,7 +50,7 @@ def test_what_a_cooperative_member_is_giving_up_is_still_its_own_after_an_upgrad
     assert {one.partition for one in beat(world, "modern", epoch=4).assignment or ()} == {2, 3}
 
 
-def test_a_group_whose_upgrade_is_refused_stays_as_it_is() -> None:
+def test_a_refused_upgrade_leaves_the_group_unchanged() -> None:
     world = World(settings=replace(SETTINGS, group_consumer_max_size=1))
     member_id = classic_member(world)
     with pytest.raises(KafkaError, match="maximum capacity"):
@@ -58,7 +58,7 @@ def test_a_group_whose_upgrade_is_refused_stays_as_it_is() -> None:
     assert world.coordinator.heartbeat("g", member_id, None, 1) is ErrorCode.none
 
 
-def test_a_removed_member_that_still_reads_partitions_is_told_so() -> None:
+def test_a_removed_member_that_still_owns_partitions_is_refused() -> None:
     world = World()
     beat(world, "modern")
     reply = world.join("removed", **cooperative(ALL, 1))
@@ -66,7 +66,7 @@ def test_a_removed_member_that_still_reads_partitions_is_told_so() -> None:
     assert world.join("new", **cooperative([])).result.error is ErrorCode.none
 
 
-def test_a_downgraded_group_that_is_read_again_before_it_has_rebalanced_does_so() -> None:
+def test_a_downgraded_group_rebalances_after_a_reload() -> None:
     world = World()
     beat(world, "modern")
     world.join("old", **cooperative([]))
@@ -77,8 +77,8 @@ def test_a_downgraded_group_that_is_read_again_before_it_has_rebalanced_does_so(
     assert again.coordinator.heartbeat("g", "old", None, group.generation) is ErrorCode.rebalance_in_progress
 
 
-def test_classic_members_that_are_left_alone_share_what_the_others_had() -> None:
-    world = World(settings=NO_WAY_BACK)
+def test_remaining_classic_members_get_all_partitions() -> None:
+    world = World(settings=ONLY_UPGRADES)
     beat(world, "modern")
     joined = world.join("old", **cooperative([])).result
     beat(world, "modern", epoch=-1)
@@ -88,8 +88,8 @@ def test_classic_members_that_are_left_alone_share_what_the_others_had() -> None
     assert decode_assignment(world.sync("old", generation).result.assignment).partitions == {"t": (0, 1, 2, 3)}
 
 
-def test_classic_members_that_are_left_alone_notice_new_partitions() -> None:
-    world = World(settings=NO_WAY_BACK)
+def test_remaining_classic_members_notice_new_partitions() -> None:
+    world = World(settings=ONLY_UPGRADES)
     beat(world, "modern")
     world.join("old", **cooperative([]))
     beat(world, "modern", epoch=-1)
@@ -101,7 +101,7 @@ def test_classic_members_that_are_left_alone_notice_new_partitions() -> None:
     assert world.coordinator.heartbeat("g", "old", None, generation) is ErrorCode.rebalance_in_progress
 
 
-def test_members_that_wait_for_the_join_phase_are_sent_to_the_upgraded_group() -> None:
+def test_members_waiting_in_the_join_phase_must_rejoin_after_an_upgrade() -> None:
     world = World()
     member_id = classic_member(world)
     second = world.join(**cooperative([])).result.member_id
@@ -112,7 +112,7 @@ def test_members_that_wait_for_the_join_phase_are_sent_to_the_upgraded_group() -
     assert world.coordinator.heartbeat("g", member_id, None, 1) is ErrorCode.rebalance_in_progress
 
 
-def test_a_member_that_takes_a_static_place_in_the_middle_of_a_rebalance_is_assigned() -> None:
+def test_a_member_that_replaces_a_static_one_during_a_rebalance_gets_partitions() -> None:
     world = World()
     waiting = world.join(instance_id="i", **cooperative([]))
     result = beat(world, "modern", instance_id="i")
@@ -121,7 +121,7 @@ def test_a_member_that_takes_a_static_place_in_the_middle_of_a_rebalance_is_assi
     assert result.epoch == 1
 
 
-def test_a_member_that_takes_a_static_place_gets_partitions_that_nobody_had_seen() -> None:
+def test_a_member_that_replaces_a_static_one_gets_new_partitions() -> None:
     world = World()
     joining = world.join(instance_id="i", **cooperative([]))
     world.loop.advance(0)

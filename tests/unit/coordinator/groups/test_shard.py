@@ -1,5 +1,3 @@
-"""What a shard decides to write, and what it makes of what was written."""
-
 import pytest
 
 from headrace.coordinator.groups.records.classic import (
@@ -61,26 +59,26 @@ def member(*topics: str) -> MemberMetadata:
     return MemberMetadata("m", None, "c", "/h", 1000, 1000, subscription(*topics), b"")
 
 
-def test_a_simple_consumer_makes_its_group_by_committing(world: World) -> None:
+def test_a_commit_of_a_simple_consumer_creates_its_group(world: World) -> None:
     world.commit(offset=5)
     assert world.offset() == 5
     assert world.shard.table.group("g").protocol_type is None
 
 
-def test_the_latest_commit_counts(world: World) -> None:
+def test_the_latest_commit_wins(world: World) -> None:
     world.commit(offset=5)
     world.commit(offset=3)
     assert world.offset() == 3
 
 
-def test_metadata_over_the_limit_is_refused_alone(world: World) -> None:
+def test_only_the_partition_with_too_much_metadata_is_refused(world: World) -> None:
     large, largest = (CommittedOffset(1, -1, "x" * size, NOW) for size in (4097, 4096))
     result = world.shard.commit("g", [("t", 0, large), ("t", 1, largest)])
     assert result.answer == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
     assert [key for key, _ in result.records] == [OffsetKey("g", "t", 1)]
 
 
-def test_a_simple_groups_offset_expires_by_its_own_age(world: World) -> None:
+def test_offsets_of_a_simple_group_expire_by_their_age(world: World) -> None:
     world.commit("t", 0)
     world.now += DAY_MS
     world.commit("t", 1)
@@ -93,7 +91,7 @@ def test_a_simple_groups_offset_expires_by_its_own_age(world: World) -> None:
     assert "g" not in world.shard.groups
 
 
-def test_an_empty_groups_offsets_expire_by_the_time_it_became_empty(world: World) -> None:
+def test_offsets_of_an_empty_group_expire_by_the_time_it_became_empty(world: World) -> None:
     world.commit()
     world.group(timestamp=NOW + DAY_MS)
     world.now = NOW + RETENTION_MS
@@ -111,20 +109,20 @@ def test_an_active_group_keeps_the_offsets_of_its_topics(world: World) -> None:
 
 
 @pytest.mark.parametrize("protocol_type", ["connect", "consumer"])
-def test_an_active_group_of_unknown_subscription_keeps_everything(world: World, protocol_type: str) -> None:
+def test_an_active_group_with_an_unknown_subscription_keeps_all_offsets(world: World, protocol_type: str) -> None:
     world.commit()
     world.group(member()._replace(subscription=b"?"), protocol_type=protocol_type)
     world.now += RETENTION_MS * 2
     assert world.expire() == set()
 
 
-def test_a_retention_time_of_the_client_counts_instead(world: World) -> None:
+def test_the_clients_retention_time_overrides_the_setting(world: World) -> None:
     world.apply([(OffsetKey("g", "t", 0), CommittedOffset(1, -1, "", NOW, expire_timestamp=NOW + DAY_MS))])
     world.now += DAY_MS
     assert world.expire() == {OffsetKey("g", "t", 0), GroupKey("g")}
 
 
-def test_a_group_without_offsets_expires_at_once_when_empty(world: World) -> None:
+def test_an_empty_group_without_offsets_expires_at_once(world: World) -> None:
     world.group()
     assert world.expire() == {GroupKey("g")}
 
@@ -145,7 +143,7 @@ def test_a_group_with_members_cannot_be_deleted(world: World) -> None:
     assert raised.value.code is ErrorCode.non_empty_group
 
 
-def test_a_group_that_is_not_there_cannot_be_deleted(world: World) -> None:
+def test_an_unknown_group_cannot_be_deleted(world: World) -> None:
     with pytest.raises(KafkaError) as raised:
         world.shard.delete("g")
     assert raised.value.code is ErrorCode.group_id_not_found
@@ -160,21 +158,21 @@ def test_offsets_in_use_cannot_be_deleted(world: World) -> None:
     assert result.records == [(OffsetKey("g", "u", 0), None)]
 
 
-def test_offsets_of_other_protocols_cannot_be_deleted_from_under_members(world: World) -> None:
+def test_offsets_of_other_protocol_types_with_members_cannot_be_deleted(world: World) -> None:
     world.group(member("t"), protocol_type="connect")
     with pytest.raises(KafkaError) as raised:
         world.shard.delete_offsets("g", [("t", 0)])
     assert raised.value.code is ErrorCode.non_empty_group
 
 
-def test_offsets_go_with_their_topic(world: World) -> None:
+def test_deleting_a_topic_removes_its_offsets(world: World) -> None:
     for topic in ("t", "u"):
         world.commit(topic)
     world.apply(world.shard.decide_topics_deleted(frozenset({"t", "other"}), "g"))
     assert (world.offset("t"), world.offset("u")) == (None, 1)
 
 
-def test_offsets_of_a_transaction_count_once_it_commits(world: World) -> None:
+def test_offsets_of_a_transaction_take_effect_when_it_commits(world: World) -> None:
     world.commit(offset=1)
     world.commit(offset=2, producer_id=7)
     assert world.offset() == 1
@@ -184,34 +182,28 @@ def test_offsets_of_a_transaction_count_once_it_commits(world: World) -> None:
     assert not world.shard.offsets.has_pending(OffsetKey("g", "t", 0))
 
 
-def test_offsets_of_an_aborted_transaction_never_count(world: World) -> None:
+def test_offsets_of_an_aborted_transaction_have_no_effect(world: World) -> None:
     world.commit(offset=2, producer_id=7)
     world.shard.offsets.end_transaction(7, committed=False)
     assert world.offset() is None
 
 
-def test_a_plain_commit_behind_a_transactional_one_wins(world: World) -> None:
+def test_a_plain_commit_after_a_transactional_one_wins_and_is_unstable_until_the_end(world: World) -> None:
     world.commit(offset=2, producer_id=7)
     world.commit(offset=3)
+    assert world.shard.offsets.has_pending(OffsetKey("g", "t", 0))
     world.shard.offsets.end_transaction(7, committed=True)
     assert world.offset() == 3
+    assert not world.shard.offsets.has_pending(OffsetKey("g", "t", 0))
 
 
 @pytest.mark.parametrize("first", [7, 8])
-def test_of_two_transactions_the_one_that_wrote_last_wins(world: World, first: int) -> None:
+def test_the_transaction_that_wrote_last_wins(world: World, first: int) -> None:
     world.commit(offset=2, producer_id=7)
     world.commit(offset=3, producer_id=8)
     for producer_id in (first, 15 - first):
         world.shard.offsets.end_transaction(producer_id, committed=True)
     assert world.offset() == 3
-
-
-def test_an_overtaken_offset_is_unstable_until_its_transaction_ends(world: World) -> None:
-    world.commit(offset=2, producer_id=7)
-    world.commit(offset=3)
-    assert world.shard.offsets.has_pending(OffsetKey("g", "t", 0))
-    world.shard.offsets.end_transaction(7, committed=True)
-    assert not world.shard.offsets.has_pending(OffsetKey("g", "t", 0))
 
 
 def test_an_open_transaction_keeps_offset_and_group(world: World) -> None:
@@ -221,7 +213,7 @@ def test_an_open_transaction_keeps_offset_and_group(world: World) -> None:
     assert world.expire() == set()
 
 
-def test_a_topic_that_is_deleted_takes_the_offsets_of_open_transactions_along(world: World) -> None:
+def test_deleting_a_topic_removes_offsets_of_open_transactions(world: World) -> None:
     world.commit(offset=2, producer_id=7)
     assert world.shard.offsets.group_ids() == ["g"]
     world.apply(world.shard.decide_topics_deleted(frozenset({"t", "other"}), "g"))
@@ -229,7 +221,7 @@ def test_a_topic_that_is_deleted_takes_the_offsets_of_open_transactions_along(wo
     assert world.offset() is None
 
 
-def test_deleting_a_group_undoes_what_transactions_would_commit(world: World) -> None:
+def test_deleting_a_group_removes_offsets_of_open_transactions(world: World) -> None:
     world.commit(offset=2, producer_id=7)
     world.apply(world.shard.delete("g").records)
     world.shard.offsets.end_transaction(7, committed=True)

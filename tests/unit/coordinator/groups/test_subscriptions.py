@@ -1,10 +1,8 @@
-"""The hash of topics that a group subscribes to."""
-
 from headrace.coordinator.groups.subscriptions import metadata_hash
 from tests.unit.coordinator.fake_topics import FakeTopics
 
 
-def test_the_hash_tells_of_topics_that_come_grow_and_go() -> None:
+def test_the_metadata_hash_changes_with_the_topics() -> None:
     topics = FakeTopics(t=1)
     seen = {metadata_hash(["t", "u"], topics)}
     topics.set("t", 2)

@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "consumer_offsets" / "records.js
     ("text", "expected"),
     [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -(2**31)), ("é", 233), ("😀", 1772899)],
 )
-def test_names_hash_as_in_java(text: str, expected: int) -> None:
+def test_hashes_equal_javas(text: str, expected: int) -> None:
     assert java_hash(text) == expected
 
 
@@ -23,7 +23,7 @@ def test_the_smallest_hash_goes_to_partition_0() -> None:
     assert partition_for("polygenelubricants", 50) == 0
 
 
-def test_groups_live_where_kafka_puts_them() -> None:
+def test_groups_have_the_same_partitions_as_in_kafka() -> None:
     for line in GOLDEN.read_text().splitlines():
         captured = json.loads(line)
         key = decode_key(bytes.fromhex(captured["key"]))

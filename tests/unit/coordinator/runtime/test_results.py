@@ -1,4 +1,4 @@
-"""The runtime with the smallest machine: a counter per name, in a log."""
+"""The runtime with a minimal machine: one counter per name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ from tests.unit.coordinator.memory_log import MemoryLog
 
 
 class Counters:
-    """Values by name, as replayed."""
+    """Replayed values by name."""
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
@@ -91,7 +91,7 @@ def test_effects_and_the_answer_follow_the_replay(world: World) -> None:
     assert world.performed == [("n", ("seen", {"n": 5}))]
 
 
-def test_consequences_of_an_effect_come_before_the_next_effect(world: World) -> None:
+def test_effects_of_an_effect_precede_the_next_effect(world: World) -> None:
     world.carry_out(Result(None, effects=[Then(lambda _: ["a", Then(lambda _: ["b"])]), "c"]))
     assert [effect for _, effect in world.performed] == ["a", "b", "c"]
 
@@ -111,7 +111,7 @@ def test_an_error_is_raised_after_the_effects(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [None, KafkaError(ErrorCode.request_timed_out)])
-def test_a_machine_that_replays_nothing_learns_how_a_write_went(world: World, error: KafkaError | None) -> None:
+def test_the_effects_of_a_write_depend_on_its_outcome(world: World, error: KafkaError | None) -> None:
     world.log.error = error
     world.carry_out(Result(None, effects=[Write([("n", 5)], lambda code, _now_ms: [code])]))
     expected = ErrorCode.none if error is None else ErrorCode.coordinator_not_available
@@ -119,7 +119,7 @@ def test_a_machine_that_replays_nothing_learns_how_a_write_went(world: World, er
     assert world.shard.state.values == {}
 
 
-def test_a_timer_whose_records_cannot_be_written_is_tried_again(world: World) -> None:
+def test_a_timer_is_retried_if_its_records_cannot_be_written(world: World) -> None:
     world.shard.state.when_fired = Result(None, [("n", 7)])
     world.log.error = KafkaError(ErrorCode.not_enough_replicas)
     world.carry_out(Result(None, effects=[ScheduleTimer("late", 1000)]))
@@ -136,7 +136,7 @@ def test_a_cancelled_timer_does_not_fire(world: World) -> None:
     assert world.performed == []
 
 
-def test_closing_answers_what_is_parked_and_stops_the_timers(world: World) -> None:
+def test_closing_completes_parked_requests_and_stops_timers(world: World) -> None:
     reply = Reply()
     world.shard.state.parked["n"] = reply
     world.carry_out(Result(None, effects=[ScheduleTimer("late", 1000)]))
@@ -145,6 +145,6 @@ def test_closing_answers_what_is_parked_and_stops_the_timers(world: World) -> No
     assert world.loop.scheduled == 0
 
 
-def test_names_that_were_read_from_the_log_have_their_effects(world: World) -> None:
+def test_loading_performs_effects(world: World) -> None:
     world.carry_out(Result(None, [("n", 5)]))
     assert World(world.log).performed == [("n", ("loaded", 5))]

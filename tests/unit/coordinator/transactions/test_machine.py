@@ -1,5 +1,3 @@
-"""Decisions about a transactional id, in both versions of transactions."""
-
 from typing import Any
 
 import pytest
@@ -40,8 +38,8 @@ def end(metadata: TransactionMetadata | None, producer: ProducerIdentity = ME, *
     return machine.end("id", metadata, producer, **(options | more))
 
 
-def add(metadata: TransactionMetadata | None, producer: ProducerIdentity = ME, *which: TopicPartition) -> Result[Any]:
-    return machine.add_partitions("id", metadata, producer, frozenset(which or (T1,)), client_version=0, now_ms=NOW)
+def add(metadata: TransactionMetadata | None, producer: ProducerIdentity = ME, *added: TopicPartition) -> Result[Any]:
+    return machine.add_partitions("id", metadata, producer, frozenset(added or (T1,)), client_version=0, now_ms=NOW)
 
 
 def written(result: Result[Any]) -> TransactionMetadata:
@@ -65,7 +63,7 @@ def test_a_new_id_gets_a_producer_id_at_epoch_0() -> None:
     assert written(result) == TransactionMetadata(7, 0, 2000, State.EMPTY, last_update_ms=NOW, previous_producer_id=7)
 
 
-def test_a_new_id_takes_a_producer_id_that_nobody_has_had() -> None:
+def test_a_new_id_needs_a_fresh_producer_id() -> None:
     with pytest.raises(NeedsProducerIdError):
         init(None)
 
@@ -78,7 +76,7 @@ def test_the_epoch_is_raised(state: State) -> None:
     assert written(result).timeout_ms == 2000
 
 
-def test_an_exhausted_epoch_leads_to_a_new_producer_id() -> None:
+def test_an_exhausted_epoch_gets_a_new_producer_id() -> None:
     result = init(at(State.EMPTY, producer_epoch=MAX_EPOCH - 1), fresh_id=8)
     assert result.answer == (8, 0)
     assert written(result).previous_producer_id == 7
@@ -96,7 +94,7 @@ def test_a_repeated_request_gets_the_same_new_producer_id() -> None:
     assert init(rotated, last).answer == (8, 0)
 
 
-def test_a_predecessor_is_fenced() -> None:
+def test_an_older_epoch_is_fenced() -> None:
     assert code(init(at(State.EMPTY), ProducerIdentity(7, 2))) is ErrorCode.producer_fenced
 
 
@@ -115,7 +113,7 @@ def test_an_open_transaction_is_aborted_under_the_next_epoch(version: int, last:
 
 
 @pytest.mark.parametrize("state", [State.PREPARE_ABORT, State.PREPARE_COMMIT])
-def test_a_transaction_that_ends_is_waited_for(state: State) -> None:
+def test_init_is_refused_while_a_transaction_ends(state: State) -> None:
     assert code(init(at(state))) is ErrorCode.concurrent_transactions
 
 
@@ -148,7 +146,7 @@ def test_a_known_partition_writes_nothing() -> None:
         (at(State.PREPARE_ABORT), ProducerIdentity(6, 3), ErrorCode.concurrent_transactions),
     ],
 )
-def test_partitions_are_refused(metadata: Any, producer: ProducerIdentity, error: ErrorCode) -> None:
+def test_invalid_producers_cannot_add_partitions(metadata: Any, producer: ProducerIdentity, error: ErrorCode) -> None:
     assert code(add(metadata, producer)) is error
 
 
@@ -163,7 +161,7 @@ def test_partitions_are_refused(metadata: Any, producer: ProducerIdentity, error
         (at(State.ONGOING), ME, ErrorCode.none),
     ],
 )
-def test_verification(metadata: Any, producer: ProducerIdentity, error: ErrorCode) -> None:
+def test_partitions_are_verified(metadata: Any, producer: ProducerIdentity, error: ErrorCode) -> None:
     assert machine.verify_partitions(metadata, producer, [T0]) == {T0: error}
 
 
@@ -186,7 +184,7 @@ def test_version_2_ends_under_the_next_epoch(commit: bool, state: State) -> None
     assert result.effects == [WriteMarkers(ProducerIdentity(7, 4), commit, frozenset({T0}), 2)]
 
 
-def test_the_last_epoch_of_version_2_leads_to_a_new_producer_id() -> None:
+def test_version_2_ends_the_last_epoch_under_a_new_producer_id() -> None:
     exhausted = at(State.ONGOING, producer_epoch=MAX_EPOCH - 1)
     result = end(exhausted, ProducerIdentity(7, MAX_EPOCH - 1), fresh_id=8)
     prepared = written(result)
@@ -216,14 +214,14 @@ def test_a_repeated_end_with_version_2(state: State, commit: bool, error: ErrorC
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_version_2_aborts_what_has_not_begun(state: State) -> None:
+def test_version_2_can_abort_before_the_begin(state: State) -> None:
     result = end(at(state), commit=False)
     assert result.answer == (7, 4)
     assert (written(result).state, written(result).start_ms) == (State.PREPARE_ABORT, NOW)
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_version_2_cannot_commit_what_has_not_begun(state: State) -> None:
+def test_version_2_cannot_commit_before_the_begin(state: State) -> None:
     assert code(end(at(state))) is ErrorCode.invalid_txn_state
 
 
@@ -245,7 +243,7 @@ def test_a_repeated_end_with_version_1(state: State, commit: bool, error: ErrorC
     assert result.records == []
 
 
-def test_a_successor_keeps_its_epoch_to_itself() -> None:
+def test_a_predecessor_of_a_version_1_transaction_is_fenced() -> None:
     successor = at(State.COMPLETE_COMMIT, client_version=0)
     assert code(end(successor, ProducerIdentity(7, 2))) is ErrorCode.producer_fenced
 
@@ -260,7 +258,9 @@ def test_a_successor_keeps_its_epoch_to_itself() -> None:
         (at(State.ONGOING), ProducerIdentity(7, 4), ErrorCode.producer_fenced),
     ],
 )
-def test_ends_are_refused(metadata: Any, producer: ProducerIdentity, error: ErrorCode, client_version: int) -> None:
+def test_invalid_producers_cannot_end_a_transaction(
+    metadata: Any, producer: ProducerIdentity, error: ErrorCode, client_version: int
+) -> None:
     assert code(end(metadata, producer, client_version=client_version)) is error
 
 
@@ -284,7 +284,7 @@ def test_a_transaction_times_out() -> None:
 @pytest.mark.parametrize(
     "metadata", [at(State.PREPARE_COMMIT), at(State.ONGOING, timeout_ms=NEVER_MS)], ids=["prepared", "two phases"]
 )
-def test_what_never_times_out(metadata: TransactionMetadata) -> None:
+def test_prepared_and_unlimited_transactions_never_time_out(metadata: TransactionMetadata) -> None:
     assert not machine.has_timed_out(metadata, 2**50)
 
 

@@ -1,4 +1,4 @@
-"""The records of `__transaction_state`, as Kafka writes them."""
+"""Records of `__transaction_state` in Kafka's format."""
 
 import struct
 
@@ -29,7 +29,7 @@ def test_a_key_is_the_transactional_id() -> None:
     assert decode_key(b"\x00\x00\x00\x02id") == "id"
 
 
-def test_a_key_of_another_kind_is_recognized() -> None:
+def test_a_key_of_another_version_is_skipped() -> None:
     assert decode_key(b"\x00\x01") is None
 
 
@@ -38,19 +38,19 @@ def test_a_key_of_another_kind_is_recognized() -> None:
     [(PLAIN, ONGOING), (FLEXIBLE, ONGOING._replace(client_version=2))],
     ids=["version 0", "version 1"],
 )
-def test_both_versions_are_read_and_written(value: bytes, metadata: TransactionMetadata) -> None:
+def test_both_versions_are_decoded_and_encoded(value: bytes, metadata: TransactionMetadata) -> None:
     assert decode_value("id", value) == metadata
     assert encode_value(metadata, flexible=value is FLEXIBLE) == value
 
 
-def test_an_empty_transaction_has_null_for_partitions() -> None:
+def test_the_partitions_of_an_empty_transaction_are_null() -> None:
     value = b"\x00\x00" + struct.pack(">qhib", 4000, 3, 60_000, 0) + b"\xff\xff\xff\xff" + TIMES
     empty = ONGOING._replace(state=TransactionState.EMPTY, partitions=frozenset())
     assert decode_value("id", value) == empty
     assert encode_value(empty, flexible=False) == value
 
 
-def test_tagged_fields_carry_the_other_producer_ids() -> None:
+def test_previous_and_next_producer_ids_are_in_tagged_fields() -> None:
     metadata = ONGOING._replace(previous_producer_id=1, next_producer_id=2, client_version=2)
     assert decode_value("id", encode_value(metadata, flexible=True)) == metadata
 
@@ -58,7 +58,7 @@ def test_tagged_fields_carry_the_other_producer_ids() -> None:
 @pytest.mark.parametrize(
     ("epoch", "previous", "last"), [(7, 4000, 6), (0, 3999, MAX_EPOCH - 1)], ids=["same id", "new id"]
 )
-def test_the_epoch_before_an_end_of_version_2_is_known_after_a_load(epoch: int, previous: int, last: int) -> None:
+def test_the_last_epoch_of_version_2_is_restored(epoch: int, previous: int, last: int) -> None:
     ended = ONGOING._replace(
         state=TransactionState.COMPLETE_COMMIT, producer_epoch=epoch, previous_producer_id=previous, client_version=2
     )
@@ -66,7 +66,7 @@ def test_the_epoch_before_an_end_of_version_2_is_known_after_a_load(epoch: int, 
     assert loaded == ended._replace(last_epoch=last)
 
 
-def test_a_dead_id_is_gone() -> None:
+def test_a_dead_id_is_decoded_as_a_tombstone() -> None:
     assert decode_value("id", encode_value(ONGOING._replace(state=TransactionState.DEAD), flexible=True)) is None
 
 
@@ -79,7 +79,7 @@ def test_a_dead_id_is_gone() -> None:
     ],
     ids=["version", "state", "torn"],
 )
-def test_what_is_not_understood_is_an_error(value: bytes, code: ErrorCode) -> None:
+def test_unknown_and_malformed_values_are_refused(value: bytes, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as caught:
         decode_value("id", value)
     assert caught.value.code is code

@@ -1,5 +1,3 @@
-"""Transactional ids of a shard: what replaying does to them."""
-
 from headrace.coordinator.transactions.machine import WriteMarkers
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.coordinator.transactions.states import ProducerIdentity, TransactionMetadata, TransactionState
@@ -17,21 +15,21 @@ def shard_with(*changes: TransactionMetadata | None) -> TransactionShard:
     return shard
 
 
-def test_what_is_loaded_is_what_was_written() -> None:
+def test_a_loaded_id_equals_the_written_one() -> None:
     written, loaded = shard_with(PREPARED), shard_with()
     key, value = written.encode("id", PREPARED)
     assert loaded.replay_bytes(key, value, 0, now_ms=0, producer_id=-1)
     assert loaded.ids == written.ids
 
 
-def test_a_tombstone_forgets_the_id() -> None:
+def test_a_tombstone_removes_the_id() -> None:
     shard = shard_with(ONGOING)
     key, _ = shard.encode("id", None)
     shard.replay_bytes(key, None, 0, now_ms=0, producer_id=-1)
     assert (shard.ids, shard.ongoing) == ({}, {})
 
 
-def test_a_record_of_another_kind_is_passed_over() -> None:
+def test_a_record_of_another_kind_is_skipped() -> None:
     assert not shard_with().replay_bytes(b"\x00\x07", b"", 0, now_ms=0, producer_id=-1)
 
 
@@ -40,7 +38,7 @@ def test_only_open_transactions_time_out() -> None:
     assert list(shard_with(ONGOING, PREPARED).timed_out(1011)) == []
 
 
-def test_the_markers_of_a_decided_end_are_left_to_write() -> None:
+def test_loading_a_prepared_transaction_writes_its_markers() -> None:
     assert list(shard_with(ONGOING).loaded(0)) == []
     expected = WriteMarkers(ProducerIdentity(7, 4), True, PARTITIONS, 2)
     assert list(shard_with(PREPARED).loaded(0)) == [("id", [expected])]

@@ -1,5 +1,3 @@
-"""Lag, pace and forecast from what is committed and where logs end."""
-
 from array import array
 
 import pytest
@@ -29,23 +27,23 @@ def standing(**changes: float | None) -> Standing:
     return Standing(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_lag_is_what_is_not_read_and_the_age_of_the_oldest_of_it() -> None:
+def test_lag_is_the_number_of_unread_records_and_the_age_of_the_oldest() -> None:
     assert standing().lag == 100
     assert standing().lag_seconds(NOW) == 5.0
 
 
-def test_what_is_read_to_the_end_is_not_behind() -> None:
+def test_a_partition_read_to_the_end_has_no_lag() -> None:
     read = standing(committed=200, time_ms=-1)
     assert (read.lag, read.lag_seconds(NOW), read.trend, read.catches_up_in) == (0, 0.0, Trend.CAUGHT_UP, 0.0)
 
 
-def test_a_record_from_the_future_is_no_negative_lag() -> None:
+def test_timestamps_in_the_future_give_no_negative_lag() -> None:
     assert standing(time_ms=NOW + 9000).lag_seconds(NOW) == 0.0
 
 
-def test_of_a_partition_without_a_known_end_nothing_is_claimed() -> None:
-    lost = standing(end=-1)
-    assert (lost.lag, lost.lag_seconds(NOW), lost.trend, lost.catches_up_in) == (None, None, Trend.UNKNOWN, None)
+def test_the_lag_of_an_offline_partition_is_unknown() -> None:
+    row = standing(end=-1)
+    assert (row.lag, row.lag_seconds(NOW), row.trend, row.catches_up_in) == (None, None, Trend.UNKNOWN, None)
 
 
 @pytest.mark.parametrize(
@@ -59,20 +57,20 @@ def test_of_a_partition_without_a_known_end_nothing_is_claimed() -> None:
         (None, 10.0, Trend.UNKNOWN, None),
     ],
 )
-def test_the_forecast_follows_from_both_rates(
+def test_the_trend_depends_on_both_rates(
     pace: float | None, arrival: float, trend: Trend, seconds: float | None
 ) -> None:
-    each = standing(pace=pace, arrival=arrival)
-    assert (each.trend, each.catches_up_in) == (trend, seconds)
+    row = standing(pace=pace, arrival=arrival)
+    assert (row.trend, row.catches_up_in) == (trend, seconds)
 
 
-def test_rates_are_over_the_last_minute() -> None:
+def test_rates_cover_the_last_minute() -> None:
     topic = TopicProgress([0], [1000], NOW)
     group = GroupProgress(committed(0), NOW)
     for seconds in range(15, 181, 15):
         at = NOW + seconds * 1000
         topic.update([0], [1000 + 10 * seconds], at)
-        # It reads 20 records a second for two minutes, then stops.
+        # The group reads 20 records per second for two minutes, then stops.
         position = committed(20 * min(seconds, 120))
         group.update(position, topic)
         group.rates.note(position, at)
@@ -82,7 +80,7 @@ def test_rates_are_over_the_last_minute() -> None:
     assert each.trend is Trend.STALLED
 
 
-def test_a_rate_is_not_known_after_one_sample_or_when_offsets_went_back() -> None:
+def test_the_rate_is_unknown_after_one_sample_or_a_reset() -> None:
     topic = TopicProgress([0], [1000], NOW)
     group = GroupProgress(committed(500), NOW)
     assert group.standings(topic, NOW)[0].pace is None
@@ -97,17 +95,17 @@ def test_only_new_positions_are_looked_up() -> None:
     group.set_time(0, 4, NOW - 100)
     assert group.update(committed(4, 10, -1), topic) == []
     assert group.update(committed(6, 10, -1), topic) == [(0, 6)]
-    # An answer about where it was is too late.
+    # The time of the previous position comes too late.
     group.set_time(0, 4, NOW - 100)
     assert group.times[0] == -1
 
 
-def test_a_position_that_retention_has_passed_is_that_of_the_first_record_there_is() -> None:
+def test_a_deleted_position_is_looked_up_at_the_log_start() -> None:
     topic = TopicProgress([7], [10], NOW)
     assert GroupProgress(committed(4), NOW).update(committed(4), topic) == [(0, 7)]
 
 
-def test_a_topic_may_get_partitions() -> None:
+def test_a_topic_may_grow() -> None:
     topic = TopicProgress([0], [10], NOW)
     group = GroupProgress(committed(4), NOW)
     topic.update([0, 0], [10, 20], NOW + 1000)
@@ -115,7 +113,7 @@ def test_a_topic_may_get_partitions() -> None:
     assert [each.lag for each in group.standings(topic, NOW + 1000)] == [6, 15]
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_an_encoded_sample_can_be_read_back() -> None:
     topic = TopicProgress([0, 0], [10, 20], NOW)
     group = GroupProgress(committed(4, -1, 5), NOW)
     group.update(committed(4, -1, 5), topic)
@@ -127,7 +125,7 @@ def test_what_is_written_is_read_back() -> None:
     assert from_bytes(group.as_bytes(topic)[:-1]) == []
 
 
-def test_a_partition_without_a_commit_is_written_and_read_back_as_such() -> None:
+def test_a_partition_without_a_commit_can_be_read_back() -> None:
     topic = TopicProgress([7, 0], [10, 20], NOW)
     group = GroupProgress(committed(-1, -1), NOW)
     group.update(committed(-1, -1), topic, committed(7, -1))
@@ -135,7 +133,7 @@ def test_a_partition_without_a_commit_is_written_and_read_back_as_such() -> None
     assert (read.partition, read.is_committed, read.position, read.end, read.lag) == (0, False, 7, 10, 3)
 
 
-def test_a_member_that_never_commits_stands_still() -> None:
+def test_a_member_that_never_commits_is_stalled() -> None:
     topic = TopicProgress([0], [100], NOW)
     group = GroupProgress(committed(-1), NOW)
     group.update(committed(-1), topic, committed(0))
@@ -146,7 +144,7 @@ def test_a_member_that_never_commits_stands_still() -> None:
     assert (group.total.lag, group.total.not_committed, group.total.trend) == (100, 1, Trend.STALLED)
 
 
-def test_of_a_group_whose_only_commit_is_in_a_partition_without_a_known_end_nothing_is_claimed() -> None:
+def test_the_lag_of_a_group_with_only_offline_partitions_is_unknown() -> None:
     topic = TopicProgress([0, -1], [10, -1], NOW)
     group = GroupProgress(committed(-1, 5), NOW)
     group.update(committed(-1, 5), topic)
@@ -170,7 +168,9 @@ def test_of_a_group_whose_only_commit_is_in_a_partition_without_a_known_end_noth
     ),
     st.integers(0, 90_000),
 )
-def test_a_total_is_that_of_its_partitions(rows: list[tuple[int, int, int, int, bool, int]], passed_ms: int) -> None:
+def test_the_total_equals_that_of_the_partitions(
+    rows: list[tuple[int, int, int, int, bool, int]], passed_ms: int
+) -> None:
     first = [row[0] for row in rows]
     topic = TopicProgress([0] * len(rows), [row[2] for row in rows], NOW)
     group = GroupProgress(committed(*first), NOW)

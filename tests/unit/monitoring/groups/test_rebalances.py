@@ -1,4 +1,4 @@
-"""Timelines of real machines read as rebalances."""
+"""Rebalances derived from the timelines of real group machines."""
 
 import re
 from dataclasses import replace
@@ -29,7 +29,7 @@ def ids(members: list[dict[str, Any]]) -> list[str]:
     return [each["member_id"] for each in members]
 
 
-def test_a_first_rebalance_waits_for_the_initial_delay_and_for_the_leader() -> None:
+def test_the_first_rebalance_waits_for_the_initial_delay_and_the_leader() -> None:
     group = Driver()
     leader, _ = group.become_member()
     group.finish_initial_rebalance()
@@ -45,7 +45,7 @@ def test_a_first_rebalance_waits_for_the_initial_delay_and_for_the_leader() -> N
     assert [(each["member_id"], each["ms"]) for each in sync["waited_for"]] == [(leader, 250)]
 
 
-def test_a_later_rebalance_names_who_came_last() -> None:
+def test_a_rebalance_names_the_last_member_to_join() -> None:
     group = Driver()
     leader, slow = group.stable(2)
     group.timed_notes.clear()
@@ -64,7 +64,7 @@ def test_a_later_rebalance_names_who_came_last() -> None:
     assert [(each["member_id"], each["ms"]) for each in rebalance["phases"][0]["waited_for"]] == [(slow, 1000)]
 
 
-def test_who_did_not_come_back_was_waited_for_all_the_time() -> None:
+def test_a_member_that_did_not_rejoin_was_waited_for_until_the_timeout() -> None:
     group = Driver()
     leader, lost = group.stable(2, session_ms=REBALANCE_MS * 2)
     group.timed_notes.clear()
@@ -80,7 +80,7 @@ def test_who_did_not_come_back_was_waited_for_all_the_time() -> None:
     assert ids(rebalance["timed_out"]) == [lost]
 
 
-def test_a_crashed_member_and_the_last_one_to_leave() -> None:
+def test_a_group_is_empty_after_its_last_member_crashed() -> None:
     group = Driver()
     (only,) = group.stable(1)
     group.timed_notes.clear()
@@ -89,21 +89,21 @@ def test_a_crashed_member_and_the_last_one_to_leave() -> None:
     assert (rebalance["outcome"], ids(rebalance["timed_out"])) == ("empty", [only])
 
 
-def test_a_rebalance_that_another_overtook_or_a_restart_cut_off() -> None:
+def test_a_rebalance_can_be_superseded_or_interrupted() -> None:
     group = Driver()
     group.stable(2)
     group.timed_notes.clear()
     group.become_member()
     for member in list(group.group.membership.members):
         group.join(member)
-    # The leader never sends its assignment: another member comes.
+    # Another member joins before the leader sends its assignment.
     group.become_member()
     events = events_of(group)
     events.append(events[-1]._replace(what="LOADED", member_id=""))
     assert [each["outcome"] for each in rebalances_of(events)] == ["superseded", "interrupted"]
 
 
-def test_a_rebalance_that_is_not_over() -> None:
+def test_an_unfinished_rebalance_is_in_progress() -> None:
     group = Driver()
     group.stable(2)
     group.timed_notes.clear()
@@ -112,13 +112,13 @@ def test_a_rebalance_that_is_not_over() -> None:
     assert (rebalance["outcome"], rebalance["ended_ms"], rebalance["phases"][0]["ms"]) == ("in progress", None, None)
 
 
-def test_a_group_of_the_consumer_protocol_assigns_and_reconciles() -> None:
+def test_a_rebalance_of_the_consumer_protocol_has_two_phases() -> None:
     world = World(settings=replace(SETTINGS, group_consumer_assignment_interval_ms=0))
     first = beat(world).epoch
     one = beat(world, epoch=first, owned=world.coordinator.consumer_group("g").known.members["a"].assigned.keys())
     world.notes.clear()
     beat(world, "b")
-    # a is asked for two partitions, and gives them up in the next step.
+    # Member a is asked to revoke two partitions, and does so in the next step.
     events = [as_event(note, 1000) for note in world.notes]
     world.notes.clear()
     beat(world, epoch=one.epoch, owned=None)
@@ -137,7 +137,7 @@ def test_a_group_of_the_consumer_protocol_assigns_and_reconciles() -> None:
     assert {each["member_id"]: each["ms"] for each in reconcile["waited_for"]} == {"a": 2500, "b": 3000}
 
 
-def test_an_event_knows_its_client_from_earlier_ones() -> None:
+def test_an_event_gets_its_client_from_earlier_ones() -> None:
     joined = Event("g", 1, "JOINED", 1, "m", None, "app", "/10.0.0.1", "")
     fenced = Event("g", 2, "FENCED", 1, "m", "i", "", "", "Heartbeat: instance i is member n, not m")
     timeline = timeline_of([joined, fenced])
@@ -151,7 +151,7 @@ def test_an_event_knows_its_client_from_earlier_ones() -> None:
     }
 
 
-def test_the_end_of_a_join_phase_does_not_depend_on_the_words_of_a_reason() -> None:
+def test_the_end_of_a_join_phase_does_not_depend_on_the_reason_text() -> None:
     group = Driver()
     leader, _ = group.stable(2, session_ms=REBALANCE_MS * 2)
     group.join(leader)
@@ -166,6 +166,6 @@ def test_every_event_is_documented() -> None:
     assert {each.name.lower() for each in Happening} <= named
 
 
-def test_events_of_a_newer_broker_are_passed_on() -> None:
-    strange = Event("g", 1, "SOMETHING_NEW", 1, "", None, "", "", "")
-    assert event_json(strange, timeline_of([strange]).clients)["text"] == "something_new"
+def test_unknown_events_keep_their_name() -> None:
+    unknown = Event("g", 1, "SOMETHING_NEW", 1, "", None, "", "", "")
+    assert event_json(unknown, timeline_of([unknown]).clients)["text"] == "something_new"

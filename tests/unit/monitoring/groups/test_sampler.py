@@ -1,4 +1,4 @@
-"""What a sweep over groups finds out."""
+"""Sweeps over all groups, and the history they are written to."""
 
 import asyncio
 import re
@@ -99,7 +99,7 @@ def commit(coordinator: GroupCoordinator, group_id: str, *offsets: int, topic: s
 
 
 def sweep(sampler: GroupSampler, now_ms: int = NOW + 20_000) -> int:
-    """How many record times had to be looked up."""
+    """Return the number of record times that were looked up."""
     wanted: list[Wanted] = []
     for _ in sampler.sweep(now_ms, wanted):
         pass
@@ -151,7 +151,9 @@ async def test_only_what_changed_is_written(
     assert len(changed(sampler)) == 2
 
 
-async def test_what_is_gone_has_an_end(coordinator: GroupCoordinator, sampler: GroupSampler) -> None:
+async def test_series_of_deleted_groups_and_topics_are_ended(
+    coordinator: GroupCoordinator, sampler: GroupSampler
+) -> None:
     commit(coordinator, "g", 55)
     commit(coordinator, "h", 55)
     sweep(sampler)
@@ -166,7 +168,7 @@ async def test_what_is_gone_has_an_end(coordinator: GroupCoordinator, sampler: G
     assert changed(sampler) == []
 
 
-async def test_an_offline_partition_or_a_missing_topic_has_no_end(
+async def test_the_lag_of_offline_partitions_and_missing_topics_is_unknown(
     coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
 ) -> None:
     topics.is_offline = True
@@ -178,7 +180,7 @@ async def test_an_offline_partition_or_a_missing_topic_has_no_end(
     assert [each.lag for each in standings["gone"]] == [None]
 
 
-async def test_a_log_that_moved_on_under_a_look_up_is_asked_again(
+async def test_a_failed_lookup_is_repeated(
     coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
 ) -> None:
     commit(coordinator, "g", 55)
@@ -202,10 +204,10 @@ def member(coordinator: GroupCoordinator, group_id: str = "g", topics: tuple[str
     coordinator.consumer_heartbeat(group_id, beat)
 
 
-async def test_what_members_read_counts_without_a_commit(
+async def test_assigned_partitions_count_without_a_commit(
     coordinator: GroupCoordinator, sampler: GroupSampler, topics: Topics
 ) -> None:
-    member(coordinator, topics=("t", "there is none"))
+    member(coordinator, topics=("t", "missing"))
     assert sweep(sampler) == 2
     changed(sampler)
     total = sampler.totals("g")
@@ -238,7 +240,7 @@ async def test_lag_stays_when_the_last_member_leaves(
     assert not sampler._reads
 
 
-async def test_with_latest_partitions_without_a_commit_are_not_behind(
+async def test_with_reset_to_latest_partitions_without_a_commit_have_no_lag(
     coordinator: GroupCoordinator, topics: Topics
 ) -> None:
     sampler = GroupSampler(coordinator.groups_with_offsets, topics, topics.partition, Reset.LATEST)
@@ -247,7 +249,7 @@ async def test_with_latest_partitions_without_a_commit_are_not_behind(
     assert [(each.position, each.lag) for each in sampler.standings("g", NOW)["t"]] == [(100, 0), (100, 0)]
 
 
-async def test_a_partition_that_a_members_own_assignor_gave_it_counts(coordinator: GroupCoordinator) -> None:
+async def test_assignments_of_custom_assignors_count(coordinator: GroupCoordinator) -> None:
     group = Rebalance("g", initial_rebalance_delay_ms=0, now_ms=NOW)
     group.protocol_type = "consumer"
     group.membership.add(
@@ -275,7 +277,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
     return tmp_path / "history.db"  # type: ignore[return-value]
 
 
-async def test_events_are_written_soon_and_before_the_end(path: Path) -> None:
+async def test_events_are_written_on_flush_and_on_stop(path: Path) -> None:
     history = GroupHistory(path, interval_ms=1000, retention_ms=10**9, max_bytes=10**7)
     history.observe("g", Note(what=Happening.JOINED, generation=1, member_id="m"), NOW)
     await history.flush()
@@ -286,7 +288,7 @@ async def test_events_are_written_soon_and_before_the_end(path: Path) -> None:
     history.store.close()
 
 
-async def test_events_that_come_faster_than_the_disk_are_counted(path: Path) -> None:
+async def test_lost_events_are_counted(path: Path) -> None:
     history = GroupHistory(path, interval_ms=1000, retention_ms=10**9, max_bytes=10**8)
     for _ in range(20_010):
         history.observe("g", Note(what=Happening.REBALANCING, generation=1), NOW)
@@ -320,7 +322,7 @@ async def test_a_sweep_pauses_between_groups_and_within_large_ones(
     assert len(wanted) == 10
 
 
-async def test_a_group_that_is_looked_at_during_a_sweep_hides_no_growth_from_others(
+async def test_sampling_one_group_during_a_sweep_does_not_affect_others(
     sampler: GroupSampler, coordinator: GroupCoordinator, topics: Topics
 ) -> None:
     for group in ("a", "b"):

@@ -1,5 +1,3 @@
-"""The file of the history: what it keeps, how it stays small, and that damage to it is survived."""
-
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,13 +32,13 @@ def open_store(path: Path, max_bytes: int = 64 * MEGABYTE) -> HistoryStore:
     return HistoryStore(path, max_bytes=max_bytes, retention_ms=24 * HOUR)
 
 
-def test_events_come_back_in_order_of_one_group_and_time(store: HistoryStore) -> None:
+def test_events_of_one_group_are_returned_in_order_of_time(store: HistoryStore) -> None:
     store.write_events([event(NOW + place) for place in range(5)] + [event(group_id="other")])
     assert store.events("g", NOW + 1, NOW + 3, 100) == [event(NOW + place) for place in (1, 2, 3)]
     assert store.events("g", NOW, NOW + 9, 2) == [event(NOW + 3), event(NOW + 4)]
 
 
-def test_samples_come_back_with_the_last_change_before_them(store: HistoryStore) -> None:
+def test_samples_are_returned_with_the_change_before_them(store: HistoryStore) -> None:
     for place, data in enumerate((b"a", b"b", None, b"d")):
         store.write_sample(NOW + place, [] if data is None else [("g", "t", data)])
     assert store.samples("g", "t", NOW, NOW + 9) == Samples(
@@ -51,17 +49,17 @@ def test_samples_come_back_with_the_last_change_before_them(store: HistoryStore)
     assert store.topics_of("g") == ["t"]
 
 
-def test_what_was_written_survives_a_process(store: HistoryStore, path: Path) -> None:
+def test_written_data_survives_a_crash(store: HistoryStore, path: Path) -> None:
     store.write_sample(NOW, [("g", "t", b"a" * 1000)])
     store.write_events([event()])
-    # Nothing is closed: as after a SIGKILL.
+    # The first store is not closed, as after a SIGKILL.
     again = open_store(path)
     assert again.samples("g", "t", NOW, NOW).changes == [(NOW, b"a" * 1000)]
     assert again.events("g", NOW, NOW, 1) == [event()]
     again.close()
 
 
-def test_what_is_past_its_time_goes(store: HistoryStore) -> None:
+def test_data_older_than_the_retention_is_removed(store: HistoryStore) -> None:
     for place in range(4):
         store.write_sample(NOW + place * HOUR, [("g", "t", b"%d" % place)])
         store.write_events([event(NOW + place * HOUR)])
@@ -74,7 +72,7 @@ def test_what_is_past_its_time_goes(store: HistoryStore) -> None:
     assert store.series() == []
 
 
-def test_a_file_that_grows_too_large_keeps_the_whole_time_in_coarser_steps(path: Path) -> None:
+def test_a_file_over_its_limit_keeps_the_whole_period_at_lower_resolution(path: Path) -> None:
     store = open_store(path, MEGABYTE)
     data = bytes(range(250))
     for place in range(3000):
@@ -87,13 +85,13 @@ def test_a_file_that_grows_too_large_keeps_the_whole_time_in_coarser_steps(path:
     assert ticks[0] < NOW + 300
     assert ticks[-1] == NOW + 2999
     assert 200 < len(ticks) < 1500
-    # The recent ones are finer than the old ones.
+    # Recent samples are denser than old ones.
     assert ticks[-1] - ticks[-51] < ticks[50] - ticks[0]
     store.close()
     assert path.stat().st_size <= MEGABYTE
 
 
-def test_thinning_keeps_the_last_state_of_what_then_stood_still(path: Path) -> None:
+def test_thinning_keeps_the_last_state_of_an_unchanged_series(path: Path) -> None:
     store = open_store(path, MEGABYTE)
     store.write_sample(NOW, [("still", "t", b"first")])
     store.write_sample(NOW + 1, [("still", "t", b"last")])
@@ -105,7 +103,7 @@ def test_thinning_keeps_the_last_state_of_what_then_stood_still(path: Path) -> N
     store.close()
 
 
-def test_events_have_their_share_of_the_space(path: Path) -> None:
+def test_events_use_at_most_a_quarter_of_the_space(path: Path) -> None:
     store = open_store(path, MEGABYTE)
     store.write_events(event(NOW + place) for place in range(2000))
     store.prune(NOW)
@@ -115,22 +113,20 @@ def test_events_have_their_share_of_the_space(path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("damage", ["no database", "overwritten", "cut off", "no text", "newer"])
-def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
-    path: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("damage", ["not a database", "overwritten", "truncated", "not text", "newer"])
+def test_a_damaged_file_is_moved_away_and_replaced(path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(path)
     for place in range(200):
         store.write_sample(NOW + place, [("g", "t", bytes(range(200)))])
     store.close()
     content = path.read_bytes()
-    if damage == "no database":
+    if damage == "not a database":
         path.write_bytes(b"something else" * 1000)
     elif damage == "overwritten":
         path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
-    elif damage == "cut off":
+    elif damage == "truncated":
         path.write_bytes(content[: len(content) // 3])
-    elif damage == "no text":
+    elif damage == "not text":
         path.write_bytes(content.replace(b"TABLE series (", b"TABLE series \xff"))
     else:
         path.write_bytes(content[:60] + (99).to_bytes(4, "big") + content[64:])
@@ -148,7 +144,7 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(
     store.close()
 
 
-def test_a_full_disk_leaves_a_gap_and_is_told_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_leaves_a_gap_and_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(path, MEGABYTE)
     noise = random.Random(0).randbytes(25_000)
     results = [store.write_sample(NOW + place, [("g", "t", noise)]) for place in range(60)]
@@ -162,7 +158,7 @@ def test_a_full_disk_leaves_a_gap_and_is_told_once(path: Path, caplog: pytest.Lo
     store.close()
 
 
-def test_a_directory_that_is_gone_is_no_end_of_the_broker(tmp_path: Path) -> None:
+def test_a_missing_directory_does_not_stop_the_broker(tmp_path: Path) -> None:
     store = open_store(tmp_path / "gone" / "history.db")
     assert not store.write_events([event()])
     assert store.events("g", 0, NOW, 10) == []

@@ -1,5 +1,3 @@
-"""The loop polls for the next request, or sleeps."""
-
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +8,7 @@ WINDOW_US = 100
 
 
 class Broker:
-    """Polls by a clock that only `wait` moves."""
+    """A busy poll with a manual clock."""
 
     def __init__(self, window_us: int = WINDOW_US) -> None:
         self.us = 1_000_000
@@ -24,14 +22,14 @@ class Broker:
         self.poll.answered(came_ns, self.us * 1000)
 
     def turn(self) -> bool:
-        """One turn of the loop; whether there was anything to do, so that it did not sleep."""
+        """Run one turn of the loop; return False if the loop would sleep."""
         due, self.calls[:] = self.calls[:], []
         for call in due:
             call()
         return bool(due)
 
     def polls_for(self) -> int:
-        """Microseconds until it sleeps."""
+        """Return the microseconds until the loop sleeps."""
         begin = self.us
         while self.turn():
             self.us += 1
@@ -42,14 +40,14 @@ def test_the_loop_sleeps_without_requests() -> None:
     assert Broker().polls_for() == 0
 
 
-def test_polls_for_the_window_once_requests_came_soon_after_the_answers() -> None:
+def test_the_loop_polls_after_requests_that_soon_follow_replies() -> None:
     broker = Broker()
     polled = []
     for _ in range(12):
         broker.ask(after_us=50)
         polled.append(broker.polls_for())
         broker.us -= polled[-1]
-    # the first comes after a long time
+    # the first request comes after a long pause
     assert polled[:7] == [0] * 7
     assert all(WINDOW_US <= each <= WINDOW_US + 2 for each in polled[8:])
 
@@ -64,7 +62,7 @@ def test_a_reply_restarts_the_window() -> None:
     assert WINDOW_US <= broker.polls_for() <= WINDOW_US + 2
 
 
-def test_polling_has_one_call_in_the_loop() -> None:
+def test_polling_schedules_one_callback() -> None:
     broker = Broker()
     for _ in range(50):
         broker.ask(after_us=50)
@@ -78,7 +76,7 @@ def test_rare_requests_never_cause_polling() -> None:
         assert broker.polls_for() == 0
 
 
-def test_a_few_late_requests_end_it_and_one_does_not() -> None:
+def test_a_few_late_requests_end_polling_and_one_does_not() -> None:
     broker = Broker()
     for _ in range(100):
         broker.ask(after_us=50)
@@ -93,16 +91,16 @@ def test_a_few_late_requests_end_it_and_one_does_not() -> None:
 
 
 @pytest.mark.parametrize("soon", range(20))
-def test_at_most_one_poll_in_five_requests_is_in_vain(soon: int) -> None:
+def test_at_most_one_poll_in_five_requests_is_wasted(soon: int) -> None:
     broker = Broker()
-    in_vain = 0
+    wasted = 0
     for number in range(1, 1001):
         is_late = number % (soon + 1) == 0
         if is_late:
-            in_vain += broker.polls_for() > 0
+            wasted += broker.polls_for() > 0
         broker.ask(after_us=1000 if is_late else 50)
         broker.turn()
-    assert in_vain <= 1000 / 5
+    assert wasted <= 1000 / 5
 
 
 def test_a_window_of_zero_is_never_polled() -> None:

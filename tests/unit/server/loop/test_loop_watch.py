@@ -1,5 +1,3 @@
-"""Blocking of the event loop is logged, and its delay measured."""
-
 import asyncio
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Connections are served in turns, and the loop polls its sockets in between."""
+"""Connections take turns, between which the loop polls its sockets."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -9,7 +9,7 @@ from headrace.server.loop.turns import BUDGET_NS, FRESH, HEAVY, HEAVY_NS, LIGHT,
 
 
 class Loop:
-    """Calls what is due, by a clock that only work moves."""
+    """An event loop with a clock that only work advances."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -18,7 +18,7 @@ class Loop:
         self.turns = Turns(self.calls.append, clock=lambda: self.ns)
 
     def round(self) -> list[str]:
-        """What was done between two looks at the sockets."""
+        """Run one round, and return the names of its jobs."""
         before = len(self.done)
         due, self.calls[:] = self.calls[:], []
         for call in due:
@@ -50,7 +50,7 @@ def test_costly_turns_are_few_in_a_round_and_keep_their_order() -> None:
     assert loop.calls == []
 
 
-def test_quick_ones_go_first_and_do_not_starve_the_others() -> None:
+def test_quick_turns_go_first_and_do_not_starve_others() -> None:
     loop = Loop()
     for number in range(3):
         loop.turns.add(Job(loop, "costly", BUDGET_NS), HEAVY)
@@ -59,7 +59,7 @@ def test_quick_ones_go_first_and_do_not_starve_the_others() -> None:
     assert [loop.round() for _ in range(3)] == [["quick 0", "costly"], ["quick 1", "costly"], ["quick 2", "costly"]]
 
 
-def test_a_crowd_of_new_connections_delays_no_others() -> None:
+def test_many_new_connections_do_not_delay_others() -> None:
     loop = Loop()
     for number in range(3):
         loop.turns.add(Job(loop, f"new {number}", BUDGET_NS), FRESH)
@@ -76,7 +76,7 @@ def test_while_new_connections_wait_another_new_one_must_queue() -> None:
     assert [loop.turns.must_wait(kind) for kind in (LIGHT, FRESH, HEAVY)] == [False, True, False]
 
 
-def test_one_request_that_is_answered_later_begins_in_a_round() -> None:
+def test_one_waiting_request_begins_per_round() -> None:
     loop = Loop()
     for _ in range(3):
         loop.turns.add(Job(loop, "later", 0, is_waiting=True), HEAVY)
@@ -123,7 +123,7 @@ def test_a_failing_turn_does_not_affect_others() -> None:
 
 def test_long_steps_of_a_coroutine_are_reported() -> None:
     loop = Loop()
-    took: list[int] = []
+    reported: list[int] = []
 
     class Pause:
         def __await__(self) -> Any:
@@ -135,13 +135,13 @@ def test_long_steps_of_a_coroutine_are_reported() -> None:
         loop.ns += LONG_NS
         return "done"
 
-    steps: Coroutine[Any, Any, str] = TimedSteps(work(), took.append, lambda: loop.ns)
+    steps: Coroutine[Any, Any, str] = TimedSteps(work(), reported.append, lambda: loop.ns)
     steps.send(None)
-    assert took == []
+    assert reported == []
     with pytest.raises(StopIteration) as ended:
         steps.send(None)
     assert ended.value.value == "done"
-    assert took == [LONG_NS]
+    assert reported == [LONG_NS]
 
 
 def test_a_new_connection_whose_first_turn_was_long_is_costly_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The cleaner process uses little memory whatever the log contains, and handles batches that no client writes."""
+"""The cleaner process uses little memory for any log, and handles batches that no client writes."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def _peak(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_small_batches_do_not_keep_the_buffers_that_they_were_read_with(tmp_path: Path) -> None:
+def test_small_batches_do_not_keep_their_read_buffers(tmp_path: Path) -> None:
     batches = []
     for offset in range(0, 500, 2):
         batches += [_batch(offset, (b"%d" % offset, b"v")), _aborted(offset + 1, bytes(250_000))]
@@ -113,7 +113,7 @@ def test_highly_compressed_clean_batches_are_processed_a_few_at_a_time(tmp_path:
     assert _peak(lambda: cleaner.clean(cleaner.groups()[0])) < LIMIT
 
 
-def test_many_small_batches_do_not_wait_until_there_is_a_megabyte_of_them(tmp_path: Path) -> None:
+def test_many_small_batches_are_written_before_they_fill_a_megabyte(tmp_path: Path) -> None:
     cleaner = _cleaner(tmp_path, [_batch(offset, (b"%d" % (offset % 100), b"")) for offset in range(20_000)])
     assert _peak(cleaner.build_map) < LIMIT
 
@@ -126,16 +126,16 @@ def test_aborted_batches_are_not_decompressed(tmp_path: Path) -> None:
 
 
 def test_a_control_batch_with_several_records_is_kept_unchanged(tmp_path: Path) -> None:
-    # the transaction that it ends is not in this log
+    # the log does not contain the marker's transaction
     marker = _marker(1, 1, records=2)
     left = _cleaned(_cleaner(tmp_path, [_batch(0, (b"a", b"1")), marker, _batch(3, (b"a", b"2"))]), tmp_path)
     assert marker in left
 
 
-@pytest.mark.parametrize("lie", ["overlaps", "ends before it begins"])
-def test_batches_with_inconsistent_offsets_are_damage(tmp_path: Path, lie: str) -> None:
-    second = bytearray(_batch(1 if lie == "overlaps" else 2, (b"b", b"1")))
-    if lie != "overlaps":
+@pytest.mark.parametrize("inconsistency", ["overlaps", "ends before it begins"])
+def test_batches_with_inconsistent_offsets_are_damage(tmp_path: Path, inconsistency: str) -> None:
+    second = bytearray(_batch(1 if inconsistency == "overlaps" else 2, (b"b", b"1")))
+    if inconsistency != "overlaps":
         second[23:27] = pack(">i", -1)
         seal(second)
     cleaner = _cleaner(tmp_path, [_batch(0, (b"a", b"1"), (b"b", b"1")), bytes(second)])
@@ -149,7 +149,7 @@ def test_timestamps_that_exceed_64_bits_are_limited(tmp_path: Path) -> None:
         RecordData(key, value, timestamp) for key, value, timestamp in ((b"a", b"1", far), (b"b", None, 3 * far - 1))
     ]
     body = build_batch([each._replace(timestamp=each.timestamp - far) for each in data])[61:]
-    lying = assemble(
+    malformed = assemble(
         body,
         record_count=2,
         last_offset_delta=1,
@@ -164,5 +164,5 @@ def test_timestamps_that_exceed_64_bits_are_limited(tmp_path: Path) -> None:
         base_sequence=-1,
         attributes=0,
     )
-    left = _cleaned(_cleaner(tmp_path, [lying, _batch(2, (b"a", b"2"))]), tmp_path)
+    left = _cleaned(_cleaner(tmp_path, [malformed, _batch(2, (b"a", b"2"))]), tmp_path)
     assert [each.key for each in iter_records(left)] == [b"b", b"a"]

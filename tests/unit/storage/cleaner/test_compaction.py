@@ -23,7 +23,7 @@ def table(tmp_path: Path) -> Table:
     return Table(tmp_path / "data")
 
 
-def test_the_newest_record_of_each_key_stays_where_it_was(table: Table) -> None:
+def test_the_newest_record_of_each_key_keeps_its_offset(table: Table) -> None:
     table.put(("a", "1"), ("b", "1"), ("c", "1"))
     table.put(("a", "2"))
     table.put(("b", "2"), ("d", "1"))
@@ -78,7 +78,7 @@ def test_records_without_a_key_are_removed(table: Table) -> None:
 
 
 class TestTombstones:
-    def test_one_is_removed_delete_retention_ms_after_the_first_compaction(self, table: Table) -> None:
+    def test_a_tombstone_is_removed_delete_retention_ms_after_the_first_compaction(self, table: Table) -> None:
         table.put(("a", "1"), ("b", "1"))
         table.put(("a", None), ("c", "1"))
         table.log.roll(NOW)
@@ -99,7 +99,7 @@ class TestTombstones:
         table.compact(from_start=True)
         assert table.pairs() == [(1, b"b", b"1"), (3, b"c", b"1")]
 
-    def test_an_older_value_never_comes_back(self, table: Table) -> None:
+    def test_older_values_never_reappear(self, table: Table) -> None:
         table.put(("a", "1"))
         table.log.roll(NOW)
         table.compact()
@@ -215,8 +215,8 @@ def test_any_history_keeps_its_last_values_offsets_and_order(
     table.close()
 
 
-class TestWhatIsDue:
-    def test_a_log_waits_until_enough_of_it_is_dirty(self, table: Table) -> None:
+class TestDueLogs:
+    def test_a_log_is_due_when_enough_of_it_is_dirty(self, table: Table) -> None:
         table.put(*[(f"{place}", "v") for place in range(50)])
         table.log.roll(NOW)
         table.compact()

@@ -31,8 +31,8 @@ def states_after_each_operation(directory: Path) -> Iterator[list[State]]:
         finally:
             os.close(descriptor)
 
-    def spying(original: Callable[..., Any]) -> Callable[..., Any]:
-        def spied(*args: Any, **options: Any) -> Any:
+    def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*args: Any, **options: Any) -> Any:
             result = original(*args, **options)
             with os.scandir(directory) as entries:
                 state = {entry.name: read(entry.path) for entry in entries}
@@ -40,11 +40,11 @@ def states_after_each_operation(directory: Path) -> Iterator[list[State]]:
                 states.append(state)
             return result
 
-        return spied
+        return recorded
 
     with pytest.MonkeyPatch.context() as patch:
         for name in OPERATIONS:
-            patch.setattr(os, name, spying(getattr(os, name)))
+            patch.setattr(os, name, recording(getattr(os, name)))
         yield states
 
 
@@ -106,8 +106,8 @@ def test_a_crash_after_any_operation_loses_nothing(tmp_path: Path, kernel_surviv
     assert {len(before), len(after)} <= seen
 
 
-class Meanwhile(InlineProcess):
-    """The log changes after a copy is written and before it is swapped in."""
+class EventBeforeSwap(InlineProcess):
+    """Triggers an event after a copy is written and before it is swapped in."""
 
     def __init__(self, event: Callable[[], object]) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class TestTheLogChangesBeforeTheSwap:
         assert table.records() == before
 
     def test_truncated(self, table: Table) -> None:
-        assert table.cleaner.clean_filthiest(Meanwhile(lambda: table.log.truncate_to(5)))
+        assert table.cleaner.clean_filthiest(EventBeforeSwap(lambda: table.log.truncate_to(5)))
         assert table.log.log_end_offset == 4
         self.assert_untouched(table)
 
@@ -150,13 +150,13 @@ class TestTheLogChangesBeforeTheSwap:
 
     def test_cut_by_retention(self, table: Table) -> None:
         table.configure(cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=1000)
-        expire = Meanwhile(lambda: table.log.apply_retention(NOW, table.log.log_end_offset))
+        expire = EventBeforeSwap(lambda: table.log.apply_retention(NOW, table.log.log_end_offset))
         assert table.cleaner.clean_filthiest(expire)
         assert table.log.log_start_offset > 0
         self.assert_untouched(table)
 
     def test_deleted(self, table: Table) -> None:
-        assert table.cleaner.clean_filthiest(Meanwhile(lambda: table.dirs.delete(TP, now_ms=NOW)))
+        assert table.cleaner.clean_filthiest(EventBeforeSwap(lambda: table.dirs.delete(TP, now_ms=NOW)))
         assert not table.cleaner.failing
 
 
@@ -172,9 +172,9 @@ def test_a_reader_can_finish_reading_a_replaced_segment(tmp_path: Path) -> None:
     assert next(iter_records(content)).offset == 0
 
 
-def test_two_cleaners_never_take_the_same_log(tmp_path: Path) -> None:
+def test_two_cleaners_never_clean_the_same_log(tmp_path: Path) -> None:
     table = filled(tmp_path / "data")
     others: list[bool] = []
-    table.cleaner.clean_filthiest(Meanwhile(lambda: others.append(table.compact())))
+    table.cleaner.clean_filthiest(EventBeforeSwap(lambda: others.append(table.compact())))
     assert others
     assert not any(others)

@@ -1,4 +1,4 @@
-"""Compaction keeps what READ_COMMITTED consumers need of transactions, and finally nothing else."""
+"""Compaction keeps only the transaction data that READ_COMMITTED consumers need."""
 
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def test_a_marker_is_removed_after_its_records_and_the_delete_horizon(table: Tra
     assert table.markers() == [1, 3]
     assert [each.producer_id for each in table.aborted()] == [SECOND]
 
-    # nothing of the aborted transaction is left: its marker is now due in a day
+    # all records of the aborted transaction are removed: its marker is due in a day
     table.compact_and_check()
     assert table.markers() == [1, 3]
     marker = next(header for header in table.headers() if header.base_offset == 3)

@@ -44,7 +44,7 @@ def test_keys_that_differ_in_one_bit_differ_in_all_parts_of_the_digest() -> None
     halves = np.array(_digests(digests, keys), np.uint64)
     for part in (halves >> np.uint64(32), halves & np.uint64(0xFFFF_FFFF)):
         for column in part.T:
-            # 512 numbers of 32 bits: two of them are the same once in 30,000 draws
+            # two of 512 random 32-bit numbers are equal in one of 30,000 runs
             assert len(set(column.tolist())) == len(keys)
 
 

@@ -33,7 +33,7 @@ def _fates(offset_map: OffsetMap, *batches: tuple[BatchHeader, bytes]) -> list[i
 
 
 @pytest.mark.parametrize("key_size", [20, 200])
-def test_a_key_takes_no_more_than_is_reckoned(key_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_per_key_is_within_the_estimate(key_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_map_module, "_MIN_MERGE", 50_000)
     offset_map = _map()
     batches = [
@@ -50,7 +50,7 @@ def test_a_key_takes_no_more_than_is_reckoned(key_size: int, monkeypatch: pytest
     finally:
         tracemalloc.stop()
     assert len(offset_map) == 800 * COUNT
-    # what is looked at together comes and goes, however many keys there are
+    # temporary memory does not depend on the number of keys
     assert peak - 10_000_000 <= len(offset_map) * (BYTES_PER_KEY + BYTES_PER_OFFSET)
 
 
@@ -61,7 +61,7 @@ def test_has_room_refuses_a_batch_that_does_not_fit() -> None:
     assert not offset_map.has_room(1, 100 + 10 * BYTES_PER_KEY // BYTES_PER_OFFSET)
 
 
-def test_known_keys_take_no_further_memory() -> None:
+def test_known_keys_use_no_additional_memory() -> None:
     offset_map = _map(0, 40 * (BYTES_PER_KEY + BYTES_PER_OFFSET))
     for base_offset in range(0, 100, 10):
         assert offset_map.has_room(10, base_offset + 9)
@@ -73,7 +73,6 @@ def test_known_keys_take_no_further_memory() -> None:
 @pytest.mark.parametrize("few", [1, 7, 1000])
 @pytest.mark.parametrize("chunk", [1, 1000, 1_000_000])
 def test_the_last_record_of_each_key_is_the_newest(few: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any batch size and any number of merges."""
     monkeypatch.setattr(offset_map_module, "_MIN_MERGE", few)
     monkeypatch.setattr(offset_map_module, "_CHUNK_BYTES", chunk)
     offset_map, chance, base = _map(50), random.Random(7), 50
@@ -103,7 +102,7 @@ def test_records_of_the_clean_part_are_judged_by_the_map() -> None:
     long = b"long" * 50
     before = [
         _batch([(b"a", b"old"), (None, b"v"), (b"c", b"v"), (b"d", None)], 0),
-        # it ends in the part that the map knows
+        # this batch ends within the offsets of the map
         _batch([(b"b", b"old"), (long, b"old"), (long + b"er", b"v"), (b"c", None)], 4),
     ]
     offset_map = _map(7)
@@ -122,8 +121,8 @@ def test_a_batch_with_invalid_offsets_is_kept_whole_and_supersedes_older_records
     for base_offset, zigzags in ((0, (0, 2)), (2, (3, 127)), (4, (0, 2))):
         value = None if base_offset == 2 else b"v"
         keys = (b"a", b"b") if base_offset < 4 else (b"b", b"c")
-        header, honest = _batch([(key, value) for key in keys], base_offset)
-        body = bytearray(honest)
+        header, valid_body = _batch([(key, value) for key in keys], base_offset)
+        body = bytearray(valid_body)
         # length, attributes and timestamp take one byte each
         for place, zigzag in enumerate(zigzags):
             body[place * len(body) // 2 + 3] = zigzag
@@ -138,16 +137,14 @@ def test_a_batch_with_invalid_offsets_is_kept_whole_and_supersedes_older_records
     assert [list(each.fates) for each in judged] == [[SUPERSEDED, SUPERSEDED], [LIVE, LIVE]]
 
 
-class HalfAlike(KeyDigests):
-    """Digests whose upper halves are all equal."""
-
+class EqualHighHalves(KeyDigests):
     def of(self, content: Bytes, starts: Integers, sizes: Integers) -> Digests:
         digests = super().of(content, starts, sizes)
         return Digests(np.zeros_like(digests.high), digests.low)
 
 
 def test_keys_with_the_same_half_digest_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_map_module, "KeyDigests", HalfAlike)
+    monkeypatch.setattr(offset_map_module, "KeyDigests", EqualHighHalves)
     offset_map = _map(40)
     batches = [_batch([(b"%d" % (offset % 7), b"v")], offset) for offset in range(40, 80)]
     for batch in batches:

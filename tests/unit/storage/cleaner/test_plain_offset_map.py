@@ -46,7 +46,7 @@ def with_gaps(header: BatchHeader, body: bytes, keeps: list[bool]) -> Opened:
     st.booleans(),
 )
 def test_both_maps_give_the_same_fates(
-    contents: list[tuple[list[Pair], int, st.DataObject]], first_offset: int, lies: bool
+    contents: list[tuple[list[Pair], int, st.DataObject]], first_offset: int, malformed: bool
 ) -> None:
     batches, base = [], 0
     for content, gap, data in contents:
@@ -54,7 +54,7 @@ def test_both_maps_give_the_same_fates(
         header, body = batch(content, base)
         keeps = data.draw(st.lists(st.booleans(), min_size=len(content), max_size=len(content)))
         header, body = with_gaps(header, body, keeps)
-        if lies and len(body) > 3:
+        if malformed and len(body) > 3:
             body = body[:3] + bytes([data.draw(st.integers(0, 127))]) + body[4:]
         batches.append((header, body))
         base += len(content)
@@ -67,17 +67,17 @@ def test_both_maps_give_the_same_fates(
             if header.last_offset >= first_offset:
                 each.add(header, body)
         each.settle()
-    ours, plain = maps
-    assert (len(ours), ours.latest_offset, ours.is_empty) == (len(plain), plain.latest_offset, plain.is_empty)
+    fast, plain = maps
+    assert (len(fast), fast.latest_offset, fast.is_empty) == (len(plain), plain.latest_offset, plain.is_empty)
     for header, body in batches:
         if header.base_offset >= first_offset:
-            assert ours.fates_in(header) == plain.fates_in(header)
-            assert ours.records_in(header) == plain.records_in(header)
-        assert ours.judge([header], [body]) == plain.judge([header], [body])
+            assert fast.fates_in(header) == plain.fates_in(header)
+            assert fast.records_in(header) == plain.records_in(header)
+        assert fast.judge([header], [body]) == plain.judge([header], [body])
 
 
 @pytest.mark.parametrize("key_size", [4, 200])
-def test_a_key_takes_no_more_than_is_reckoned(key_size: int) -> None:
+def test_memory_per_key_is_within_the_estimate(key_size: int) -> None:
     offset_map = PlainOffsetMap(0, max_bytes=1 << 30, random_bytes=random.Random(1).randbytes)
     batches = [
         batch([(str(base + place).rjust(key_size).encode(), b"v") for place in range(100)], base)

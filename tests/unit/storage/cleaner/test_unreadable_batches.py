@@ -34,7 +34,7 @@ BAD: dict[str, Callable[[int], bytes]] = {
     "garbage instead of gzip": lambda offset: batch_round(b"nothing" * 40, Codec.GZIP, offset),
     "garbage instead of zstd": lambda offset: batch_round(b"nothing" * 40, Codec.ZSTD, offset),
     "unpacks to too much": lambda offset: batch_round(gzip.compress(bytes(5_000_000)), Codec.GZIP, offset),
-    "an unknown codec": lambda offset: batch_round(b"nothing" * 40, 7, offset),  # type: ignore[arg-type]  # there is none
+    "an unknown codec": lambda offset: batch_round(b"nothing" * 40, 7, offset),  # type: ignore[arg-type]  # no such codec
     "counts very many": lambda offset: batch_round(gzip.compress(bytes(300)), Codec.GZIP, offset, 2**31 - 1),
 }
 
@@ -64,7 +64,7 @@ def test_the_rest_of_the_log_is_cleaned(
             for position, header in batch_headers(data)
         }
         assert found[bad_offset] == bad
-        # the last of the key b, the bad one, and the last of a and c
+        # the last records of keys b, a and c, and the unreadable batch
         assert len([offset for offset in found if offset < bad_offset]) == 1
         assert len([offset for offset in found if offset > bad_offset]) <= 2 + again
         table.put(("d", "one more"))
@@ -73,7 +73,7 @@ def test_the_rest_of_the_log_is_cleaned(
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_records_after_it_are_found_by_timestamp(kind: str, tmp_path: Path) -> None:
+def test_later_records_are_found_by_timestamp(kind: str, tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.put(("a", "before"), timestamp=NOW - 10)
     table.append(BAD[kind](1))

@@ -1,5 +1,3 @@
-"""The soft and the hard mark of a log directory."""
-
 import pytest
 
 from headrace.storage.dirs.disk_space import DiskSpace, Marks, Room

@@ -1,5 +1,3 @@
-"""Log directories: who owns them, which logs they hold, and what a restart finds."""
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -72,7 +70,7 @@ class TestOwnership:
         dirs.close({})
         open_dirs(tmp_path).close({})
 
-    def test_a_directory_that_is_named_twice_is_refused(self, tmp_path: Path) -> None:
+    def test_a_duplicate_directory_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "one")
         with pytest.raises(KafkaError, match=f"log.dirs contains {tmp_path / 'one'} twice"):
             open_dirs(tmp_path / "one", tmp_path / "link")
@@ -83,13 +81,13 @@ class TestOwnership:
             open_dirs(tmp_path / "two", tmp_path / "one", cluster_id="other")
         open_dirs(tmp_path / "two", cluster_id="other").close({})
 
-    def test_another_cluster_s_directory_is_refused(self, tmp_path: Path) -> None:
+    def test_a_directory_of_another_cluster_is_refused(self, tmp_path: Path) -> None:
         open_dirs(tmp_path, cluster_id="mine").close({})
         with pytest.raises(KafkaError, match="belongs to cluster mine, not other") as raised:
             open_dirs(tmp_path, cluster_id="other")
         assert raised.value.code == ErrorCode.inconsistent_cluster_id
 
-    def test_another_broker_s_directory_is_refused(self, tmp_path: Path) -> None:
+    def test_a_directory_of_another_broker_is_refused(self, tmp_path: Path) -> None:
         open_dirs(tmp_path, broker_id=1).close({})
         with pytest.raises(KafkaError, match=r"belongs to broker 1, not 2: set broker.id=1"):
             open_dirs(tmp_path, broker_id=2)
@@ -116,14 +114,14 @@ class TestPlacing:
         assert {dirs.logs[partition(each)].directory.parent for each in (4, 5)} == {tmp_path / "a"}
         dirs.close({})
 
-    def test_its_directory_contains_the_topic_id(self, tmp_path: Path) -> None:
+    def test_the_partition_directory_contains_the_topic_id(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         create(dirs, DASHES)
         assert set(dirs.partitions()) == {DASHES}
         assert dirs.found.topic_id(DASHES) == TOPIC_ID
         dirs.close({})
 
-    def test_it_is_not_created_twice(self, tmp_path: Path) -> None:
+    def test_a_partition_is_not_created_twice(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         create(dirs, DASHES)
         with pytest.raises(KafkaError, match=r"a-1-b.c_d-12 already has a log"):
@@ -274,15 +272,15 @@ class TestDeleting:
         create(dirs, DASHES)
         part = dirs.logs[DASHES].reader.read(0, 100, upto_offset=3)
         dirs.delete(DASHES, now_ms=NOW)
-        (doomed,) = tmp_path.glob("*-delete")
-        assert doomed.name.startswith("a-1-b.c_d-12.")
+        (deleted,) = tmp_path.glob("*-delete")
+        assert deleted.name.startswith("a-1-b.c_d-12.")
         create(dirs, DASHES)
         dirs.remove_deleted_files(NOW + CONFIG.file_delete_delay_ms - 1)
-        assert doomed.exists()
+        assert deleted.exists()
         assert part is not None
         assert part.read()
         dirs.remove_deleted_files(NOW + CONFIG.file_delete_delay_ms)
-        assert not doomed.exists()
+        assert not deleted.exists()
         assert offsets(read_all(dirs.logs[DASHES])) == [0, 1, 2]
         dirs.close({})
 
@@ -298,7 +296,7 @@ class TestDeleting:
         assert not list(tmp_path.glob("*-delete"))
         dirs.close({})
 
-    def test_a_new_partition_of_the_name_starts_without_the_old_one_s_offsets(self, tmp_path: Path) -> None:
+    def test_a_new_partition_of_the_same_name_starts_without_old_offsets(self, tmp_path: Path) -> None:
         dirs = open_dirs(tmp_path)
         create(dirs, DASHES)
         dirs.logs[DASHES].advance_log_start(3)

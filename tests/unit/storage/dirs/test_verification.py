@@ -1,5 +1,3 @@
-"""`headrace verify` finds damage in files."""
-
 from pathlib import Path
 
 import pytest

@@ -93,7 +93,7 @@ class TestMetaProperties:
         write_meta_properties(tmp_path, properties)
         assert read_meta_properties(tmp_path) == properties
 
-    def test_kafka_s_own_files_are_read(self, tmp_path: Path) -> None:
+    def test_kafkas_files_are_read(self, tmp_path: Path) -> None:
         path = tmp_path / "meta.properties"
         path.write_text(
             "#\n#Sat Nov 21 13:36:33 UTC 2026\nnode.id=0\ndirectory.id=4HnGDNe89a1GMUlePiHjWw\nversion=1\n"

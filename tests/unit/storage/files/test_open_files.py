@@ -24,24 +24,24 @@ def owners(files: OpenFiles, directory: Path, count: int) -> list[Owner]:
 
 def test_the_oldest_files_are_closed(tmp_path: Path) -> None:
     files = OpenFiles(capacity=16)
-    made = owners(files, tmp_path, 20)
+    created = owners(files, tmp_path, 20)
     assert len(files) <= 16
-    still = [owner.file is not None for owner in made]
-    assert still == sorted(still)
-    assert sum(still) == len(files)
-    assert made[-1].file is not None
+    is_open = [owner.file is not None for owner in created]
+    assert is_open == sorted(is_open)
+    assert sum(is_open) == len(files)
+    assert created[-1].file is not None
 
 
 def test_one_file_may_always_be_open(tmp_path: Path) -> None:
     files = OpenFiles(capacity=0)
-    made = owners(files, tmp_path, 3)
-    assert [owner.file is not None for owner in made] == [False, False, True]
+    created = owners(files, tmp_path, 3)
+    assert [owner.file is not None for owner in created] == [False, False, True]
 
 
 def test_a_collected_owner_does_not_count(tmp_path: Path) -> None:
     files = OpenFiles(capacity=16)
-    made = owners(files, tmp_path, 8)
-    del made[:5]
+    created = owners(files, tmp_path, 8)
+    del created[:5]
     assert len(files) == 3
 
 
@@ -57,7 +57,7 @@ def test_files_are_closed_when_the_system_has_no_descriptors_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = OpenFiles(capacity=100)
-    made = owners(files, tmp_path, 8)
+    created = owners(files, tmp_path, 8)
     real_open, refusals = os.open, [errno.EMFILE]
 
     def full(path: Path, flags: int, mode: int = 0o777) -> int:
@@ -68,7 +68,7 @@ def test_files_are_closed_when_the_system_has_no_descriptors_left(
     monkeypatch.setattr(os, "open", full)
     late = Owner(files, tmp_path / "late")
     assert late.file is not None
-    assert made[0].file is None
+    assert created[0].file is None
 
 
 def test_other_errors_are_raised(tmp_path: Path) -> None:

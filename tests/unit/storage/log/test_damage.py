@@ -12,7 +12,7 @@ from tests.unit.storage.logs import NOW, append, offsets, open_log, read_all
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """A log of several segments after a clean shutdown."""
+    """A log with several segments after a clean shutdown."""
     log = open_log(tmp_path / "log")
     for place in range(40):
         append(log, 2, timestamp=NOW + place)
@@ -28,51 +28,51 @@ def start_again(log: Log, *, clean: bool) -> Log:
 
 @pytest.mark.parametrize("clean", [True, False])
 class TestDamageInTheMiddle:
-    def test_of_a_batch_and_an_index_leaves_everything_else_readable(self, log: Log, clean: bool) -> None:
-        _, hit, following, *_ = log.segments.ordered
-        content = bytearray(hit.path.read_bytes())
-        _, (start, header), *_ = hit.headers()
+    def test_in_a_batch_and_an_index_leaves_everything_else_readable(self, log: Log, clean: bool) -> None:
+        _, damaged, following, *_ = log.segments.ordered
+        content = bytearray(damaged.path.read_bytes())
+        _, (start, header), *_ = damaged.headers()
         content[start : start + 20] = bytes(20)
-        hit.path.write_bytes(content)
-        hit.index.path.unlink()
+        damaged.path.write_bytes(content)
+        damaged.index.path.unlink()
 
         again = start_again(log, clean=clean)
 
         assert again.log_end_offset == 80
         assert offsets(read_all(again, following.base_offset)) == list(range(following.base_offset, 80))
-        assert hit.path.read_bytes() == content
+        assert damaged.path.read_bytes() == content
         with pytest.raises(KafkaError, match="no valid record batch") as caught:
             read_all(again, header.base_offset)
         assert caught.value.code is ErrorCode.corrupt_message
 
-    def test_of_one_checksum_leaves_the_rest_of_the_segment_indexed(self, log: Log, clean: bool) -> None:
-        hit = log.segments.ordered[1]
-        content = bytearray(hit.path.read_bytes())
-        entries = hit.index.path.read_bytes()
+    def test_in_one_checksum_leaves_the_rest_of_the_segment_indexed(self, log: Log, clean: bool) -> None:
+        damaged = log.segments.ordered[1]
+        content = bytearray(damaged.path.read_bytes())
+        entries = damaged.index.path.read_bytes()
         content[80] ^= 1
-        hit.path.write_bytes(content)
-        hit.index.path.unlink()
+        damaged.path.write_bytes(content)
+        damaged.index.path.unlink()
 
         again = start_again(log, clean=clean)
 
         assert again.segments.ordered[1].index.path.read_bytes() == entries
-        assert hit.path.read_bytes() == content
+        assert damaged.path.read_bytes() == content
 
     @pytest.mark.parametrize("kept", ["nothing", "some batches", "a part of a batch"])
     def test_reading_the_lost_end_of_a_segment_is_an_error(
         self, log: Log, clean: bool, kept: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        _, hit, following, *_ = log.segments.ordered
-        batches = list(hit.headers())
+        _, damaged, following, *_ = log.segments.ordered
+        batches = list(damaged.headers())
         whole = 0 if kept == "nothing" else 2
-        with hit.path.open("r+b") as file:
+        with damaged.path.open("r+b") as file:
             file.truncate(batches[whole][0] + (90 if kept == "a part of a batch" else 0))
 
-        for _ in range(2):  # the second start, too
+        for _ in range(2):  # also at the second start
             caplog.clear()
             with caplog.at_level(logging.ERROR):
                 again = start_again(log, clean=clean)
-            assert hit.path.name in caplog.text
+            assert damaged.path.name in caplog.text
             lost = batches[whole][1].base_offset
             for offset in range(lost, following.base_offset):
                 with pytest.raises(KafkaError) as caught:
@@ -120,14 +120,14 @@ def test_the_last_segment_is_copied_before_damage_in_it_is_cut_off(log: Log) -> 
 
 
 def test_a_walk_over_all_batches_continues_after_damage(log: Log) -> None:
-    _, hit, following, *_ = log.segments.ordered
-    with hit.path.open("r+b") as file:
-        file.truncate(list(hit.headers())[1][0] + 30)
+    _, damaged, following, *_ = log.segments.ordered
+    with damaged.path.open("r+b") as file:
+        file.truncate(list(damaged.headers())[1][0] + 30)
 
     again = start_again(log, clean=True)
 
     found = [header.base_offset for header in again.segments.headers(0)]
-    assert found == [*range(0, hit.base_offset + 2, 2), *range(following.base_offset, 80, 2)]
+    assert found == [*range(0, damaged.base_offset + 2, 2), *range(following.base_offset, 80, 2)]
 
 
 @pytest.mark.parametrize("content", [b"garbage " * 40, b"", None], ids=["garbage", "empty", "torn"])
@@ -160,12 +160,13 @@ def test_a_file_whose_name_is_not_an_offset_is_ignored(log: Log) -> None:
 
 
 def test_a_lost_end_after_the_recovery_point_is_logged(log: Log, caplog: pytest.LogCaptureFixture) -> None:
-    _, hit, following, *_ = log.segments.ordered
-    hit.path.write_bytes(b"")
+    _, damaged, following, *_ = log.segments.ordered
+    damaged.path.write_bytes(b"")
 
     with caplog.at_level(logging.ERROR):
         open_log(log.directory)
 
-    assert f"{hit.path} ends at offset {hit.base_offset}, but the next segment begins at {following.base_offset}" in (
-        caplog.text
+    message = (
+        f"{damaged.path} ends at offset {damaged.base_offset}, but the next segment begins at {following.base_offset}"
     )
+    assert message in caplog.text

@@ -1,5 +1,3 @@
-"""A log appends batches, reads from any offset, and deletes from either end."""
-
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +62,7 @@ def test_an_upper_offset_inside_a_batch_leaves_the_batch_out(log: Log) -> None:
     assert log.reader.read(5, 1 << 20, upto_offset=7) is None
 
 
-def test_a_read_of_few_bytes_gives_one_whole_batch_if_asked(log: Log) -> None:
+def test_a_small_read_returns_one_whole_batch_if_requested(log: Log) -> None:
     size = append(log, 5).size
     append(log, 5)
     part = log.reader.read(0, 10, upto_offset=10)
@@ -89,7 +87,7 @@ def test_an_offset_outside_the_log_is_out_of_range(log: Log, offset: int) -> Non
     assert raised.value.code == ErrorCode.offset_out_of_range
 
 
-def test_a_slice_outlives_the_segment_it_is_from(log: Log) -> None:
+def test_a_slice_outlives_its_segment(log: Log) -> None:
     append(log, 2)
     part = log.reader.read(0, 1 << 20, upto_offset=2)
     log.truncate_fully_and_start_at(0)
@@ -134,7 +132,7 @@ class TestRolling:
         append(log, timestamp=NOW + 1001)
         assert [each.base_offset for each in log.segments.ordered] == [0, 2]
 
-    def test_without_timestamps_the_segment_s_own_age_counts(self, log: Log) -> None:
+    def test_without_timestamps_the_age_of_the_segment_counts(self, log: Log) -> None:
         log.configure(replace(SMALL, segment_ms=1000))
         append(log, timestamp=-1, now_ms=NOW)
         append(log, timestamp=-1, now_ms=NOW + 1001)
@@ -320,7 +318,7 @@ class TestRetention:
         log.configure(replace(SMALL, retention_ms=-1, retention_bytes=log.segments.size - 1))
         assert log.apply_retention(NOW, 30) == 0
 
-    def test_segments_before_the_log_start_offset_are_deleted_whatever_the_cleanup_policy(self, log: Log) -> None:
+    def test_segments_before_the_log_start_offset_are_deleted_with_any_cleanup_policy(self, log: Log) -> None:
         self.fill(log)
         log.configure(replace(SMALL, cleanup_policy=frozenset({"compact"})))
         log.advance_log_start(log.segments.ordered[2].base_offset + 1)
@@ -384,7 +382,7 @@ class TestTimestamps:
         log.advance_log_start(4)
         assert log.reader.offset_for_timestamp(NOW) == (NOW + 40, 4, 0)
 
-    def test_the_largest_timestamp_comes_with_the_first_record_that_has_it(self, log: Log) -> None:
+    def test_the_largest_timestamp_has_the_offset_of_its_first_record(self, log: Log) -> None:
         append(log, 3, timestamp=NOW + 50, step=0)
         append(log, 3, timestamp=NOW + 10, step=20)
         append(log, 3, timestamp=NOW)
@@ -481,10 +479,10 @@ def test_a_log_behaves_like_a_list_of_batches(
         elif step == "read" and end > start:
             part = log.reader.read(within, second, upto_offset=end)
             if part is not None:
-                got = [(each.base_offset, each.last_offset) for _, each in batch_headers(part.read())]
+                returned = [(each.base_offset, each.last_offset) for _, each in batch_headers(part.read())]
                 place = next(at for at, (_, last) in enumerate(model) if last >= within)
-                assert got == model[place : place + len(got)]
-                assert got
+                assert returned == model[place : place + len(returned)]
+                assert returned
         elif step == "truncate":
             log.truncate_to(within)
             model = [each for each in model if each[1] < within]

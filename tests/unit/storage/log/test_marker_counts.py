@@ -1,5 +1,3 @@
-"""How many transaction markers lie between two offsets: noted, scanned, or estimated."""
-
 from array import array
 
 from headrace.storage.log.producers import marker_counts
@@ -19,12 +17,12 @@ def test_markers_between_two_offsets_are_counted() -> None:
     assert [found.between(0, 10), found.between(3, 9), found.between(4, 7), found.between(10, 10)] == [3, 2, 0, 0]
 
 
-def test_a_log_without_markers_has_none_to_leave_out() -> None:
+def test_counts_without_markers_are_false() -> None:
     assert not counts()
     assert counts(3)
 
 
-def test_markers_from_before_the_start_are_unknown_until_they_are_scanned() -> None:
+def test_markers_before_the_start_are_unknown_until_scanned() -> None:
     found = counts(120, known_from=100)
     assert found.unknown(40) == Range(40, 100)
     found.learn(Scanned(40, 100, array("q", [50, 60])))
@@ -32,7 +30,7 @@ def test_markers_from_before_the_start_are_unknown_until_they_are_scanned() -> N
     assert found.between(40, 130) == 3
 
 
-def test_a_scan_goes_on_where_the_one_before_it_stopped() -> None:
+def test_a_scan_continues_after_the_previous_one() -> None:
     found = counts(known_from=100)
     found.learn(Scanned(40, 70, array("q", [50])))
     assert found.unknown(45) == Range(70, 100)
@@ -41,7 +39,7 @@ def test_a_scan_goes_on_where_the_one_before_it_stopped() -> None:
     assert found.between(40, 100) == 2
 
 
-def test_older_positions_are_scanned_as_well() -> None:
+def test_older_positions_are_scanned_too() -> None:
     found = counts(known_from=100)
     found.learn(Scanned(40, 100, array("q", [50])))
     assert found.unknown(10) == Range(10, 40)
@@ -49,14 +47,14 @@ def test_older_positions_are_scanned_as_well() -> None:
     assert found.between(10, 100) == 2
 
 
-def test_what_is_learnt_changes_the_revision() -> None:
+def test_a_scan_changes_the_revision() -> None:
     found = counts(known_from=100)
     before = found.revision
     found.learn(Scanned(40, 100, array("q")))
     assert found.revision != before
 
 
-def test_of_very_many_markers_the_older_ones_are_estimated() -> None:
+def test_over_the_limit_older_markers_are_estimated() -> None:
     found = counts(*range(10, 10 * MAX_MARKERS * 2, 10))
     end = 10 * MAX_MARKERS * 2
     assert found.unknown(0) is None
@@ -64,7 +62,7 @@ def test_of_very_many_markers_the_older_ones_are_estimated() -> None:
     assert found.between(end - 1000, end) == 100
 
 
-def test_memory_stays_within_its_bounds() -> None:
+def test_the_number_of_markers_in_memory_is_limited() -> None:
     found = counts(known_from=10 * MAX_MARKERS)
     found.learn(Scanned(0, 10 * MAX_MARKERS, array("q", range(10 * MAX_MARKERS))))
     assert len(found._markers) <= marker_counts.MAX_MARKERS

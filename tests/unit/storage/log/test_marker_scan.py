@@ -1,4 +1,4 @@
-"""Markers are found in the headers of batches, in parts."""
+"""Incremental scans for markers in batch headers."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.unit.storage.logs import NOW, append, open_log
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """Thirty times three records and a marker, over several segments."""
+    """A log with 30 transactions of three records and a marker, in several segments."""
     log = open_log(tmp_path)
     for _ in range(30):
         append(log, 3)
@@ -51,7 +51,7 @@ def test_the_markers_of_a_range_are_found(log: Log) -> None:
     assert scan_markers(log.segments.ordered, Range(7, 15)).markers.tolist() == [7, 11]
 
 
-def test_scans_in_parts_find_as_much(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_scans_find_the_same_markers(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marker_scan, "MAX_HEADERS", 7)
     counts = MarkerCounts()
     counts.loaded(log.log_end_offset)

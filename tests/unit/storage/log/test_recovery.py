@@ -53,8 +53,8 @@ def test_an_unclean_restart_reads_the_segments_from_the_recovery_point_on(
     assert log.flusher.recovery_point == start + 3
 
 
-class TestDeathOfTheProcessAlone:
-    """The kernel survived and has every written byte, so recovery reads only what the indexes do not cover."""
+class TestKilledProcess:
+    """The kernel survived with all written bytes, so recovery reads only what the indexes do not cover."""
 
     def test_no_segment_is_read_in_full(self, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
         filled(directory)
@@ -146,7 +146,7 @@ def test_a_flipped_bit_ends_the_log_before_its_batch(
         # the checksum does not cover the leader epoch, which leaders rewrite
         assert again.log_end_offset == 20
     elif inside < 8:
-        # nor the base offset; a larger one is a gap like those that compaction leaves
+        # nor the base offset; a larger one looks like a gap left by compaction
         assert again.log_end_offset >= batches[hit][1].base_offset
     else:
         assert again.log_end_offset == batches[hit][1].base_offset
@@ -225,7 +225,7 @@ def test_deleted_and_cleaned_files_are_removed(directory: Path) -> None:
     assert log.log_end_offset == 80
 
 
-def test_swap_files_replace_the_segments_they_were_made_from(directory: Path) -> None:
+def test_swap_files_replace_their_source_segments(directory: Path) -> None:
     log = filled(directory)
     ends = log.segments.ordered[2].base_offset
     kept = batch(4, 2) + batch(ends - 2, 2)

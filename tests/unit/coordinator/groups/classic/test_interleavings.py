@@ -1,4 +1,4 @@
-"""Any order of joins, syncs, heartbeats, commits, leaves, failed appends and passing time keeps a group sound."""
+"""Random sequences of requests, failed appends and passing time keep a classic group consistent."""
 
 from collections import deque
 
@@ -20,7 +20,7 @@ picks = st.integers(0, 7)
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Clients that do as they like; their tokens are remembered until the answer is there."""
+    """Clients that send random requests; the tokens of open requests are tracked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class GroupMachine(RuleBasedStateMachine):
         self.joins: dict[int, str | None] = {}
         self.syncs: dict[int, tuple[str, int]] = {}
         self.instances: dict[str, str] = {}
-        """Member id to the static instance it ever stood for."""
+        """The static instance of every member id, also of earlier ones."""
         self.generations: list[int] = [0]
         self.gone: list[str] = []
         self.rosters: dict[int, set[str]] = {}
-        """Generation to its members as the leader was told of them, static ones by instance."""
+        """The members of every generation, as returned to its leader; static ones by instance."""
 
     def pick(self, index: int) -> str:
-        """One of the group's members, of those that were given an id, or of those that are gone."""
+        """Pick a member, a pending member, or one that has left."""
         membership = self.driver.group.membership
         candidates = [*membership.members, *membership.pending_joins, *self.gone[-2:], "stranger"]
         return candidates[index % len(candidates)]
@@ -97,8 +97,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.driver.leave("", instance_id=instance_id)
 
     @rule()
-    def everybody_behaves(self) -> None:
-        """All rejoin as they are asked to, and ask for their assignment."""
+    def all_rejoin_and_sync(self) -> None:
         if self.driver.held_appends is not None:
             return
         for member in list(self.driver.group.membership.members.values()):
@@ -113,21 +112,21 @@ class GroupMachine(RuleBasedStateMachine):
         self.driver.advance(ms)
 
     @rule(error=st.sampled_from([ErrorCode.none, ErrorCode.not_coordinator]))
-    def appends_from_now_on(self, error: ErrorCode) -> None:
+    def set_append_error(self, error: ErrorCode) -> None:
         self.driver.append_error = error
 
     @rule()
-    def appends_take_time(self) -> None:
+    def delay_appends(self) -> None:
         if self.driver.held_appends is None:
             self.driver.held_appends = deque()
 
     @rule(error=st.sampled_from([ErrorCode.none, ErrorCode.not_coordinator]))
-    def append_done(self, error: ErrorCode) -> None:
+    def finish_append(self, error: ErrorCode) -> None:
         if self.driver.held_appends:
             self.driver.finish_append(error)
 
     @invariant()
-    def generations_never_go_back(self) -> None:
+    def generations_never_decrease(self) -> None:
         generation = self.driver.group.generation
         assert generation >= self.generations[-1]
         self.generations.append(generation)
@@ -141,9 +140,9 @@ class GroupMachine(RuleBasedStateMachine):
             del self.syncs[token]
             if answer.error is not ErrorCode.none or not answer.assignment:
                 continue
-            told, _, owner = answer.assignment.decode().partition(":")
-            if int(told) == generation and owner != member_id:
-                # Only a static member inherits, from its own earlier id.
+            assigned_in, _, owner = answer.assignment.decode().partition(":")
+            if int(assigned_in) == generation and owner != member_id:
+                # Only a static member gets an assignment of another id: its own earlier one.
                 assert self.instances[owner] == self.instances[member_id]
 
     @invariant()
@@ -159,14 +158,14 @@ class GroupMachine(RuleBasedStateMachine):
                 assert not roster or self.rosters.setdefault(answer.generation, roster) == roster
 
     @invariant()
-    def everything_parked_is_known_to_the_group(self) -> None:
+    def all_parked_requests_belong_to_members(self) -> None:
         waiting = {m.awaiting_join for m in self.driver.group.membership.members.values()}
         assert {token for token in self.joins if self.driver.is_parked(token)} <= waiting
         waiting = {m.awaiting_sync for m in self.driver.group.membership.members.values()}
         assert {token for token in self.syncs if self.driver.is_parked(token)} <= waiting
 
     def teardown(self) -> None:
-        """However it went, a group whose clients are all gone becomes empty."""
+        """Assert that the group becomes empty after all clients have gone."""
         self.driver.append_error = ErrorCode.none
         while self.driver.held_appends:
             self.driver.finish_append()

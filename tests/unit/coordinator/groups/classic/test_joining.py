@@ -1,5 +1,3 @@
-"""How members come in: ids, protocols, limits, and the answers to joins that cannot be."""
-
 import pytest
 
 from headrace.coordinator.groups.classic.states import GroupState
@@ -8,26 +6,26 @@ from headrace.errors import ErrorCode
 from tests.unit.coordinator.driver import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, subscription
 
 
-def test_a_new_dynamic_member_is_told_its_id_and_to_come_again(group: Driver) -> None:
+def test_a_new_dynamic_member_gets_an_id_and_must_rejoin(group: Driver) -> None:
     answer = group.join_answer(group.join(client_id="app"))
     assert answer.error is ErrorCode.member_id_required
     assert answer.member_id.startswith("app-")
     assert group.group.state is GroupState.EMPTY
 
 
-def test_a_client_before_kip_394_is_added_at_once(group: Driver) -> None:
+def test_a_client_before_kip_394_joins_at_once(group: Driver) -> None:
     token = group.join(version=3)
     assert group.is_parked(token)
     assert group.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_member_id_that_was_given_out_expires_with_the_session_timeout(group: Driver) -> None:
+def test_an_unused_member_id_expires_with_the_session_timeout(group: Driver) -> None:
     member_id = group.join_answer(group.join()).member_id
     group.advance(SESSION_MS)
     assert group.join_answer(group.join(member_id)).error is ErrorCode.unknown_member_id
 
 
-def test_a_first_rebalance_waits_for_the_initial_delay(group: Driver) -> None:
+def test_the_first_rebalance_waits_for_the_initial_delay(group: Driver) -> None:
     _, token = group.become_member()
     group.advance(INITIAL_DELAY_MS - 1)
     assert group.is_parked(token)
@@ -54,7 +52,7 @@ def test_the_initial_delay_ends_with_the_rebalance_timeout(group: Driver) -> Non
     assert {group.join_answer(token).generation for token in tokens} == {1}
 
 
-def test_the_leader_alone_is_told_of_all_members(group: Driver) -> None:
+def test_only_the_leader_gets_all_members(group: Driver) -> None:
     leader, first = group.become_member()
     follower, second = group.become_member()
     group.finish_initial_rebalance()
@@ -63,7 +61,7 @@ def test_the_leader_alone_is_told_of_all_members(group: Driver) -> None:
     assert group.join_answer(second).leader == leader
 
 
-def test_the_protocol_is_the_one_most_members_prefer_among_those_all_support(group: Driver) -> None:
+def test_the_common_protocol_with_most_votes_is_chosen(group: Driver) -> None:
     a, b, c = (("a", b"1"), ("b", b"2"), ("c", b"3"))
     tokens = [group.become_member(protocols=protocols)[1] for protocols in ((c, b, a), (b, a), (a, b), (b, a))]
     group.finish_initial_rebalance()
@@ -71,16 +69,16 @@ def test_the_protocol_is_the_one_most_members_prefer_among_those_all_support(gro
 
 
 @pytest.mark.parametrize(
-    "how",
+    "fields",
     [
         {"protocol_type": "connect"},
         {"protocols": (("roundrobin", b""),)},
         {"protocols": ()},
     ],
 )
-def test_a_member_without_a_common_protocol_is_refused(group: Driver, how: dict[str, object]) -> None:
+def test_a_member_without_a_common_protocol_is_refused(group: Driver, fields: dict[str, object]) -> None:
     group.stable()
-    assert group.join_answer(group.join(**how)).error is ErrorCode.inconsistent_group_protocol  # type: ignore[arg-type]
+    assert group.join_answer(group.join(**fields)).error is ErrorCode.inconsistent_group_protocol  # type: ignore[arg-type]
 
 
 def test_a_first_member_needs_a_protocol_type_and_a_protocol(group: Driver) -> None:
@@ -104,7 +102,7 @@ def test_a_member_over_the_maximum_is_refused() -> None:
     assert answer.member_id == ""
 
 
-def test_the_last_to_rejoin_is_dropped_when_the_maximum_was_reduced() -> None:
+def test_the_last_to_rejoin_is_refused_if_the_maximum_was_reduced() -> None:
     wide = Driver()
     first, second = wide.stable(2)
     narrow = Driver(max_size=1)
@@ -121,7 +119,7 @@ def test_an_unknown_member_id_is_refused(group: Driver) -> None:
     assert group.join_answer(group.join("stranger")).error is ErrorCode.unknown_member_id
 
 
-def test_a_follower_that_rejoins_unchanged_is_told_the_current_generation(group: Driver) -> None:
+def test_a_follower_that_rejoins_unchanged_gets_the_current_generation(group: Driver) -> None:
     leader, follower = group.stable(2)
     answer = group.join_answer(group.join(follower))
     assert (answer.error, answer.generation, answer.leader) == (ErrorCode.none, 1, leader)
@@ -143,7 +141,7 @@ def test_a_follower_with_other_topics_starts_a_rebalance(group: Driver) -> None:
     assert group.group.is_subscribed_to("u")
 
 
-def test_a_changed_subscription_is_noted_with_what_it_was(group: Driver) -> None:
+def test_the_note_of_a_changed_subscription_has_the_previous_one(group: Driver) -> None:
     leader, follower = group.stable(2)
     group.join(follower, protocols=(("range", subscription("t", "u")),))
     (note,) = [note for note in group.notes if note.what is Happening.SUBSCRIBED]
@@ -161,7 +159,7 @@ def test_a_member_that_missed_the_answer_gets_it_again(group: Driver) -> None:
     assert again == group.join_answer(first)
 
 
-def test_a_second_join_of_a_waiting_member_takes_the_place_of_the_first(group: Driver) -> None:
+def test_a_second_join_of_a_waiting_member_replaces_the_first(group: Driver) -> None:
     member_id, first = group.become_member()
     second = group.join(member_id)
     group.finish_initial_rebalance()
@@ -169,7 +167,7 @@ def test_a_second_join_of_a_waiting_member_takes_the_place_of_the_first(group: D
     assert group.join_answer(second).error is ErrorCode.none
 
 
-def test_a_parked_new_member_is_given_up_after_five_minutes(group: Driver) -> None:
+def test_a_parked_new_member_is_removed_after_five_minutes(group: Driver) -> None:
     leader, _ = group.stable(2, rebalance_ms=1_800_000, session_ms=600_000)
     _, token = group.become_member(rebalance_ms=1_800_000, session_ms=600_000)
     group.advance(5 * 60_000)
@@ -187,7 +185,7 @@ def test_members_that_do_not_rejoin_in_time_are_removed(group: Driver) -> None:
     assert Happening.NOT_REJOINED in group.happened()
 
 
-def test_leadership_passes_on_when_the_leader_does_not_rejoin(group: Driver) -> None:
+def test_another_member_leads_if_the_leader_does_not_rejoin(group: Driver) -> None:
     leader, follower = group.stable(2, session_ms=REBALANCE_MS * 2)
     token = group.join(follower, protocols=(("range", subscription("u")),))
     group.advance(REBALANCE_MS)

@@ -1,4 +1,4 @@
-"""From the join phase to a stable group: assignments, heartbeats, and members that come and go."""
+"""From the join phase to a stable group: assignments, heartbeats and leaving."""
 
 from collections import deque
 
@@ -18,7 +18,7 @@ def two_in_sync_phase(group: Driver) -> tuple[str, str]:
     return leader, follower
 
 
-def test_everybody_gets_what_the_leader_assigned(group: Driver) -> None:
+def test_members_get_what_the_leader_assigned(group: Driver) -> None:
     leader, follower = two_in_sync_phase(group)
     waiting = group.sync(follower)
     assert group.is_parked(waiting)
@@ -28,13 +28,13 @@ def test_everybody_gets_what_the_leader_assigned(group: Driver) -> None:
     assert group.group.state is GroupState.STABLE
 
 
-def test_members_the_leader_forgot_get_nothing(group: Driver) -> None:
+def test_members_without_an_assignment_get_an_empty_one(group: Driver) -> None:
     leader, follower = two_in_sync_phase(group)
     group.sync(leader, {leader: b"L", "stranger": b"S"})
     assert group.sync_answer(group.sync(follower)).assignment == b""
 
 
-def test_the_assignment_counts_once_it_is_in_the_log(group: Driver) -> None:
+def test_the_assignment_takes_effect_when_it_is_written(group: Driver) -> None:
     group.held_appends = deque()
     leader, _ = group.become_member()
     group.finish_initial_rebalance()
@@ -45,7 +45,7 @@ def test_the_assignment_counts_once_it_is_in_the_log(group: Driver) -> None:
     assert group.sync_answer(token).assignment == b"L"
 
 
-def test_an_assignment_that_cannot_be_stored_starts_over(group: Driver) -> None:
+def test_an_assignment_that_cannot_be_written_starts_another_rebalance(group: Driver) -> None:
     leader, follower = two_in_sync_phase(group)
     waiting = group.sync(follower)
     group.append_error = ErrorCode.not_coordinator
@@ -54,7 +54,7 @@ def test_an_assignment_that_cannot_be_stored_starts_over(group: Driver) -> None:
     assert group.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_an_assignment_of_an_earlier_generation_is_moot_when_it_reaches_the_log(group: Driver) -> None:
+def test_an_assignment_written_during_the_next_rebalance_is_ignored(group: Driver) -> None:
     leader, follower = two_in_sync_phase(group)
     group.held_appends = deque()
     token = group.sync(leader, {leader: b"L"})
@@ -64,7 +64,7 @@ def test_an_assignment_of_an_earlier_generation_is_moot_when_it_reaches_the_log(
     assert group.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_an_assignment_that_reaches_the_log_in_the_next_generation_is_moot(group: Driver) -> None:
+def test_an_assignment_written_in_the_next_generation_is_ignored(group: Driver) -> None:
     leader, follower = two_in_sync_phase(group)
     group.held_appends = deque()
     group.sync(leader, {leader: b"old"})
@@ -77,12 +77,12 @@ def test_an_assignment_that_reaches_the_log_in_the_next_generation_is_moot(group
     assert group.sync_answer(token).assignment == b"new"
 
 
-def test_a_stable_group_tells_the_assignment_again(group: Driver) -> None:
+def test_a_stable_group_repeats_the_assignment(group: Driver) -> None:
     (member_id,) = group.stable()
     assert group.sync_answer(group.sync(member_id)).assignment == member_id.encode()
 
 
-def test_the_record_holds_the_generation_and_every_member(group: Driver) -> None:
+def test_the_record_has_the_generation_and_all_members(group: Driver) -> None:
     leader, follower = group.stable(2)
     record = group.records[-1]
     assert (record.generation, record.leader, record.protocol, record.protocol_type) == (
@@ -98,7 +98,7 @@ def test_the_record_holds_the_generation_and_every_member(group: Driver) -> None
 
 
 @pytest.mark.parametrize(
-    ("how", "error"),
+    ("fields", "error"),
     [
         ({"generation": 7}, ErrorCode.illegal_generation),
         ({"protocol_name": "roundrobin"}, ErrorCode.inconsistent_group_protocol),
@@ -106,12 +106,12 @@ def test_the_record_holds_the_generation_and_every_member(group: Driver) -> None
         ({"instance_id": "nobody"}, ErrorCode.unknown_member_id),
     ],
 )
-def test_a_sync_that_does_not_fit_is_refused(group: Driver, how: dict[str, object], error: ErrorCode) -> None:
+def test_a_mismatched_sync_is_refused(group: Driver, fields: dict[str, object], error: ErrorCode) -> None:
     (member_id,) = group.stable()
-    assert group.sync_answer(group.sync(member_id, **how)).error is error  # type: ignore[arg-type]
+    assert group.sync_answer(group.sync(member_id, **fields)).error is error  # type: ignore[arg-type]
 
 
-def test_a_sync_during_a_rebalance_is_told_so(group: Driver) -> None:
+def test_a_sync_during_a_rebalance_is_refused(group: Driver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     assert group.sync_answer(group.sync(follower)).error is ErrorCode.rebalance_in_progress
@@ -133,7 +133,7 @@ def test_members_that_never_sync_are_removed(group: Driver) -> None:
     assert group.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_a_waiting_member_is_told_when_the_rebalance_starts_again(group: Driver) -> None:
+def test_a_waiting_sync_ends_when_the_rebalance_restarts(group: Driver) -> None:
     leader, follower = two_in_sync_phase(group)
     waiting = group.sync(follower)
     group.leave(leader)
@@ -171,19 +171,19 @@ def test_a_waiting_member_needs_no_heartbeats(group: Driver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "error"),
+    ("fields", "error"),
     [
         ({"generation": 0}, ErrorCode.illegal_generation),
         ({"instance_id": "nobody"}, ErrorCode.unknown_member_id),
     ],
 )
-def test_a_heartbeat_that_does_not_fit_is_refused(group: Driver, how: dict[str, object], error: ErrorCode) -> None:
+def test_a_mismatched_heartbeat_is_refused(group: Driver, fields: dict[str, object], error: ErrorCode) -> None:
     (member_id,) = group.stable()
-    assert group.heartbeat(member_id, **how) is error  # type: ignore[arg-type]
+    assert group.heartbeat(member_id, **fields) is error  # type: ignore[arg-type]
     assert group.heartbeat("stranger") is ErrorCode.unknown_member_id
 
 
-def test_the_last_member_leaves_an_empty_group_of_the_next_generation(group: Driver) -> None:
+def test_a_group_is_empty_in_the_next_generation_after_the_last_member_left(group: Driver) -> None:
     (member_id,) = group.stable()
     assert group.leave(member_id) is ErrorCode.none
     assert group.group.state is GroupState.EMPTY
@@ -192,7 +192,7 @@ def test_the_last_member_leaves_an_empty_group_of_the_next_generation(group: Dri
     assert record.protocol_type == "consumer"
 
 
-def test_leaving_starts_a_rebalance_among_the_others(group: Driver) -> None:
+def test_leaving_starts_a_rebalance(group: Driver) -> None:
     leader, follower = group.stable(2)
     group.leave(leader)
     assert group.heartbeat(follower) is ErrorCode.rebalance_in_progress
@@ -200,33 +200,33 @@ def test_leaving_starts_a_rebalance_among_the_others(group: Driver) -> None:
     assert group.join_answer(token).leader == follower
 
 
-def test_a_leaver_that_waits_for_its_join_is_answered(group: Driver) -> None:
+def test_leaving_ends_a_waiting_join(group: Driver) -> None:
     member_id, token = group.become_member()
     group.leave(member_id)
     assert group.join_answer(token).error is ErrorCode.unknown_member_id
 
 
-def test_a_member_that_only_has_its_id_can_leave(group: Driver) -> None:
+def test_a_pending_member_can_leave(group: Driver) -> None:
     member_id = group.join_answer(group.join()).member_id
     assert group.leave(member_id) is ErrorCode.none
     assert group.join_answer(group.join(member_id)).error is ErrorCode.unknown_member_id
 
 
-def test_strangers_cannot_leave(group: Driver) -> None:
+def test_unknown_members_cannot_leave(group: Driver) -> None:
     group.stable()
     assert group.leave("stranger") is ErrorCode.unknown_member_id
     assert group.leave("", instance_id="nobody") is ErrorCode.unknown_member_id
     assert group.leave("") is ErrorCode.unknown_member_id
 
 
-def test_the_rebalance_ends_when_the_last_one_waited_for_leaves(group: Driver) -> None:
+def test_the_rebalance_ends_when_the_last_missing_member_leaves(group: Driver) -> None:
     leader, follower = group.stable(2)
     token = group.join(leader)
     group.leave(follower)
     assert group.join_answer(token).generation == 2
 
 
-def test_a_pending_id_holds_up_a_rebalance_until_it_expires(group: Driver) -> None:
+def test_a_pending_id_delays_a_rebalance_until_it_expires(group: Driver) -> None:
     leader, _ = group.stable(2)
     group.join()
     follower = next(member_id for member_id in group.group.membership.members if member_id != leader)
@@ -237,7 +237,7 @@ def test_a_pending_id_holds_up_a_rebalance_until_it_expires(group: Driver) -> No
     assert group.join_answer(token).generation == group.join_answer(other).generation == 2
 
 
-def test_an_unloaded_group_answers_everybody_and_is_dead(group: Driver) -> None:
+def test_an_unloaded_group_completes_all_requests_and_is_dead(group: Driver) -> None:
     leader, follower = group.stable(2)
     token = group.join(leader)
     group._do(group.group.unload(ErrorCode.not_coordinator, group.now))
@@ -247,7 +247,7 @@ def test_an_unloaded_group_answers_everybody_and_is_dead(group: Driver) -> None:
     assert group.sync_answer(group.sync(follower)).error is ErrorCode.coordinator_not_available
 
 
-def test_a_group_read_from_its_record_goes_on_where_it_was(group: Driver) -> None:
+def test_a_group_loaded_from_its_record_continues(group: Driver) -> None:
     leader, follower = group.stable(2)
     again = Driver()
     again.group.restore(group.records[-1])
@@ -259,7 +259,7 @@ def test_a_group_read_from_its_record_goes_on_where_it_was(group: Driver) -> Non
     assert not again.group.membership.members
 
 
-def test_the_timeline_tells_who_joined_and_left_and_why(group: Driver) -> None:
+def test_notes_cover_joining_and_leaving(group: Driver) -> None:
     (member_id,) = group.stable(client_id="app")
     group.leave(member_id)
     assert group.happened() == [

@@ -15,7 +15,7 @@ _SUBSCRIPTIONS = strategies.lists(strategies.sets(strategies.sampled_from(sorted
 
 
 def subscribers(*topics: str, current: dict[str, Partitions] | None = None) -> list[Subscriber]:
-    """Members `a`, `b`... with one string of one-letter topics each."""
+    """Return members `a`, `b`... that subscribe to the letters of one string each."""
     return [
         Subscriber(name, None, frozenset(map(topic_id, each)), (current or {}).get(name, frozenset()))
         for name, each in zip("abcdef", topics, strict=False)
@@ -23,20 +23,18 @@ def subscribers(*topics: str, current: dict[str, Partitions] | None = None) -> l
 
 
 @given(assignor=strategies.sampled_from(sorted(ASSIGNORS)), subscriptions=_SUBSCRIPTIONS)
-def test_every_partition_that_somebody_wants_has_one_reader_who_wants_it(
-    assignor: str, subscriptions: list[set[bytes]]
-) -> None:
+def test_every_subscribed_partition_has_one_subscribed_reader(assignor: str, subscriptions: list[set[bytes]]) -> None:
     members = [Subscriber(str(n), None, frozenset(each), frozenset()) for n, each in enumerate(subscriptions)]
     wanted = {topic: _TOPICS[topic] for each in subscriptions for topic in each}
     result = _assigned(ASSIGNORS[assignor], members, wanted)
-    given_out = [one for each in result.values() for one in each]
-    assert len(given_out) == len(set(given_out)) == sum(wanted.values())
+    assigned = [one for each in result.values() for one in each]
+    assert len(assigned) == len(set(assigned)) == sum(wanted.values())
     for member in members:
         assert {one.topic_id for one in result[member.member_id]} <= member.topic_ids
 
 
 @given(members=strategies.integers(1, 6), gone=strategies.integers(0, 5))
-def test_uniform_is_even_and_moves_nothing_without_need(members: int, gone: int) -> None:
+def test_uniform_is_balanced_and_sticky(members: int, gone: int) -> None:
     counts = {topic_id("t"): 7, topic_id("u"): 4}
     before = assign_uniform(subscribers(*["tu"] * members), counts)
     assert max(map(len, before.values())) - min(map(len, before.values())) <= 1
@@ -46,7 +44,7 @@ def test_uniform_is_even_and_moves_nothing_without_need(members: int, gone: int)
     if left:
         after = assign_uniform(left, counts)
         for member in left:
-            assert before[member.member_id] <= after[member.member_id], "nobody loses what another left behind"
+            assert before[member.member_id] <= after[member.member_id], "members keep their partitions"
 
 
 def test_uniform_balances_members_with_different_subscriptions() -> None:
@@ -59,7 +57,7 @@ def test_uniform_balances_members_with_different_subscriptions() -> None:
     subscriptions=_SUBSCRIPTIONS,
     changed=_SUBSCRIPTIONS,
 )
-def test_uniform_leaves_no_partition_with_a_reader_that_has_two_more_than_another(
+def test_uniform_is_balanced_for_every_pair_of_subscribers(
     subscriptions: list[set[bytes]], changed: list[set[bytes]]
 ) -> None:
     members = [Subscriber(str(n), None, frozenset(each), frozenset()) for n, each in enumerate(subscriptions)]
@@ -80,7 +78,7 @@ def test_uniform_leaves_no_partition_with_a_reader_that_has_two_more_than_anothe
 
 
 @pytest.mark.parametrize("holder", [None, "0"], ids=["fresh", "all with one member"])
-def test_uniform_takes_little_time_for_thousands_of_members_with_different_subscriptions(
+def test_uniform_is_fast_for_thousands_of_different_subscriptions(
     holder: str | None,
 ) -> None:
     counts = {number.to_bytes(16, "big"): 1000 for number in range(10)}
@@ -103,7 +101,7 @@ def test_uniform_takes_little_time_for_thousands_of_members_with_different_subsc
     assert {len(each) for each in result.values()} <= {4, 5, 6}
 
 
-def test_range_gives_neighbours_and_the_same_ones_of_every_topic() -> None:
+def test_range_assigns_the_same_ranges_of_every_topic() -> None:
     result = assign_range(subscribers("tu", "tu"), {topic_id("t"): 4, topic_id("u"): 4})
     assert result["a"] == partitions("t", 0, 1) | partitions("u", 0, 1)
     assert result["b"] == partitions("t", 2, 3) | partitions("u", 2, 3)

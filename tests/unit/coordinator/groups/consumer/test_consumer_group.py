@@ -1,5 +1,3 @@
-"""Groups of the consumer protocol: joining, reconciling, leaving, fencing."""
-
 from typing import Any
 
 import pytest
@@ -17,36 +15,36 @@ from tests.unit.coordinator.consumer_driver import REBALANCE_TIMEOUT_MS, Client,
 
 
 def refused(driver: ConsumerDriver, name: str, **changes: Any) -> KafkaError:
-    """What a heartbeat of the client, or the first one of a new client, is refused with."""
+    """Return the error of a heartbeat; a client of an unknown name sends its first one."""
     client = driver.clients.get(name) or Client(name)
     with pytest.raises(KafkaError) as raised:
         driver.beat(client, **changes)
     return raised.value
 
 
-def test_a_first_member_gets_everything_at_once(consumers: ConsumerDriver) -> None:
+def test_the_first_member_gets_all_partitions_at_once(consumers: ConsumerDriver) -> None:
     client = consumers.join("a")
     assert client.epoch == 2
     assert client.assignment == partitions("t", 0, 1, 2, 3)
 
 
-def test_a_partition_is_given_only_after_its_owner_gave_it_up(consumers: ConsumerDriver) -> None:
+def test_a_partition_is_assigned_after_its_owner_revoked_it(consumers: ConsumerDriver) -> None:
     first = consumers.join("a")
-    consumers.follow(first)
+    consumers.apply_assignment(first)
     consumers.pass_time(1000)
     second = consumers.join("b")
     assert (second.epoch, second.assignment) == (3, frozenset())
     consumers.beat(first)
     assert (first.epoch, len(first.assignment)) == (2, 2)
     assert consumers.beat(second).assignment == frozenset()
-    consumers.follow(first)
+    consumers.apply_assignment(first)
     consumers.beat(first)
     assert first.epoch == 3
     consumers.beat(second)
     assert second.assignment == partitions("t", 0, 1, 2, 3) - first.assignment
 
 
-def test_an_assignment_is_told_once(consumers: ConsumerDriver) -> None:
+def test_an_assignment_is_sent_once(consumers: ConsumerDriver) -> None:
     client = consumers.join("a")
     assert consumers.beat(client, topics=None, owned=None, rebalance_timeout_ms=-1).assignment is None
 
@@ -61,13 +59,13 @@ def test_members_that_join_together_share_one_assignment(consumers: ConsumerDriv
     assert seen == [(4, 2, ConsumerGroupState.ASSIGNING), (4, 4, ConsumerGroupState.RECONCILING)]
 
 
-def test_an_answer_may_be_lost(consumers: ConsumerDriver) -> None:
+def test_a_lost_response_is_repeated(consumers: ConsumerDriver) -> None:
     client = consumers.join("a")
-    consumers.follow(client)
+    consumers.apply_assignment(client)
     consumers.pass_time(1000)
     consumers.join("b")
     consumers.beat(client)
-    consumers.follow(client)
+    consumers.apply_assignment(client)
     consumers.beat(client, is_lost=True)
     assert client.epoch == 2
     consumers.beat(client)
@@ -76,26 +74,26 @@ def test_an_answer_may_be_lost(consumers: ConsumerDriver) -> None:
 
 @pytest.mark.parametrize("epoch", [1, 9])
 def test_a_wrong_epoch_is_fenced(consumers: ConsumerDriver, epoch: int) -> None:
-    consumers.follow(consumers.join("a"))
+    consumers.apply_assignment(consumers.join("a"))
     assert refused(consumers, "a", epoch=epoch).code is ErrorCode.fenced_member_epoch
 
 
-def test_a_member_that_nobody_knows_is_told_so(consumers: ConsumerDriver) -> None:
+def test_an_unknown_member_is_refused(consumers: ConsumerDriver) -> None:
     client = consumers.join("a")
     assert refused(consumers, "a", member_id="b").code is ErrorCode.unknown_member_id
     consumers.leave(client)
 
 
-def test_a_silent_member_loses_its_place(consumers: ConsumerDriver) -> None:
+def test_a_member_without_heartbeats_is_removed(consumers: ConsumerDriver) -> None:
     consumers.join("a")
     consumers.pass_time(45_000)
     assert consumers.group.state is ConsumerGroupState.EMPTY
     assert consumers.group.known.epoch == 3
 
 
-def test_a_member_that_does_not_give_up_its_partitions_in_time_is_removed(consumers: ConsumerDriver) -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed(consumers: ConsumerDriver) -> None:
     slow = consumers.join("a")
-    consumers.follow(slow)
+    consumers.apply_assignment(slow)
     consumers.pass_time(1000)
     other = consumers.join("b")
     consumers.beat(slow)
@@ -110,7 +108,7 @@ def test_a_member_that_does_not_give_up_its_partitions_in_time_is_removed(consum
     assert other.owned == partitions("t", 0, 1, 2, 3)
 
 
-def test_what_a_member_gives_up_on_leaving_goes_to_the_others(consumers: ConsumerDriver) -> None:
+def test_partitions_of_a_leaving_member_go_to_the_others(consumers: ConsumerDriver) -> None:
     first, second = consumers.join("a"), consumers.join("b")
     consumers.settle()
     consumers.leave(first)
@@ -118,7 +116,7 @@ def test_what_a_member_gives_up_on_leaving_goes_to_the_others(consumers: Consume
     assert second.owned == partitions("t", 0, 1, 2, 3)
 
 
-def test_a_group_takes_no_more_members_than_it_may() -> None:
+def test_a_member_over_the_maximum_is_refused() -> None:
     consumers = ConsumerDriver(GroupSettings(group_consumer_max_size=1))
     consumers.join("a")
     assert refused(consumers, "b").code is ErrorCode.group_max_size_reached
@@ -128,7 +126,7 @@ def test_an_unknown_assignor_is_refused(consumers: ConsumerDriver) -> None:
     assert refused(consumers, "a", assignor="sticky").code is ErrorCode.unsupported_assignor
 
 
-def test_the_assignor_that_most_members_wish_for_is_used(consumers: ConsumerDriver) -> None:
+def test_the_assignor_with_most_votes_is_used(consumers: ConsumerDriver) -> None:
     consumers.join("a", "t", "u", assignor="range")
     consumers.join("b", "t", "u")
     consumers.settle()
@@ -141,22 +139,22 @@ def test_the_assignor_that_most_members_wish_for_is_used(consumers: ConsumerDriv
 # Static members
 
 
-def test_a_static_member_finds_its_partitions_when_it_comes_back(consumers: ConsumerDriver) -> None:
+def test_a_returning_static_member_keeps_its_partitions(consumers: ConsumerDriver) -> None:
     first, other = consumers.join("a", instance_id="i"), consumers.join("b")
     consumers.settle()
     epoch, kept = consumers.group.known.epoch, first.owned
     consumers.leave(first)
     consumers.beat(other)
-    back = consumers.join("c", instance_id="i")
-    assert (back.assignment, consumers.group.known.epoch) == (kept, epoch)
+    returned = consumers.join("c", instance_id="i")
+    assert (returned.assignment, consumers.group.known.epoch) == (kept, epoch)
 
 
-def test_a_static_member_that_is_still_there_is_not_replaced(consumers: ConsumerDriver) -> None:
+def test_an_active_static_member_is_not_replaced(consumers: ConsumerDriver) -> None:
     consumers.join("a", instance_id="i")
     assert refused(consumers, "b", instance_id="i").code is ErrorCode.unreleased_instance_id
 
 
-def test_a_static_member_that_stays_away_is_removed(consumers: ConsumerDriver) -> None:
+def test_a_static_member_that_does_not_return_is_removed(consumers: ConsumerDriver) -> None:
     client = consumers.join("a", instance_id="i")
     consumers.leave(client)
     consumers.pass_time(45_000)
@@ -175,21 +173,21 @@ def test_the_earlier_id_of_a_static_member_is_fenced(consumers: ConsumerDriver) 
 # Topics and expressions
 
 
-def test_new_partitions_are_given_out_at_the_next_heartbeat(consumers: ConsumerDriver) -> None:
+def test_new_partitions_are_assigned(consumers: ConsumerDriver) -> None:
     client = consumers.join("a")
     consumers.topics.set("t", 6)
     consumers.settle()
     assert client.owned == partitions("t", *range(6))
 
 
-def test_a_deleted_topic_is_taken_away(consumers: ConsumerDriver) -> None:
+def test_partitions_of_a_deleted_topic_are_revoked(consumers: ConsumerDriver) -> None:
     client = consumers.join("a", "t", "u")
     consumers.topics.delete("u")
     consumers.settle()
     assert client.owned == partitions("t", 0, 1, 2, 3)
 
 
-def test_an_expression_follows_the_topics(consumers: ConsumerDriver) -> None:
+def test_an_expression_matches_new_topics(consumers: ConsumerDriver) -> None:
     client = consumers.join("a", regex="t.*")
     client.topics = ()
     consumers.topics.set("t-new", 2)
@@ -198,7 +196,7 @@ def test_an_expression_follows_the_topics(consumers: ConsumerDriver) -> None:
     assert consumers.group.is_subscribed_to("t-new")
 
 
-def test_an_expression_is_looked_at_again_until_its_topics_are_known(consumers: ConsumerDriver) -> None:
+def test_an_expression_is_resolved_when_matching_has_finished(consumers: ConsumerDriver) -> None:
     consumers.topics.is_busy = True
     client = consumers.join("a", regex="t.*")
     client.topics = ()
@@ -209,7 +207,7 @@ def test_an_expression_is_looked_at_again_until_its_topics_are_known(consumers: 
     assert client.owned == partitions("t", 0, 1, 2, 3)
 
 
-def test_an_expression_keeps_its_topics_while_new_ones_are_matched(consumers: ConsumerDriver) -> None:
+def test_an_expression_keeps_its_topics_during_matching(consumers: ConsumerDriver) -> None:
     client = consumers.join("a", regex="t.*")
     client.topics = ()
     consumers.settle()
@@ -222,7 +220,7 @@ def test_an_expression_keeps_its_topics_while_new_ones_are_matched(consumers: Co
     assert client.owned == partitions("t", 0, 1, 2, 3) | partitions("t-new", 0)
 
 
-def test_an_expression_that_nobody_uses_is_forgotten(consumers: ConsumerDriver) -> None:
+def test_an_unused_expression_is_removed(consumers: ConsumerDriver) -> None:
     consumers.leave(consumers.join("a", regex="t.*"))
     assert consumers.records()[-2:] == [
         (RegexKey("g", "t.*"), None),
@@ -230,7 +228,7 @@ def test_an_expression_that_nobody_uses_is_forgotten(consumers: ConsumerDriver) 
     ]
 
 
-def test_a_bad_expression_is_refused_and_changes_nothing(consumers: ConsumerDriver) -> None:
+def test_an_invalid_expression_is_refused_and_changes_nothing(consumers: ConsumerDriver) -> None:
     assert refused(consumers, "a", regex="(").code is ErrorCode.invalid_regular_expression
     assert consumers.log == []
 
@@ -238,23 +236,23 @@ def test_a_bad_expression_is_refused_and_changes_nothing(consumers: ConsumerDriv
 # Offsets
 
 
-def test_a_commit_in_the_old_epoch_counts_for_what_the_member_kept(consumers: ConsumerDriver) -> None:
+def test_a_commit_in_the_previous_epoch_is_accepted_for_kept_partitions(consumers: ConsumerDriver) -> None:
     client = consumers.join("a")
-    consumers.follow(client)
+    consumers.apply_assignment(client)
     consumers.pass_time(1000)
     consumers.join("b")
     consumers.beat(client)
-    consumers.follow(client)
+    consumers.apply_assignment(client)
     consumers.beat(client)
     lost = partitions("t", 0, 1, 2, 3) - client.owned
     assert consumers.group.known.check_offset_commit("a", 2, client.owned) is not None
-    for epoch, those in ((2, lost), (4, client.owned), (1, client.owned)):
+    for epoch, committed in ((2, lost), (4, client.owned), (1, client.owned)):
         with pytest.raises(KafkaError) as raised:
-            consumers.group.known.check_offset_commit("a", epoch, those)
+            consumers.group.known.check_offset_commit("a", epoch, committed)
         assert raised.value.code is ErrorCode.stale_member_epoch
 
 
-def test_an_administrator_commits_while_the_group_is_empty(consumers: ConsumerDriver) -> None:
+def test_an_admin_may_commit_to_an_empty_group(consumers: ConsumerDriver) -> None:
     assert consumers.group.known.check_offset_commit("", -1, frozenset()) is None
     consumers.join("a")
     with pytest.raises(KafkaError) as raised:
@@ -262,6 +260,6 @@ def test_an_administrator_commits_while_the_group_is_empty(consumers: ConsumerDr
     assert raised.value.code is ErrorCode.unknown_member_id
 
 
-def test_the_tombstones_of_a_group_leave_nothing(consumers: ConsumerDriver) -> None:
+def test_the_last_tombstone_is_that_of_the_group(consumers: ConsumerDriver) -> None:
     consumers.leave(consumers.join("a", regex="t.*"))
     assert [key for key, _ in consumers.group.tombstones()][-1] == ConsumerGroupKey("g")

@@ -1,4 +1,4 @@
-"""Any order of joins, leaves, heartbeats, lost answers, silences, new topics and coordinator restarts."""
+"""Random sequences of requests, lost responses, timeouts, topic changes and coordinator restarts."""
 
 from hypothesis import settings, strategies
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -32,9 +32,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.driver.clients[client.member_id] = client
 
     @rule(client=clients)
-    def do_as_told(self, client: Client) -> None:
+    def apply_assignment(self, client: Client) -> None:
         if client.member_id in self.driver.clients:
-            self.driver.follow(client)
+            self.driver.apply_assignment(client)
 
     @rule(client=clients, topics=_SUBSCRIPTIONS)
     def subscribe(self, client: Client, topics: tuple[str, ...]) -> None:

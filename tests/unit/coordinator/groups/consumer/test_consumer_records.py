@@ -1,4 +1,4 @@
-"""Records of groups of the consumer protocol, against bytes that Kafka 4.3.1 wrote."""
+"""Records of consumer groups, compared with those of Kafka 4.3.1."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record[0].hex()[:60])
-def test_what_kafka_wrote_is_read_and_written_the_same(record: tuple[bytes, bytes | None]) -> None:
+def test_kafkas_records_are_decoded_and_encoded_to_the_same_bytes(record: tuple[bytes, bytes | None]) -> None:
     key = decode_consumer_key(record[0])
     assert key is not None
     assert encode_key(key) == record[0]
@@ -42,7 +42,7 @@ def test_what_kafka_wrote_is_read_and_written_the_same(record: tuple[bytes, byte
         assert encode_value(decode_value(key, record[1])) == record[1]
 
 
-def test_a_group_that_kafka_wrote_is_understood_at_every_record() -> None:
+def test_kafkas_records_are_replayed() -> None:
     groups: dict[str, ConsumerGroup] = {}
     for raw_key, raw_value in RECORDS:
         key = decode_consumer_key(raw_key)
@@ -56,14 +56,14 @@ def test_a_group_that_kafka_wrote_is_understood_at_every_record() -> None:
         assert groups[name].is_empty
 
 
-def test_a_member_of_kafka_before_its_partitions_had_epochs_is_read() -> None:
+def test_a_member_record_without_partition_epochs_is_decoded() -> None:
     value = bytes.fromhex("000000000005000000040002" + "07" * 16 + "0200000003000100")
     decoded = decode_value(CurrentAssignmentKey("g", "m"), value)
     assert isinstance(decoded, CurrentAssignment)
     assert list(decoded.assigned.values()) == [5]
 
 
-def test_a_state_that_only_a_newer_kafka_knows_is_told_apart() -> None:
+def test_a_member_state_of_a_newer_kafka_is_unknown() -> None:
     value = bytes.fromhex("0000000000050000000409010100")
     decoded = decode_value(CurrentAssignmentKey("g", "m"), value)
     assert isinstance(decoded, CurrentAssignment)
@@ -77,7 +77,7 @@ def test_partition_metadata_of_an_older_kafka_is_removed_with_the_group() -> Non
 
 
 @pytest.mark.parametrize("data", [b"\x00\x00\x00", b"\x00\x07\x00\x00\x00\x01\x00"])
-def test_a_value_that_cannot_be_read_is_corrupt(data: bytes) -> None:
+def test_an_invalid_value_is_corrupt(data: bytes) -> None:
     with pytest.raises(KafkaError) as raised:
         decode_value(ConsumerGroupKey("g"), data)
     assert raised.value.code is ErrorCode.corrupt_message

@@ -1,5 +1,3 @@
-"""Open and aborted transactions of a log, and their recovery."""
-
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +99,7 @@ def test_entries_of_unknown_transactions_are_removed(tmp_path: Path) -> None:
     assert aborted(open_log(tmp_path)) == expected
 
 
-def test_a_read_comes_with_its_aborted_transactions(tmp_path: Path) -> None:
+def test_a_read_includes_its_aborted_transactions(tmp_path: Path) -> None:
     first, second = history(tmp_path)
     log = open_log(tmp_path)
 
