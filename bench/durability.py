@@ -70,7 +70,7 @@ class DurabilityFigures(Figures):
 
 def _one_at_a_time(port: int, clients: int) -> tuple[float, float, float]:
     """Return records per second, and the 50th and 99th percentile of the latency in ms."""
-    taken: list[float] = []
+    latencies: list[float] = []
     with selectors.DefaultSelector() as selector:
         connections = []
         for number in range(clients):
@@ -89,10 +89,14 @@ def _one_at_a_time(port: int, clients: int) -> tuple[float, float, float]:
                 if any(frames.produce_errors(raw_client.receive_frame(connection))):
                     raise RuntimeError("the broker refused a record")
                 now = time.perf_counter()
-                taken.append(now - sent)
+                latencies.append(now - sent)
                 key.data[2] = now
                 connection.sendall(frame)
         for connection in connections:
             connection.close()
-    taken.sort()
-    return len(taken) / _SECONDS, 1000 * taken[len(taken) // 2], 1000 * taken[len(taken) * 99 // 100]
+    latencies.sort()
+    return (
+        len(latencies) / _SECONDS,
+        1000 * latencies[len(latencies) // 2],
+        1000 * latencies[len(latencies) * 99 // 100],
+    )

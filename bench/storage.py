@@ -236,15 +236,15 @@ def _expect_written(connection: socket.socket) -> None:
 
 
 def _fetch_at_random(broker: Broker, topic: str, records: int) -> tuple[float, float]:
-    """Return the median time and the broker's CPU time of a fetch, in us. Each offset has been fetched once before."""
+    """Return the median time and the broker's CPU time of a fetch, in us, after one fetch at the same offsets."""
     offsets = [random.Random(records).randrange(records) for _ in range(_FETCHES)]
     with socket.create_connection(("127.0.0.1", broker.port)) as connection:
         for offset in offsets:
             _fetch(connection, topic, offset)
         cpu = broker.cpu_seconds()
-        taken = [_fetch(connection, topic, offset) for offset in offsets]
+        latencies = [_fetch(connection, topic, offset) for offset in offsets]
         cpu = broker.cpu_seconds() - cpu
-    return median(taken) * 1e6, cpu / _FETCHES * 1e6
+    return median(latencies) * 1e6, cpu / _FETCHES * 1e6
 
 
 def _fetch(connection: socket.socket, topic: str, offset: int) -> float:
@@ -279,7 +279,7 @@ def _read_on(port: int, topic: str, offset: int, records: int) -> None:
             connection.sendall(frames.fetch(topic, 0, offset, _MB))
             raw_client.receive_frame(connection)
             offset = (offset + 900) % records
-            # No catching up after a delay: that would be a burst.
+            # Do not catch up after a delay: that would be a burst.
             now = time.perf_counter()
             due = max(due + 1 / _READ_MB_S, now)
             time.sleep(due - now)
