@@ -101,8 +101,8 @@ def broker(left: Left, tmp_path: Path) -> Iterator[Broker]:
 def states(bootstrap: str) -> dict[str, str]:
     side = Side(bootstrap)
     try:
-        asked: Message = {"state_filters": [], "producer_id_filters": []}
-        listed = side.ask(ApiKey.LIST_TRANSACTIONS, 0, asked, "transactions")
+        request: Message = {"state_filters": [], "producer_id_filters": []}
+        listed = side.ask(ApiKey.LIST_TRANSACTIONS, 0, request, "transactions")
         return {each["transactional_id"]: each["transaction_state"] for each in listed["transaction_states"]}
     finally:
         side.close()
@@ -141,8 +141,8 @@ def test_the_producers_successor_continues(broker: Broker, state: str) -> None:
 def test_the_feature_keeps_its_level(broker: Broker, left: Left) -> None:
     side = Side(broker.bootstrap)
     try:
-        asked = {"client_software_name": "tests", "client_software_version": "1"}
-        answer = side.ask(ApiKey.API_VERSIONS, 3, asked, "features")
+        request = {"client_software_name": "tests", "client_software_version": "1"}
+        answer = side.ask(ApiKey.API_VERSIONS, 3, request, "features")
     finally:
         side.close()
     levels = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}

@@ -43,8 +43,8 @@ BORN_IN_KAFKA = "born-in-kafka"
 
 def headrace(*arguments: str) -> tuple[int, str]:
     """Run a command; return its exit code and output."""
-    done = CliRunner().invoke(app, list(arguments))
-    return done.exit_code, re.sub(r"\s+", " ", done.output)
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
 
 
 class Round(NamedTuple):
@@ -85,8 +85,8 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         settings = {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS}
         ids = topic_ids(broker.bootstrap)
         in_use = headrace("handover", "--data", str(data), "--zookeeper", zookeeper.address)
-    code, said = headrace("handover", "--data", str(data), "--zookeeper", zookeeper.address)
-    assert code == 0, said
+    code, output = headrace("handover", "--data", str(data), "--zookeeper", zookeeper.address)
+    assert code == 0, output
     kafka = WithZooKeeper(base / "kafka", zookeeper.address, data=data)
     with kafka:
         at_first = look(kafka.bootstrap)
@@ -112,8 +112,8 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         write_plain(dying.bootstrap)
         after_a_kill_by_headrace = look(dying.bootstrap)
         dying.sigkill()
-    code, said = headrace("handover", "--data", str(killed), "--zookeeper", zookeeper.address)
-    assert code == 0, said
+    code, output = headrace("handover", "--data", str(killed), "--zookeeper", zookeeper.address)
+    assert code == 0, output
     kafka = WithZooKeeper(base / "recovering-kafka", zookeeper.address, {"log.cleaner.enable": "false"}, data=killed)
     with kafka:
         after_a_kill_by_kafka = look(kafka.bootstrap)
@@ -155,16 +155,16 @@ def test_kafka_recovers_the_records_of_a_killed_headrace(round_trip: Round) -> N
 
 
 def test_both_commands_are_refused_while_a_broker_runs(round_trip: Round) -> None:
-    code, said = round_trip.in_use
-    assert (code, "in use by another broker" in said) == (1, True)
-    code, said = round_trip.while_running
-    assert (code, "broker 7. Stop it first" in said) == (1, True)
+    code, output = round_trip.in_use
+    assert (code, "in use by another broker" in output) == (1, True)
+    code, output = round_trip.while_running
+    assert (code, "broker 7. Stop it first" in output) == (1, True)
 
 
 def test_headrace_continues_after_kafka(round_trip: Round, from_kafka: Path) -> None:
-    code, said = headrace("takeover", "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
-    assert code == 0, said
-    assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", said)
+    code, output = headrace("takeover", "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
+    assert code == 0, output
+    assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", output)
 
     with Broker(data=from_kafka) as broker:
         assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
@@ -203,8 +203,8 @@ def test_an_idempotent_producer_continues_its_sequence(round_trip: Round, from_k
 
 def test_a_directory_can_change_brokers_repeatedly(round_trip: Round, from_kafka: Path) -> None:
     for command in ("takeover", "handover", "takeover"):
-        code, said = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
-        assert code == 0, said
+        code, output = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
+        assert code == 0, output
     with Broker(data=from_kafka) as broker:
         assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
 
@@ -236,6 +236,6 @@ def test_mismatched_directories_are_refused_unchanged(round_trip: Round, from_ka
 def test_the_zookeeper_of_another_cluster_is_refused(round_trip: Round, tmp_path: Path) -> None:
     with Broker(data=tmp_path):
         pass
-    code, said = headrace("handover", "--data", str(tmp_path), "--zookeeper", round_trip.zookeeper)
-    assert (code, "belongs to cluster" in said) == (1, True)
+    code, output = headrace("handover", "--data", str(tmp_path), "--zookeeper", round_trip.zookeeper)
+    assert (code, "belongs to cluster" in output) == (1, True)
     assert (tmp_path / METADATA_FILE).exists()

@@ -97,9 +97,9 @@ def test_lag_pace_and_owners_are_current(broker: Broker, protocol: str) -> None:
     assert (read["committed"], read["end"], read["lag"], read["lost"]) == (40, 100, 60, 0)
     assert 0 < read["lag_seconds"] < 60
     assert (empty["committed"], empty["end"], empty["lag"], empty["lag_seconds"]) == (None, 0, 0, 0.0)
-    [who] = described["member_list"]
-    assert (who["client_id"], who["host"], who["partitions"]) == ("app", "127.0.0.1", {"orders": [0, 1]})
-    assert read["member_id"] == who["member_id"]
+    [entry] = described["member_list"]
+    assert (entry["client_id"], entry["host"], entry["partitions"]) == ("app", "127.0.0.1", {"orders": [0, 1]})
+    assert read["member_id"] == entry["member_id"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -167,9 +167,9 @@ def test_a_timeline_shows_joins_leaves_and_the_slowest_member(broker: Broker, pr
             wait_for(lambda: (first.poll(0.02), second.poll(0.02), second.assignment())[-1], "both have partitions")
         wait_for(lambda: (first.poll(0.02), len(first.assignment()) == 2)[-1], "the first has all")
     rebalances = get(broker.http, "/groups/timeline?group=g")["rebalances"]
-    by_second = next(each for each in rebalances if [who["client_id"] for who in each["joined"]] == ["second"])
-    assert any(who["client_id"] == "first" for phase in by_second["phases"] for who in phase["waited_for"])
-    assert [who["client_id"] for each in rebalances for who in each["left"]] == ["second", "first"]
+    by_second = next(each for each in rebalances if [entry["client_id"] for entry in each["joined"]] == ["second"])
+    assert any(entry["client_id"] == "first" for phase in by_second["phases"] for entry in phase["waited_for"])
+    assert [entry["client_id"] for each in rebalances for entry in each["left"]] == ["second", "first"]
     assert rebalances[-1]["outcome"] == "empty"
 
 

@@ -64,7 +64,7 @@ def produce(client: WireClient, topic: str, partition: int) -> str:
 
 
 def fetched(client: WireClient, topic: str, partition: int, offset: int = 0) -> dict[str, Any]:
-    wanted = {
+    partition_request = {
         "partition": partition,
         "current_leader_epoch": -1,
         "fetch_offset": offset,
@@ -80,7 +80,7 @@ def fetched(client: WireClient, topic: str, partition: int, offset: int = 0) -> 
         "isolation_level": 0,
         "session_id": 0,
         "session_epoch": -1,
-        "topics": [{"topic": topic, "partitions": [wanted]}],
+        "topics": [{"topic": topic, "partitions": [partition_request]}],
         "forgotten_topics_data": [],
         "rack_id": "",
     }
@@ -94,8 +94,8 @@ def check_agreement(bootstrap: str, data: Path) -> None:
     Partial deletions are set aside as strays.
     """
     with WireClient(bootstrap) as client:
-        asked = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
-        topics = client.ask(ApiKey.METADATA, 12, asked)["topics"]
+        request = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        topics = client.ask(ApiKey.METADATA, 12, request)["topics"]
         expected: dict[str, uuid.UUID] = {}
         for topic in topics:
             assert topic["error_code"] == "none", topic

@@ -79,8 +79,8 @@ def produce_frame(
 
 
 def latest(topic: str, partitions: int, timestamp: int = -1) -> dict[str, Any]:
-    asked = [{"partition_index": index, "timestamp": timestamp} for index in range(partitions)]
-    return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": asked}]}
+    partition_requests = [{"partition_index": index, "timestamp": timestamp} for index in range(partitions)]
+    return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": partition_requests}]}
 
 
 def batch(sequence: int = -1, *, producer_id: int = 7, value: bytes = b"v", count: int = 1) -> bytes:
@@ -169,8 +169,8 @@ class RandomRequests:
                 self._correlation_id, {"unknown": [(0, batch())], "__consumer_offsets": [(0, batch())]}
             )
         acks = 2 if luck < 0.12 else self._random.choice([1, 1, -1])
-        wanted = range(self._random.choice([1, 1, 2]))
-        batches = [self._any_batch(self._random.randrange(self.partitions), is_sound=False) for _ in wanted]
+        times = range(self._random.choice([1, 1, 2]))
+        batches = [self._any_batch(self._random.randrange(self.partitions), is_sound=False) for _ in times]
         version = self._random.choice([3, 8, 9, 12])
         return produce_frame(self._correlation_id, {self.topic: batches}, acks=acks, version=version)
 
@@ -183,10 +183,10 @@ class RandomRequests:
         records = [RecordData(key, value, timestamp + chance.randrange(30)) for key in keys]
         codec = chance.choice([Codec.NONE, Codec.NONE, Codec.GZIP])
         if is_sound or chance.random() < 0.25:
-            made = build_batch(records, codec=codec)
+            content = build_batch(records, codec=codec)
         else:
-            made = self._of_producer((partition, chance.randrange(3)), records, codec)
-        return partition, torn_checksum(made) if not is_sound and chance.random() < 0.04 else made
+            content = self._of_producer((partition, chance.randrange(3)), records, codec)
+        return partition, torn_checksum(content) if not is_sound and chance.random() < 0.04 else content
 
     def _of_producer(self, key: tuple[int, int], records: list[RecordData], codec: Codec) -> bytes:
         epoch, sequence = self._next.get(key, (0, 0))
@@ -200,12 +200,12 @@ class RandomRequests:
             epoch = max(0, epoch - 1)
         elif luck < 0.24:
             epoch, sequence = epoch + 1, 0
-        made = build_batch(
+        content = build_batch(
             records, codec=codec, producer_id=1000 + key[1], producer_epoch=epoch, base_sequence=sequence
         )
-        sent.append(made)
+        sent.append(content)
         self._next[key] = epoch, sequence + len(records)
-        return made
+        return content
 
     def _end(self) -> bytes:
         """Return a request that ends the connection."""

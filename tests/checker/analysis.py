@@ -156,15 +156,15 @@ class _Analysis:
 
     def _of_read(self, read: Read) -> Iterator[Anomaly]:
         sent = self._sent.get(read.value)
-        where = f"{read.value!r} at {read.offset} of {_name(read.partition)} to {read.reader}"
+        read_text = f"{read.value!r} at {read.offset} of {_name(read.partition)} to {read.reader}"
         if sent is None or sent.partition != read.partition:
-            yield Anomaly(Kind.UNKNOWN_VALUE, where)
+            yield Anomaly(Kind.UNKNOWN_VALUE, read_text)
         elif sent.transaction.outcome is Outcome.ABORTED:
-            yield Anomaly(Kind.ABORTED_READ, where)
+            yield Anomaly(Kind.ABORTED_READ, read_text)
         elif read.time < sent.transaction.commit_asked:
-            yield Anomaly(Kind.DIRTY_READ, f"{where}, before its commit was requested")
+            yield Anomaly(Kind.DIRTY_READ, f"{read_text}, before its commit was requested")
         elif read.partition in self._history.final and read.value not in self._there:
-            yield Anomaly(Kind.DIRTY_READ, f"{where}, but it is not in the final log")
+            yield Anomaly(Kind.DIRTY_READ, f"{read_text}, but it is not in the final log")
 
     def _of_offsets(self) -> Iterator[Anomaly]:
         """Check that an offset has one value and a value one offset, for all readers at any time."""

@@ -29,9 +29,9 @@ class Outcome(Enum):
     COMMITTED = "committed"
     """The client got an acknowledgement of the commit."""
     ABORTED = "aborted"
-    """The client never asked for a commit, or learned that the transaction was aborted."""
+    """The client never requested a commit, or learned that the transaction was aborted."""
     UNKNOWN = "unknown"
-    """The client asked for a commit and got no answer: both outcomes are valid."""
+    """The client requested a commit and got no answer: both outcomes are valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

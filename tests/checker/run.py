@@ -278,11 +278,11 @@ def play(
 
 
 def _judge(seed: int, history: History, faults: list[str]) -> Verdict:
-    there = {value for end in history.final.values() for _, value in end.records}
+    present = {value for end in history.final.values() for _, value in end.records}
     return Verdict(
         seed=seed,
         anomalies=analyse(history),
-        committed=sum(any(value in there for _, value in each.records) for each in history.transactions),
+        committed=sum(any(value in present for _, value in each.records) for each in history.transactions),
         copied=sum(len(end.records) for partition, end in history.final.items() if partition.topic == COPY),
         faults=faults,
     )
@@ -328,7 +328,7 @@ def _ends(bootstrap: str, topic: str) -> dict[Partition, End]:
 
 
 def _end(bootstrap: str, topic: str, number: int, deadline: float) -> End:
-    where = TopicPartition(topic, number)
+    position = TopicPartition(topic, number)
     config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "log_level": 0, "enable.auto.commit": False}
     eager = {"enable.partition.eof": True, "fetch.wait.max.ms": 10}
     with (
@@ -337,7 +337,7 @@ def _end(bootstrap: str, topic: str, number: int, deadline: float) -> End:
     ):
 
         def limits() -> tuple[int, int]:
-            return committed.get_watermark_offsets(where, 20)[1], uncommitted.get_watermark_offsets(where, 20)[1]
+            return committed.get_watermark_offsets(position, 20)[1], uncommitted.get_watermark_offsets(position, 20)[1]
 
         while len(set(stable_and_high := limits())) > 1 and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -80,9 +80,9 @@ def new_name(cluster: Cluster) -> Iterator[Callable[[], str]]:
         return names[-1]
 
     yield name
-    there = [name for name in names if cluster.exists(name)]
-    if there:
-        for future in cluster.admin.delete_topics(there).values():
+    existing = [name for name in names if cluster.exists(name)]
+    if existing:
+        for future in cluster.admin.delete_topics(existing).values():
             future.result()
 
 

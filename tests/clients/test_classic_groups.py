@@ -45,12 +45,12 @@ def test_members_share_partitions_with_every_assignor(
     members: Members, broker: BrokerProcess, topic: str, strategy: str
 ) -> None:
     create_topic(broker, topic, 6)
-    how = {"partition.assignment.strategy": strategy}
-    members.join(topic, **how)
+    settings = {"partition.assignment.strategy": strategy}
+    members.join(topic, **settings)
     members.wait_for_share(6)
-    second = members.join(topic, **how)
+    second = members.join(topic, **settings)
     members.wait_for_share(3, 3)
-    third = members.join(topic, **how)
+    third = members.join(topic, **settings)
     members.wait_for_share(2, 2, 2)
     described = members.describe()
     assert (described.state, described.partition_assignor) == (ConsumerGroupState.STABLE, strategy)

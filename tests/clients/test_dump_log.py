@@ -30,16 +30,16 @@ def dump(directory: Path, *options: str, suffixes: tuple[str, ...] = (".log", ".
     files = ",".join(str(path) for path in sorted(directory.iterdir()) if path.suffix in suffixes)
     command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{kafka_jars()}/*"]
     command += ["org.apache.kafka.tools.DumpLogSegments", "--files", files, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert "isvalid: false" not in done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+    assert "isvalid: false" not in result.stdout
     # the tool prints this for the first record of every segment that does not begin at 0
     complaints = re.sub(
-        r"^Non-consecutive offsets in .*\n  -1 is followed by .*\n", "", done.stderr, flags=re.MULTILINE
+        r"^Non-consecutive offsets in .*\n  -1 is followed by .*\n", "", result.stderr, flags=re.MULTILINE
     )
     for complaint in COMPLAINTS:
         assert complaint not in complaints, complaints
-    return done.stdout
+    return result.stdout
 
 
 def fill(log: Log) -> None:

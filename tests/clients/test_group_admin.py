@@ -76,9 +76,9 @@ def committed(broker: BrokerUnderTest, group: str) -> dict[int, int]:
 def test_kafkas_tool_resets_offsets_in_every_way(
     java: JavaDriver, shared_broker: BrokerUnderTest, group: str, topic: str, tmp_path: Path
 ) -> None:
-    def reset(*how: str, topics: tuple[str, ...] = ("--all-topics",), execute: bool = True) -> dict[int, int]:
+    def reset(*options: str, topics: tuple[str, ...] = ("--all-topics",), execute: bool = True) -> dict[int, int]:
         mode = "--execute" if execute else "--dry-run"
-        printed = java.run(CONSUMER_GROUPS, "--reset-offsets", "--group", group, *topics, mode, *how)
+        printed = java.run(CONSUMER_GROUPS, "--reset-offsets", "--group", group, *topics, mode, *options)
         found = re.findall(rf"{group}\s+{topic}\s+(\d)\s+(\d+)", printed)
         return {int(partition): int(offset) for partition, offset in found}
 
@@ -89,7 +89,7 @@ def test_kafkas_tool_resets_offsets_in_every_way(
     to_current = ("--reset-offsets", "--group", group, "--all-topics", "--to-current", "--export", "--dry-run")
     exported = java.run(CONSUMER_GROUPS, *to_current)
     noted.write_text("\n".join(line for line in exported.splitlines() if "," in line))
-    for how, expected in (
+    for options, expected in (
         (("--to-latest",), {0: 10, 1: 10}),
         (("--to-earliest",), {0: 0, 1: 0}),
         (("--to-offset", "7"), {0: 7, 1: 7}),
@@ -99,9 +99,9 @@ def test_kafkas_tool_resets_offsets_in_every_way(
         (("--from-file", str(noted)), {0: 4, 1: 0}),
         (("--to-current",), {0: 4, 1: 0}),
     ):
-        given = () if how[0] == "--from-file" else ("--all-topics",)
-        assert reset(*how, topics=given) == expected, how
-        assert committed(shared_broker, group) == expected, how
+        topics = () if options[0] == "--from-file" else ("--all-topics",)
+        assert reset(*options, topics=topics) == expected, options
+        assert committed(shared_broker, group) == expected, options
     assert reset("--to-latest", topics=("--topic", f"{topic}:1")) == {1: 10}
     assert committed(shared_broker, group) == {0: 4, 1: 10}
 

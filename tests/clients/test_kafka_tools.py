@@ -104,9 +104,9 @@ def test_kafka_delete_records_and_get_offsets(
 ) -> None:
     java.create_topic(topic, 1)
     ConfluentDriver(shared_broker.bootstrap).produce(topic, plain(30, "deleted"))
-    wanted = {"partitions": [{"topic": topic, "partition": 0, "offset": 12}], "version": 1}
+    deletion = {"partitions": [{"topic": topic, "partition": 0, "offset": 12}], "version": 1}
     plan = tmp_path / "delete.json"
-    plan.write_text(json.dumps(wanted))
+    plan.write_text(json.dumps(deletion))
 
     java.run(DELETE_RECORDS, "--offset-json-file", str(plan))
 
