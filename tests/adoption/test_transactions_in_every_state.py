@@ -15,7 +15,7 @@ from headrace.coordinator.transactions.states import TransactionState
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, batch_headers, build_batch, iter_records
-from tests.adoption.history import look
+from tests.adoption.history import read_view
 from tests.adoption.kafka import Kraft
 from tests.parity.both import Message, Side
 from tests.parity.transactions import Producer, errors_in
@@ -118,7 +118,7 @@ def test_only_decided_transactions_are_completed(broker: Broker) -> None:
         "PrepareAbort": "CompleteAbort",
     }
     wait_for(lambda: states(broker.bootstrap) == expected, "the decided ones are completed")
-    view = look(broker.bootstrap, STATES)
+    view = read_view(broker.bootstrap, STATES)
     counts = {state: len(view.records[state, 0, "read_committed"]) for state in STATES}
     assert counts == {state: int(state in ("CompleteCommit", "PrepareCommit")) for state in STATES}
     ends = {state: view.ends[state, 0, "read_committed"] for state in STATES}
@@ -133,7 +133,7 @@ def test_the_producers_successor_continues(broker: Broker, state: str) -> None:
     successor.produce(state, b"by the successor", partition=0)
     successor.commit_transaction(30)
 
-    values = [value for _, _, value in look(broker.bootstrap, [state]).records[state, 0, "read_committed"]]
+    values = [value for _, _, value in read_view(broker.bootstrap, [state]).records[state, 0, "read_committed"]]
     first = [b"value"] if state in ("CompleteCommit", "PrepareCommit") else []
     assert values == [*first, b"by the successor"]
 

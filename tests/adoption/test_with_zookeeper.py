@@ -26,8 +26,8 @@ from tests.adoption.history import (
     committed,
     create_topics,
     files,
-    look,
-    settle,
+    flush,
+    read_view,
     topic_ids,
     topic_settings,
     write_plain,
@@ -81,7 +81,7 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         write_plain(broker.bootstrap)
         commit_offsets(broker.bootstrap, "billing", {("orders", 0): 5, ("orders", 2): 7})
         wait_for(lambda: cleaner_has_cleaned(data, "latest"), "Headrace's cleaner")
-        by_headrace = look(broker.bootstrap)
+        by_headrace = read_view(broker.bootstrap)
         settings = {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS}
         ids = topic_ids(broker.bootstrap)
         in_use = headrace("handover", "--data", str(data), "--zookeeper", zookeeper.address)
@@ -89,20 +89,20 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
     assert code == 0, output
     kafka = WithZooKeeper(base / "kafka", zookeeper.address, data=data)
     with kafka:
-        at_first = look(kafka.bootstrap)
+        at_first = read_view(kafka.bootstrap)
         settings_in_kafka = {topic: topic_settings(kafka.bootstrap, topic) for topic in TOPICS}
         ids_in_kafka = topic_ids(kafka.bootstrap)
         offsets = committed(kafka.bootstrap, "billing")
         more = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
         for number in range(100):
             more.produce("orders", b"more %d" % number, b"key %d" % (number % 17))
-        settle(more)
+        flush(more)
         hanging = write_transactions(kafka.bootstrap)
         new = NewTopic(BORN_IN_KAFKA, 2, 1, config={"retention.ms": "777777777"})
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         admin.create_topics([new])[BORN_IN_KAFKA].result(20)
         commit_offsets(kafka.bootstrap, "billing", {("orders", 0): 50})
-        at_last = look(kafka.bootstrap, [*TOPICS, BORN_IN_KAFKA])
+        at_last = read_view(kafka.bootstrap, [*TOPICS, BORN_IN_KAFKA])
         while_running = headrace("takeover", "--data", str(data), "--zookeeper", zookeeper.address)
         kafka.sigterm()
     # Another round trip, from a killed Headrace: Kafka must recover the directory.
@@ -110,13 +110,13 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
     headrace("takeover", "--data", str(killed), "--zookeeper", zookeeper.address)
     with BrokerProcess(killed) as dying:
         write_plain(dying.bootstrap)
-        after_a_kill_by_headrace = look(dying.bootstrap)
+        after_a_kill_by_headrace = read_view(dying.bootstrap)
         dying.sigkill()
     code, output = headrace("handover", "--data", str(killed), "--zookeeper", zookeeper.address)
     assert code == 0, output
     kafka = WithZooKeeper(base / "recovering-kafka", zookeeper.address, {"log.cleaner.enable": "false"}, data=killed)
     with kafka:
-        after_a_kill_by_kafka = look(kafka.bootstrap)
+        after_a_kill_by_kafka = read_view(kafka.bootstrap)
         kafka.sigterm()
     headrace("takeover", "--data", str(killed), "--zookeeper", zookeeper.address)
     yield Round(
@@ -167,7 +167,7 @@ def test_headrace_continues_after_kafka(round_trip: Round, from_kafka: Path) -> 
     assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", output)
 
     with Broker(data=from_kafka) as broker:
-        assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
         assert {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS} == round_trip.settings
         assert topic_settings(broker.bootstrap, BORN_IN_KAFKA) == {"retention.ms": "777777777"}
         assert topic_ids(broker.bootstrap) == round_trip.ids
@@ -206,12 +206,12 @@ def test_a_directory_can_change_brokers_repeatedly(round_trip: Round, from_kafka
         code, output = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
         assert code == 0, output
     with Broker(data=from_kafka) as broker:
-        assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
 
 
 def test_without_zookeeper_records_are_adopted_and_nothing_expires(round_trip: Round, from_kafka: Path) -> None:
     with Broker(data=from_kafka) as broker:
-        assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
         assert topic_ids(broker.bootstrap) == round_trip.ids
         for topic in (*(f"codec-{codec}" for codec in CODECS), BORN_IN_KAFKA):
             assert topic_settings(broker.bootstrap, topic) == {"retention.ms": "-1", "retention.bytes": "-1"}

@@ -103,9 +103,7 @@ class _Analysis:
                 yield Anomaly(Kind.LOST_WRITE, f"{transaction.name} is committed, without {_some(missing)}")
         elif transaction.outcome is Outcome.ABORTED and len(missing) < len(values):
             found = [value for value in values if value in self._there]
-            yield Anomaly(
-                Kind.ABORTED_READ, f"{transaction.name} is aborted, but its records {_some(found)} are present"
-            )
+            yield Anomaly(Kind.ABORTED_READ, f"{transaction.name} is aborted, but has {_some(found)}")
         if 0 < len(missing) < len(values):
             yield Anomaly(Kind.SPLIT_TRANSACTION, f"{transaction.name} is present without {_some(missing)}")
 

@@ -51,7 +51,6 @@ def cluster(bootstrap: str) -> Cluster:
 
 @pytest.fixture
 def environment(bootstrap: str) -> Mapping[str, str]:
-    """The environment of commands in other processes."""
     return {**os.environ, "HEADRACE_BOOTSTRAP": bootstrap}
 
 

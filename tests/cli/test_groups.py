@@ -323,9 +323,7 @@ def test_a_timeline_without_an_http_listener_explains_what_it_needs(headrace: He
     assert "no answer from the broker's HTTP listener at 127.0.0.1:1" in unreachable.stderr
 
 
-def test_the_http_listener_is_found_in_the_brokers_settings(
-    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_http_listener_is_found_in_broker_settings(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     with Broker({"headrace.http.listener": f"127.0.0.1:{port}"}) as broker:
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)

@@ -181,9 +181,7 @@ def test_typed_input_starts_with_instructions(headrace: Headrace, topic: str, en
     assert headrace("consume", topic, "--until-end").stdout == "hello\n"
 
 
-def test_control_characters_in_records_are_escaped(
-    headrace: Headrace, topic: str, environment: Mapping[str, str]
-) -> None:
+def test_control_characters_are_escaped(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
     headrace("produce", topic, stdin="\x1b[2Jgone\x07\n")
     assert _seen(environment, "consume", topic, "--until-end")[0] == "\\x1b[2Jgone\\x07"
     assert headrace("consume", topic, "--until-end").stdout == "\x1b[2Jgone\x07\n"

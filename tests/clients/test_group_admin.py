@@ -138,9 +138,7 @@ def test_kafkas_tool_lists_describes_and_deletes_groups(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_the_admin_client_of_confluent_kafka(
-    shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str
-) -> None:
+def test_confluent_kafkas_admin_client(shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str) -> None:
     admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
     consumer = member(shared_broker, group, topic, protocol)
     found = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(10)
@@ -160,9 +158,7 @@ def test_the_admin_client_of_confluent_kafka(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_the_admin_client_of_kafka_python(
-    shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str
-) -> None:
+def test_kafka_pythons_admin_client(shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str) -> None:
     admin = KafkaAdminClient(bootstrap_servers=[shared_broker.bootstrap])
     first, second = (KafkaPythonPartition(topic, partition) for partition in range(2))
     try:

@@ -125,7 +125,6 @@ class JavaDriver:
         """Do nothing: processes end after use."""
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> str:
-        """Run a tool with this broker."""
         return run_tool(tool, "--bootstrap-server", self._bootstrap, *arguments, stdin=stdin)
 
     @contextmanager
