@@ -21,7 +21,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 BUILD = ROOT / ".build"
 LOCK = ROOT / "requirements.lock"
-WALK = ROOT / "src" / "headrace" / "wire" / "record_checks.py"
+RECORD_CHECKS = ROOT / "src" / "headrace" / "wire" / "record_checks.py"
 SPARK_POM = ROOT / "src" / "headrace" / "pipeline" / "jars.pom.xml"
 KAFKA_POM = ROOT / "tests" / "clients" / "kafka.pom.xml"
 KAFKA_39_POM = ROOT / "tests" / "adoption" / "kafka-3.9.pom.xml"
@@ -234,7 +234,7 @@ def steps() -> list[Step]:
         Step(
             "Python packages",
             python_packages,
-            inputs=[LOCK, pyproject, ROOT / "hatch_build.py", WALK],
+            inputs=[LOCK, pyproject, ROOT / "hatch_build.py", RECORD_CHECKS],
             outputs=[VENV / "bin" / "headrace"],
             holds=venv_is_of_this_python,
         ),

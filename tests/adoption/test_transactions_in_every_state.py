@@ -27,13 +27,13 @@ STATES = ("Empty", "Ongoing", *ENDED, *PREPARED)
 """Also the transactional ids, and the topics they write to."""
 
 
-class Left(NamedTuple):
+class KafkaDirectory(NamedTuple):
     directory: Path
     level: int
 
 
 @pytest.fixture(scope="module", params=[0, 1, 2], ids=lambda level: f"transaction.version={level}")
-def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Left:
+def kafka_directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> KafkaDirectory:
     level: int = request.param
     base = tmp_path_factory.mktemp("kraft")
     with Kraft(base, features={"transaction.version": level}) as kafka:
@@ -41,10 +41,10 @@ def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         _write(side, kafka.bootstrap, level)
         side.close()
         with kafka.frozen():
-            shutil.copytree(kafka.data, base / "left")
+            shutil.copytree(kafka.data, base / "kafka_directory")
     for name, state in PREPARED.items():
-        _prepare(base / "left", name, state, level)
-    return Left(base / "left", level)
+        _prepare(base / "kafka_directory", name, state, level)
+    return KafkaDirectory(base / "kafka_directory", level)
 
 
 def _write(side: Side, bootstrap: str, level: int) -> None:
@@ -93,8 +93,8 @@ def _prepare(directory: Path, name: str, state: TransactionState, level: int) ->
 
 
 @pytest.fixture
-def broker(left: Left, tmp_path: Path) -> Iterator[Broker]:
-    with Broker(data=shutil.copytree(left.directory, tmp_path / "data")) as broker:
+def broker(kafka_directory: KafkaDirectory, tmp_path: Path) -> Iterator[Broker]:
+    with Broker(data=shutil.copytree(kafka_directory.directory, tmp_path / "data")) as broker:
         yield broker
 
 
@@ -138,7 +138,7 @@ def test_the_producers_successor_continues(broker: Broker, state: str) -> None:
     assert values == [*first, b"by the successor"]
 
 
-def test_the_feature_keeps_its_level(broker: Broker, left: Left) -> None:
+def test_the_feature_keeps_its_level(broker: Broker, kafka_directory: KafkaDirectory) -> None:
     side = Side(broker.bootstrap)
     try:
         request = {"client_software_name": "tests", "client_software_version": "1"}
@@ -146,4 +146,4 @@ def test_the_feature_keeps_its_level(broker: Broker, left: Left) -> None:
     finally:
         side.close()
     levels = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
-    assert levels.get("transaction.version", 0) == left.level
+    assert levels.get("transaction.version", 0) == kafka_directory.level

@@ -38,7 +38,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
-BORN_IN_KAFKA = "born-in-kafka"
+KAFKA_TOPIC = "born-in-kafka"
 
 
 def headrace(*arguments: str) -> tuple[int, str]:
@@ -98,11 +98,11 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
             more.produce("orders", b"more %d" % number, b"key %d" % (number % 17))
         flush(more)
         hanging = write_transactions(kafka.bootstrap)
-        new = NewTopic(BORN_IN_KAFKA, 2, 1, config={"retention.ms": "777777777"})
+        new = NewTopic(KAFKA_TOPIC, 2, 1, config={"retention.ms": "777777777"})
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.create_topics([new])[BORN_IN_KAFKA].result(20)
+        admin.create_topics([new])[KAFKA_TOPIC].result(20)
         commit_offsets(kafka.bootstrap, "billing", {("orders", 0): 50})
-        at_last = read_view(kafka.bootstrap, [*TOPICS, BORN_IN_KAFKA])
+        at_last = read_view(kafka.bootstrap, [*TOPICS, KAFKA_TOPIC])
         while_running = headrace("takeover", "--data", str(data), "--zookeeper", zookeeper.address)
         kafka.sigterm()
     # Another round trip, from a killed Headrace: Kafka must recover the directory.
@@ -167,9 +167,9 @@ def test_headrace_continues_after_kafka(round_trip: Round, from_kafka: Path) -> 
     assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", output)
 
     with Broker(data=from_kafka) as broker:
-        assert read_view(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.at_last_by_kafka
         assert {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS} == round_trip.settings
-        assert topic_settings(broker.bootstrap, BORN_IN_KAFKA) == {"retention.ms": "777777777"}
+        assert topic_settings(broker.bootstrap, KAFKA_TOPIC) == {"retention.ms": "777777777"}
         assert topic_ids(broker.bootstrap) == round_trip.ids
         assert committed(broker.bootstrap, "billing") == {("orders", 0): 50, ("orders", 2): 7}
         assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
@@ -206,14 +206,14 @@ def test_a_directory_can_change_brokers_repeatedly(round_trip: Round, from_kafka
         code, output = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
         assert code == 0, output
     with Broker(data=from_kafka) as broker:
-        assert read_view(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.at_last_by_kafka
 
 
 def test_without_zookeeper_records_are_adopted_and_nothing_expires(round_trip: Round, from_kafka: Path) -> None:
     with Broker(data=from_kafka) as broker:
-        assert read_view(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.at_last_by_kafka
         assert topic_ids(broker.bootstrap) == round_trip.ids
-        for topic in (*(f"codec-{codec}" for codec in CODECS), BORN_IN_KAFKA):
+        for topic in (*(f"codec-{codec}" for codec in CODECS), KAFKA_TOPIC):
             assert topic_settings(broker.bootstrap, topic) == {"retention.ms": "-1", "retention.bytes": "-1"}
         assert topic_settings(broker.bootstrap, "latest") == {"cleanup.policy": "compact"}
 

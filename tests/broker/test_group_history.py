@@ -254,15 +254,15 @@ def test_answers_have_the_documented_fields(broker: Broker) -> None:
             "/groups/timeline",
         ]
         for path, example in documented:
-            assert shape(get(broker.http, path)) == shape(json.loads(example)), path
+            assert paths(get(broker.http, path)) == paths(json.loads(example)), path
 
 
-def shape(value: Any, path: str = "") -> set[str]:
+def paths(value: Any, path: str = "") -> set[str]:
     """Return the path of every field; elements of a list share one path."""
     if isinstance(value, dict):
-        return {each for name, field in value.items() for each in {f"{path}.{name}", *shape(field, f"{path}.{name}")}}
+        return {each for name, field in value.items() for each in {f"{path}.{name}", *paths(field, f"{path}.{name}")}}
     if isinstance(value, list):
-        return {each for element in value for each in shape(element, f"{path}[]")}
+        return {each for element in value for each in paths(element, f"{path}[]")}
     return set()
 
 

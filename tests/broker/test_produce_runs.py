@@ -48,11 +48,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     append_all = Partition.append_all
 
-    def noting(self: Partition, batches: Sequence[Batch], *, now_ms: int) -> list[Appended]:
+    def recording(self: Partition, batches: Sequence[Batch], *, now_ms: int) -> list[Appended]:
         sizes.append(len(batches))
         return append_all(self, batches, now_ms=now_ms)
 
-    monkeypatch.setattr(Partition, "append_all", noting)
+    monkeypatch.setattr(Partition, "append_all", recording)
     return sizes
 
 
