@@ -179,12 +179,12 @@ def read_view(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
             }
         )
         found = wait_for(partial(led_topics, consumer, topics), "leaders of all partitions")
-        places = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
-        for place in places:
-            records[place.topic, place.partition, level] = []
-            ends[place.topic, place.partition, level] = consumer.get_watermark_offsets(place, 20)
-        consumer.assign(places)
-        left = len(places)
+        positions = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
+        for position in positions:
+            records[position.topic, position.partition, level] = []
+            ends[position.topic, position.partition, level] = consumer.get_watermark_offsets(position, 20)
+        consumer.assign(positions)
+        left = len(positions)
         while left:
             message = consumer.poll(20)
             assert message is not None, f"{left} partitions have not reached their end"
@@ -197,9 +197,9 @@ def read_view(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 left -= 1
         if level == "read_committed" and "long" in topics:
-            for moment in range(LONG_AGO - 1, LONG_AGO + 2002, 100):
-                (found_at,) = consumer.offsets_for_times([TopicPartition("long", 0, moment)], 20)
-                by_time[moment] = found_at.offset
+            for timestamp in range(LONG_AGO - 1, LONG_AGO + 2002, 100):
+                (found_at,) = consumer.offsets_for_times([TopicPartition("long", 0, timestamp)], 20)
+                by_time[timestamp] = found_at.offset
         consumer.close()
     return View(records, ends, by_time)
 

@@ -57,11 +57,11 @@ class Round(NamedTuple):
     ids: dict[str, str]
     while_running: tuple[int, str]
     in_use: tuple[int, str]
-    at_first_by_kafka: View
+    first_by_kafka: View
     settings_in_kafka: dict[str, dict[str, str]]
     ids_in_kafka: dict[str, str]
     offsets_in_kafka: dict[tuple[str, int], int]
-    at_last_by_kafka: View
+    last_by_kafka: View
     after_a_kill_by_headrace: View
     after_a_kill_by_kafka: View
 
@@ -89,7 +89,7 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
     assert code == 0, output
     kafka = WithZooKeeper(base / "kafka", zookeeper.address, data=data)
     with kafka:
-        at_first = read_view(kafka.bootstrap)
+        first = read_view(kafka.bootstrap)
         settings_in_kafka = {topic: topic_settings(kafka.bootstrap, topic) for topic in TOPICS}
         ids_in_kafka = topic_ids(kafka.bootstrap)
         offsets = committed(kafka.bootstrap, "billing")
@@ -102,7 +102,7 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         admin.create_topics([new])[KAFKA_TOPIC].result(20)
         commit_offsets(kafka.bootstrap, "billing", {("orders", 0): 50})
-        at_last = read_view(kafka.bootstrap, [*TOPICS, KAFKA_TOPIC])
+        last = read_view(kafka.bootstrap, [*TOPICS, KAFKA_TOPIC])
         while_running = headrace("takeover", "--data", str(data), "--zookeeper", zookeeper.address)
         kafka.sigterm()
     # Another round trip, from a killed Headrace: Kafka must recover the directory.
@@ -127,11 +127,11 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         ids,
         while_running,
         in_use,
-        at_first,
+        first,
         settings_in_kafka,
         ids_in_kafka,
         offsets,
-        at_last,
+        last,
         after_a_kill_by_headrace,
         after_a_kill_by_kafka,
     )
@@ -144,7 +144,7 @@ def from_kafka(round_trip: Round, tmp_path: Path) -> Path:
 
 
 def test_kafka_serves_the_records_of_headrace(round_trip: Round) -> None:
-    assert round_trip.at_first_by_kafka == round_trip.by_headrace
+    assert round_trip.first_by_kafka == round_trip.by_headrace
     assert round_trip.settings_in_kafka == round_trip.settings
     assert round_trip.ids_in_kafka == round_trip.ids
     assert round_trip.offsets_in_kafka == {("orders", 0): 5, ("orders", 2): 7}
@@ -167,7 +167,7 @@ def test_headrace_continues_after_kafka(round_trip: Round, from_kafka: Path) -> 
     assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", output)
 
     with Broker(data=from_kafka) as broker:
-        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.last_by_kafka
         assert {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS} == round_trip.settings
         assert topic_settings(broker.bootstrap, KAFKA_TOPIC) == {"retention.ms": "777777777"}
         assert topic_ids(broker.bootstrap) == round_trip.ids
@@ -206,12 +206,12 @@ def test_a_directory_can_change_brokers_repeatedly(round_trip: Round, from_kafka
         code, output = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
         assert code == 0, output
     with Broker(data=from_kafka) as broker:
-        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.last_by_kafka
 
 
 def test_without_zookeeper_records_are_adopted_and_nothing_expires(round_trip: Round, from_kafka: Path) -> None:
     with Broker(data=from_kafka) as broker:
-        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.last_by_kafka
         assert topic_ids(broker.bootstrap) == round_trip.ids
         for topic in (*(f"codec-{codec}" for codec in CODECS), KAFKA_TOPIC):
             assert topic_settings(broker.bootstrap, topic) == {"retention.ms": "-1", "retention.bytes": "-1"}

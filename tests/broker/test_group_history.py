@@ -115,7 +115,7 @@ def test_lag_without_a_commit_counts_from_the_reset_position(protocol: str, assu
             wait_for(lambda: metrics(broker).get("headrace_consumergroup_assumed_offset"), "a sample")
             wait_for(lambda: get(broker.http, "/groups")["groups"][0]["lag"] == 60 + unread, "a sample")
         # Its lag remains after its last member has gone.
-        wait_for(lambda: get(broker.http, "/groups")["groups"][0]["members"] == 0, "the member is gone")
+        wait_for(lambda: get(broker.http, "/groups")["groups"][0]["members"] == 0, "the member leaves")
         listed = get(broker.http, "/groups")
         assert get(broker.http, "/groups/describe?group=billing")["lag"] == 60 + unread
         found = metrics(broker)
@@ -185,7 +185,7 @@ def test_a_timeline_shows_a_fenced_static_member(broker: Broker) -> None:
 def test_a_timeline_shows_a_member_that_stopped_polling(broker: Broker) -> None:
     with member(broker.bootstrap, "g", "slow", session_timeout_ms=6000, max_poll_interval_ms=6000) as slow:
         # It no longer polls: the client leaves the group and gives the reason.
-        wait_for(lambda: ("left", "slow") in events(broker.http, "g"), "it is gone")
+        wait_for(lambda: ("left", "slow") in events(broker.http, "g"), "the member leaves")
         slow.poll(0)
 
 
@@ -205,7 +205,7 @@ def test_a_history_has_every_sample_and_ends_with_its_group(broker: Broker) -> N
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_consumer_groups(["g"])["g"].result(10)
     before = len(points(broker, "g"))
-    wait_for(lambda: "g" not in [each["group"] for each in get(broker.http, "/groups")["groups"]], "it is gone")
+    wait_for(lambda: "g" not in [each["group"] for each in get(broker.http, "/groups")["groups"]], "removal")
     again = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "other"})
     again.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
     again.close()

@@ -157,11 +157,11 @@ def test_a_partition_moves_and_returns_under_load(dirs: Directories) -> None:
         for target in (dirs.other(home), home, dirs.other(home)):
             writer.wait_for_more()
             assert move(client, target, "t") == "none"
-            wait_for((target / "t-0").exists, "the partition in its new place")
+            wait_for((target / "t-0").exists, "the partition in its new directory")
         writer.wait_for_more()
         writer.stop()
         assert not writer.refused
-        wait_for(lambda: not (home / "t-0").exists() and not list(dirs.a.glob("t-0.*")), "the old files to go")
+        wait_for(lambda: not (home / "t-0").exists() and not list(dirs.a.glob("t-0.*")), "removal of the old files")
         dirs.broker.restart()
     with WireClient(dirs.broker.bootstrap) as client:
         assert values(client, "t") == [b"%d" % number for number in range(writer.count)]
@@ -180,7 +180,7 @@ def test_a_move_is_described_cancelled_and_dropped_by_a_restart(slow: Directorie
         assert 0 < copy["offset_lag"] <= 5
         assert described(client, home)["topics"][0]["partitions"][0]["partition_size"] > 300_000
         assert move(client, home, "t") == "none"
-        wait_for(lambda: not list(target.glob("t-0.*")), "the copy to go")
+        wait_for(lambda: not list(target.glob("t-0.*")), "removal of the copy")
         assert not copies(client, target)
 
         assert move(client, target, "t") == "none"
@@ -297,7 +297,7 @@ def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path, fai
             good, bad = (0, 1) if dirs.directory_of("t-0") == dirs.a else (1, 0)
             assert produce(client, "t", good) == produce(client, "t", bad) == "none"
             fail(failing_disk)
-            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure to show")
+            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure")
             for _ in range(20):
                 assert produce(client, "t", bad) == STORAGE_ERROR
                 assert fetched(client, "t", bad)["error_code"] == STORAGE_ERROR
@@ -326,7 +326,7 @@ def test_other_partitions_are_served_after_the_metadata_disk_fails(tmp_path: Pat
             dirs.create(client, "t", 2)
             good, bad = (0, 1) if dirs.directory_of("t-0") == dirs.b else (1, 0)
             fail(failing_disk)
-            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure to show")
+            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure")
             assert produce(client, "t", good) == "none"
             new = {"name": "u", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
             answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})

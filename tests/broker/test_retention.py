@@ -92,7 +92,7 @@ def test_a_shorter_retention_takes_effect_at_once(broker: Broker, consumer: Cons
     assert start_of(consumer, "timed") == 50
     configure(admin, "timed", retention_ms=1000)
 
-    wait_for(lambda: start_of(consumer, "timed") == 100, "the setting is in force")
+    wait_for(lambda: start_of(consumer, "timed") == 100, "the setting takes effect")
 
 
 def test_deleted_records_are_hidden_from_readers_at_once(broker: Broker, consumer: Consumer) -> None:
@@ -102,7 +102,7 @@ def test_deleted_records_are_hidden_from_readers_at_once(broker: Broker, consume
     admin.delete_records([TopicPartition("cut", 0, 25)])[TopicPartition("cut", 0)].result(10)
 
     assert start_of(consumer, "cut") == 25
-    wait_for(lambda: log_bytes(broker, "cut") < 3 * MEGABYTE, "whole segments below the start go")
+    wait_for(lambda: log_bytes(broker, "cut") < 3 * MEGABYTE, "removal of whole segments below the start")
 
 
 def base_offsets(broker: Broker, topic: str) -> list[int]:
@@ -166,7 +166,7 @@ def test_a_removed_segment_is_kept_for_its_readers(broker: Broker, consumer: Con
         configure(admin, "slow", retention_bytes=MEGABYTE)
         wait_for(lambda: start_of(consumer, "slow") > 20, "the log's start moves")
         assert list(directory.glob("*.log.deleted"))
-        wait_for(lambda: not list(directory.glob("*.deleted")), "the files go")
+        wait_for(lambda: not list(directory.glob("*.deleted")), "removal of the files")
         (topic,) = reader.receive(ApiKey.FETCH, 4)["responses"]
     (partition,) = topic["partitions"]
     assert partition["error_code"] == "none"

@@ -44,14 +44,14 @@ def dump(directory: Path, *options: str, suffixes: tuple[str, ...] = (".log", ".
 
 def fill(log: Log) -> None:
     """Append several segments: batches between index entries, all codecs, timestamps out of order."""
-    for place in range(150):
+    for number in range(150):
         append(
             log,
-            1 + place % 5,
-            timestamp=NOW + (place * 37) % 400 + place,
-            step=place % 3,
-            codec=list(Codec)[place % 5],
-            epoch=place // 50,
+            1 + number % 5,
+            timestamp=NOW + (number * 37) % 400 + number,
+            step=number % 3,
+            codec=list(Codec)[number % 5],
+            epoch=number // 50,
         )
 
 
@@ -102,9 +102,9 @@ def test_rebuilt_indexes_are_valid(directory: Path) -> None:
 
 def test_compacted_segments_are_valid(tmp_path: Path) -> None:
     table = Table(tmp_path)
-    for place in range(120):
-        key = f"key {place * 7 % 9}"
-        table.put((key, "v" * 30), (f"{place}", "w" * 30), (key, None), ("x", None), codec=list(Codec)[place % 5])
+    for number in range(120):
+        key = f"key {number * 7 % 9}"
+        table.put((key, "v" * 30), (f"{number}", "w" * 30), (key, None), ("x", None), codec=list(Codec)[number % 5])
     last = table.put(("x", "1"), producer_id=9, producer_epoch=0, base_sequence=0)
     table.producers = [ProducerEntry(9, 0, 0, last.last_offset, 0, NOW, -1, -1)]
     table.put(("x", "2"))

@@ -32,8 +32,8 @@ def group(shared_broker: BrokerUnderTest, topic: str) -> str:
     producer = Producer({"bootstrap.servers": shared_broker.bootstrap})
     now_ms = time.time_ns() // 1_000_000
     for partition in range(2):
-        for place in range(10):
-            producer.produce(topic, b"x", partition=partition, timestamp=now_ms - (OLD_MS if place < 5 else 0))
+        for number in range(10):
+            producer.produce(topic, b"x", partition=partition, timestamp=now_ms - (OLD_MS if number < 5 else 0))
     assert producer.flush(10) == 0
     name = f"{topic}-group"
     consumer = Consumer({"bootstrap.servers": shared_broker.bootstrap, "group.id": name})
@@ -82,7 +82,7 @@ def test_kafkas_tool_resets_offsets_in_every_way(
         found = re.findall(rf"{group}\s+{topic}\s+(\d)\s+(\d+)", printed)
         return {int(partition): int(offset) for partition, offset in found}
 
-    moment = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    hour_ago = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     assert reset("--to-latest", execute=False) == {0: 10, 1: 10}
     assert committed(shared_broker, group) == {0: 4, 1: 0}
     noted = tmp_path / "noted.csv"
@@ -94,7 +94,7 @@ def test_kafkas_tool_resets_offsets_in_every_way(
         (("--to-earliest",), {0: 0, 1: 0}),
         (("--to-offset", "7"), {0: 7, 1: 7}),
         (("--shift-by", "-2"), {0: 5, 1: 5}),
-        (("--to-datetime", moment), {0: 5, 1: 5}),
+        (("--to-datetime", hour_ago), {0: 5, 1: 5}),
         (("--by-duration", "PT24H"), {0: 0, 1: 0}),
         (("--from-file", str(noted)), {0: 4, 1: 0}),
         (("--to-current",), {0: 4, 1: 0}),
