@@ -1,4 +1,4 @@
-"""Orders to invoices at least once: a crash may write invoices twice, and never loses one."""
+"""Turn orders into invoices at least once: a crash may duplicate invoices, but never loses one."""
 
 import sys
 
@@ -8,7 +8,7 @@ from invoices import INVOICES, arguments, invoice, next_batch, subscribe
 
 def delivered(error: KafkaError | None, _: Message) -> None:
     if error is not None:
-        sys.exit(f"an invoice could not be written: {error}")
+        sys.exit(f"cannot write an invoice: {error}; a restart repeats the orders since the last commit")
 
 
 options = arguments()
@@ -22,5 +22,5 @@ while True:
     for order in orders:
         producer.produce(INVOICES, invoice(order), order.key(), on_delivery=delivered)
     producer.flush()
-    # The orders count as done only now: whoever comes after a crash before this line does them again.
+    # The orders count as done only now: after a crash before this line, the successor repeats them.
     consumer.commit(asynchronous=False)

@@ -1,4 +1,4 @@
-"""Orders to invoices at most once: a crash may lose invoices, and never writes one twice."""
+"""Turn orders into invoices at most once: a crash may lose invoices, but never duplicates one."""
 
 from confluent_kafka import Producer
 from invoices import INVOICES, arguments, invoice, next_batch, subscribe
@@ -11,7 +11,7 @@ while True:
     orders = next_batch(consumer)
     if not orders:
         continue
-    # The orders count as done before they are: whoever comes after a crash begins after them.
+    # The orders count as done before they are: after a crash, the successor begins after them.
     consumer.commit(asynchronous=False)
     for order in orders:
         producer.produce(INVOICES, invoice(order), order.key())

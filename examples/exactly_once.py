@@ -1,4 +1,4 @@
-"""Orders to invoices exactly once: invoices and the offsets of their orders are committed together, or not at all."""
+"""Turn orders into invoices exactly once: invoices and offsets are committed together, or not at all."""
 
 from collections.abc import Sequence
 
@@ -7,22 +7,22 @@ from invoices import INVOICES, ORDERS, arguments, invoice, next_batch, subscribe
 
 
 def positions_after(orders: Sequence[Message]) -> list[TopicPartition]:
-    """Where a consumer goes on that has done these orders."""
-    ends = {order.partition(): order.offset() for order in orders}  # the last of every partition
+    """Return the offsets from which a consumer resumes after these orders."""
+    ends = {order.partition(): order.offset() for order in orders}  # later orders replace earlier ones
     return [TopicPartition(ORDERS, partition or 0, (offset or 0) + 1) for partition, offset in ends.items()]
 
 
 def rewind(consumer: Consumer) -> None:
-    """Go back to what is committed, after a transaction that was aborted."""
+    """Seek back to the committed offsets after an aborted transaction."""
     for position in consumer.committed(consumer.assignment()):
         consumer.seek(TopicPartition(ORDERS, position.partition, max(position.offset, 0)))
 
 
 options = arguments()
 consumer = subscribe(options.bootstrap, options.group)
-# The transactional id names this instance: another with the same one takes its place.
+# The transactional id identifies this instance: a second one with the same id would fence it.
 producer = Producer({"bootstrap.servers": options.bootstrap, "transactional.id": f"{options.group}-1"})
-# Aborts the transaction that a crash has left, and fences its producer, should it still run.
+# Aborts a transaction left open by a crash, and fences its producer in case it is still running.
 producer.init_transactions()
 
 while True:

@@ -19,13 +19,13 @@ BATCH = 10
 
 
 def invoice(order: Message) -> bytes:
-    """The invoice for an order, `{"order": NUMBER, "cents": AMOUNT}`, with the tax on top."""
+    """Return the invoice for an order, `{"order": NUMBER, "cents": AMOUNT}`, including tax."""
     fields = json.loads(order.value() or b"{}")
     return json.dumps({"order": fields["order"], "cents": round(fields["cents"] * 1.2)}).encode()
 
 
 def subscribe(bootstrap: str, group: str) -> Consumer:
-    """A consumer of the orders that commits nothing by itself."""
+    """Return a consumer of the orders, without automatic commits."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -33,7 +33,7 @@ def subscribe(bootstrap: str, group: str) -> Consumer:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
-            # How long a crashed member keeps its partitions.
+            # A crashed member keeps its partitions for this long.
             "session.timeout.ms": 6000,
         }
     )
@@ -42,7 +42,7 @@ def subscribe(bootstrap: str, group: str) -> Consumer:
 
 
 def next_batch(consumer: Consumer) -> list[Message]:
-    """Up to `BATCH` orders; none where none came for a moment. Raises KafkaException if no more can come."""
+    """Return the orders that arrive within 0.5 s, at most `BATCH`. Raises KafkaException for a permanent error."""
     orders = []
     for message in consumer.consume(BATCH, timeout=0.5):
         error = message.error()

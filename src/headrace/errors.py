@@ -21,7 +21,7 @@ __all__ = ["ErrorCode", "KafkaError"]
 class KafkaError(Exception):
     """A failure with an error code of the protocol.
 
-    `message` gives the reason and what to do. It reaches the client in responses with a field for it.
+    `message` gives the reason and what to do. It reaches the client in replies with a field for it.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

@@ -193,7 +193,7 @@ def test_damage_in_the_middle_of_a_log_is_logged_once_and_not_served(
         assert values(client, 1) == [b"t"]
         path.write_bytes(original)
         assert values(client, 0) == [b"t"]
-    logged = [each.getMessage() for each in caplog.records if "is damaged on the disk" in each.getMessage()]
+    logged = [each.getMessage() for each in caplog.records if "the file is damaged" in each.getMessage()]
     assert len(logged) == 1
     assert f"{path} has no valid record batch at byte 0" in logged[0]
 

@@ -190,7 +190,7 @@ def test_a_move_is_described_cancelled_and_dropped_by_a_restart(slow: Directorie
         assert len(values(client, "t")) == 5
         assert slow.directory_of("t-0") == home
         assert not copies(client, target)
-    assert "is an unfinished copy" in slow.broker.log()
+    assert "the unfinished copy of an interrupted move" in slow.broker.log()
 
 
 def test_an_impossible_move_is_refused(dirs: Directories) -> None:

@@ -117,6 +117,7 @@ def test_a_record_over_the_limit_is_refused_in_one_line(headrace: Headrace, topi
 @pytest.fixture
 def hourly(headrace: Headrace, topic: str) -> str:
     """A topic with hourly records in partition 0, from 2025-11-21 10:00 to 14:00 UTC."""
+    headrace("topics", "alter", topic, "--config", "retention.ms=-1")
     lines = [f'{{"value": "{hour}", "timestamp": "2025-11-21T{hour}:00:00Z"}}\n' for hour in range(10, 15)]
     headrace("produce", topic, "-p", "0", "--jsonl", stdin="".join(lines))
     return topic

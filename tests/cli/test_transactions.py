@@ -110,7 +110,7 @@ def test_a_long_list_shows_age_and_timeout(headrace: Headrace, topic: str) -> No
         (("abort", "orders:0", "--yes"), "give either --start-offset or --producer-id"),
         (("abort", "orders:0", "--producer-id", "1", "--yes"), "--producer-id and --producer-epoch go together"),
         (("abort", "orders:0,1", "--start-offset", "0", "--yes"), "'orders:0,1' is not one partition"),
-        (("abort", "orders:0", "--start-offset", "0"), "aborting needs a yes"),
+        (("abort", "orders:0", "--start-offset", "0"), "aborting needs confirmation"),
     ],
 )
 def test_an_invalid_command_line_is_refused(headrace: Headrace, words: tuple[str, ...], problem: str) -> None:

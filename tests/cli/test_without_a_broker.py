@@ -55,7 +55,7 @@ def test_an_unreadable_file_is_reported_before_connecting() -> None:
 
 
 def test_a_broker_that_answers_only_the_first_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.cli.group_calls._TIMEOUT_MS", 500)
+    monkeypatch.setattr("headrace.cli.python_admin._TIMEOUT_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as server:
         greeted = threading.Thread(target=_answer_the_first, args=(server,))
         greeted.start()

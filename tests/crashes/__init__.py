@@ -1,1 +1,1 @@
-"""Storage on a disk that loses what was not synced: thousands of crashes, and what a start makes of them."""
+"""Crash storage on a disk that loses unsynced data, and check what it recovers."""

@@ -1,4 +1,4 @@
-"""`python -m tests.crashes`: many seeds, on all cores."""
+"""Play many seeds on all cores."""
 
 import argparse
 import logging
@@ -13,27 +13,26 @@ from tests.crashes.play import Play
 
 
 def outcome(seed: int, fault: str | None) -> tuple[int, str | None]:
-    """How many crashes were looked at, and what was found."""
+    """Return the number of crashes checked and the traceback of a failure."""
     logging.disable(logging.CRITICAL)
     faults = [each for each in (*FAULTS, *RARELY_FOUND) if each.__name__ == fault]
     try:
-        return Play.all_of(seed, *faults), None
-    except Exception:  # noqa: BLE001 whatever a start raises is a broken promise
+        return Play.run_seed(seed, *faults), None
+    except Exception:  # noqa: BLE001 any error at a start breaks a promise
         return 0, traceback.format_exc()
 
 
 def main() -> int:
-    """0 where all promises were kept."""
     parser = argparse.ArgumentParser(prog="python -m tests.crashes", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many (1000)")
-    parser.add_argument("--first", type=int, default=0, help="where to begin (0)")
-    parser.add_argument("--fault", choices=[each.__name__ for each in (*FAULTS, *RARELY_FOUND)], help="to be found")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of seeds (default: 1000)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
+    parser.add_argument("--fault", choices=[each.__name__ for each in (*FAULTS, *RARELY_FOUND)], help="fault to inject")
     arguments = parser.parse_args()
     began = time.monotonic()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         outcomes = list(pool.map(outcome, seeds, [arguments.fault] * len(seeds), chunksize=10))
-    failed = [(seed, found) for seed, (_, found) in zip(seeds, outcomes, strict=True) if found is not None]
+    failed = [(seed, failure) for seed, (_, failure) in zip(seeds, outcomes, strict=True) if failure is not None]
     crashes = sum(count for count, _ in outcomes)
     print(f"{crashes} crashes from {len(seeds)} seeds in {time.monotonic() - began:.1f} s, {len(failed)} seeds failed")
     if failed:

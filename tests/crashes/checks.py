@@ -1,4 +1,4 @@
-"""What must be true of a partition that was opened after a crash."""
+"""Checks of a partition opened after a crash."""
 
 from collections.abc import Sequence
 
@@ -6,38 +6,38 @@ from headrace.replication.partition import Partition
 from headrace.replication.producer_state import ProducerState
 from headrace.wire.batch import batch_crc_ok
 from headrace.wire.records import Record, batch_headers, iter_records
-from tests.crashes.story import Batch, BegunAnew, Expected, State, Story
+from tests.crashes.story import Batch, Emptied, Expected, State, Story
 
 
 def served(partition: Partition) -> list[Batch]:
-    """All that a consumer gets, from the log start offset on."""
+    """Return the batches a consumer reads from the log start offset."""
     offset = partition.log_start_offset
     found: list[Batch] = []
     while (part := partition.read(offset, 700, read_committed=False, min_one_batch=True)) is not None:
         data = part.read()
-        assert len(data) == part.size, f"a read at {offset} gave {len(data)} of {part.size} bytes"
+        assert len(data) == part.size, f"a read at {offset} returned {len(data)} of {part.size} bytes"
         whole = [(position, header) for position, header in batch_headers(data)]
-        assert whole, f"a read at {offset} gave no whole batch"
+        assert whole, f"a read at {offset} returned no complete batch"
         for position, header in whole:
-            assert header.next_offset > offset, f"a read at {offset} gave {header.base_offset}"
-            assert batch_crc_ok(data, position, header.size), f"garbage at {offset}"
+            assert header.next_offset > offset, f"a read at {offset} returned the batch at {header.base_offset}"
+            assert batch_crc_ok(data, position, header.size), f"corrupt batch in the read at {offset}"
             found.append(Batch(header, data[position : position + header.size]))
         offset = whole[-1][1].next_offset
     return found
 
 
 def check(partition: Partition, story: Story, expected: Expected, *, kernel_survived: bool) -> State:
-    """Raises AssertionError; what was found."""
+    """Return the recovered state. Raises AssertionError if `expected` does not allow it."""
     found = served(partition)
     end = partition.log_end_offset
     at_least = expected.written if kernel_survived else expected.flushed
-    assert end >= at_least, f"the log ends at {end}, before {at_least}, which was safe"
+    assert end >= at_least, f"the log ends at {end}, but {at_least} was safe"
     if found:
         assert found[-1].header.next_offset <= end
     if story.compacted:
         state = _check_table(found, end, expected)
     else:
-        state = _check_run(partition, found, end, expected)
+        state = _check_contiguous(partition, found, end, expected)
     _check_epochs(partition, found)
     _check_indexes(partition, found)
     content = tuple(each for each in state.content if each.header.last_offset < end)
@@ -46,32 +46,30 @@ def check(partition: Partition, story: Story, expected: Expected, *, kernel_surv
     return State(content, max(state.start, partition.log_start_offset), end, flushed, expected.start_kept)
 
 
-def _check_run(partition: Partition, found: list[Batch], end: int, expected: Expected) -> State:
+def _check_contiguous(partition: Partition, found: list[Batch], end: int, expected: Expected) -> State:
     start = partition.log_start_offset
-    assert start >= expected.start_kept, f"the log starts at {start}, before {expected.start_kept}, which was kept"
+    assert start >= expected.start_kept, f"the log starts at {start}, but {expected.start_kept} was saved"
     problems = []
     for state in (expected.before, expected.after):
-        anywhere = isinstance(expected.under_way, BegunAnew)
-        problem = _no_run_of(state, found, start, end, expected.start_kept, anywhere=anywhere)
+        emptying = isinstance(expected.under_way, Emptied)
+        problem = _mismatch(state, found, start, end, expected.start_kept, emptying=emptying)
         if problem is None:
             return state
         problems.append(problem)
-    raise AssertionError(f"{problems[0]}; or else {problems[1]}")
+    raise AssertionError(f"before the step: {problems[0]}; after it: {problems[1]}")
 
 
-def _no_run_of(
-    state: State, found: list[Batch], start: int, end: int, start_kept: int, *, anywhere: bool
-) -> str | None:
-    if start > state.start and not anywhere:
+def _mismatch(state: State, found: list[Batch], start: int, end: int, start_kept: int, *, emptying: bool) -> str | None:
+    if start > state.start and not emptying:
         return f"the log starts at {start}, not at {state.start}"
     content = [each.data for each in state.content if start < each.header.next_offset <= end]
     if [each.data for each in found] != content:
         have = [(each.header.base_offset, each.header.partition_leader_epoch) for each in found]
         want = [(each.header.base_offset, each.header.partition_leader_epoch) for each in state.content]
-        return f"from {start} to {end} there is {have}, which is no run of {want}"
+        return f"offsets {start} to {end} hold {have}, not a run of {want}"
     edges = {edge for each in state.content for edge in (each.header.base_offset, each.header.next_offset)}
-    if end not in edges | {state.start, state.end, start_kept} and not (anywhere and not found):
-        return f"the log ends at {end}, where no batch does"
+    if end not in edges | {state.start, state.end, start_kept} and not (emptying and not found):
+        return f"the log ends at {end}, not at the end of a batch"
     return None
 
 
@@ -86,7 +84,7 @@ def _check_table(found: list[Batch], end: int, expected: Expected) -> State:
     assert [each.offset for each in records] == sorted({each.offset for each in records}), "offsets out of order"
     originals = {each.offset: each for each in written}
     for record in records:
-        assert originals.get(record.offset) == record, f"what is at {record.offset} was not written there"
+        assert originals.get(record.offset) == record, f"the record at {record.offset} was not written there"
     newest = {each.key: each for each in written}
     have = {each.key: each for each in records}
     assert have == newest, f"keys {[key for key in newest if have.get(key) != newest[key]]} lost their newest records"
@@ -98,34 +96,36 @@ def _check_epochs(partition: Partition, found: list[Batch]) -> None:
     for header, _ in found:
         known = epochs.epoch_for(header.base_offset)
         if header.base_offset >= partition.log_start_offset:
-            assert known == header.partition_leader_epoch, f"epoch {known} is said of {header}: {epochs.entries}"
+            assert known == header.partition_leader_epoch, f"epoch {known} for {header}: {epochs.entries}"
     entries = epochs.entries
     assert all(each.start_offset <= partition.log_end_offset for each in entries)
 
 
 def _check_indexes(partition: Partition, batches: list[Batch]) -> None:
-    """Every entry leads to a batch, and timestamps are found as in a walk through the log."""
+    """Check that index entries point at batches and that timestamp lookups agree with a scan."""
     log = partition.log
     for segment in log.segments.ordered:
         positions = dict(segment.headers())
         for relative, position in segment.index.pairs():
-            assert position in positions, f"{segment.index.path} leads to byte {position}, where no batch begins"
-            assert positions[position].last_offset == segment.base_offset + relative, f"{segment.index.path} lies"
+            assert position in positions, f"{segment.index.path} points to byte {position}, which starts no batch"
+            assert positions[position].last_offset == segment.base_offset + relative, (
+                f"{segment.index.path}: wrong offset"
+            )
         reached = {each.last_offset: each for each in positions.values()}
         last = -1
         for timestamp, relative in segment.time_index.pairs():
             header = reached.get(segment.base_offset + relative)
-            assert header is not None, f"{segment.time_index.path} leads to offset {segment.base_offset + relative}"
-            assert header.max_timestamp == timestamp, f"{segment.time_index.path} lies about {timestamp}"
+            assert header is not None, f"{segment.time_index.path} points to offset {segment.base_offset + relative}"
+            assert header.max_timestamp == timestamp, f"{segment.time_index.path}: wrong offset for {timestamp}"
             assert timestamp > last, f"{segment.time_index.path} does not ascend"
             last = timestamp
         newest = max((each.max_timestamp for each in positions.values() if each.max_timestamp >= 0), default=-1)
-        assert segment.max_timestamp == newest, f"{segment.path}: {segment.max_timestamp} instead of {newest}"
+        assert segment.max_timestamp == newest, f"{segment.path}: max timestamp {segment.max_timestamp}, not {newest}"
     records = [each for each in _records(batches) if each.offset >= log.log_start_offset]
     for timestamp in {each.header.max_timestamp for each in batches}:
         found = log.reader.offset_for_timestamp(timestamp)
         first = next((each.offset for each in records if each.timestamp >= timestamp), None)
-        assert (None if found is None else found[1]) == first, f"timestamp {timestamp} is not found at {first}"
+        assert (None if found is None else found[1]) == first, f"timestamp {timestamp}: expected offset {first}"
 
 
 def _check_producers(partition: Partition, content: Sequence[Batch]) -> None:
@@ -136,7 +136,7 @@ def _check_producers(partition: Partition, content: Sequence[Batch]) -> None:
     for producer_id, entry in want.items():
         assert have.get(producer_id) == entry, f"producer {producer_id} is {have.get(producer_id)}, not {entry}"
     for producer_id in have.keys() - want.keys():
-        # what retention took the batches of
+        # retention deleted its batches
         assert have[producer_id][2] < partition.log_start_offset, f"unknown producer {have[producer_id]}"
 
 

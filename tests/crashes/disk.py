@@ -1,15 +1,15 @@
-"""A disk that loses what was not synced, under the real storage code.
+"""A disk that loses unsynced data, under the real storage code.
 
-While `record` lasts, every change that the `os` module is asked for below a directory happens and is written down, a
-journal entry each. `after_power_loss` then says what a disk may hold when the power fails at any point of the journal:
+`record` journals every change made through the `os` module below a directory. `after_power_loss` then returns files
+that a disk may hold if the power fails at a point of the journal:
 
-- of what was written to a file since its last fsync, each sector may be there in any state it ever had, and the size
-  may be any that the file ever had: writes are lost, torn, reordered, and files have grown by zeros;
-- of what was done to a directory (files made, renamed, removed) since its last fsync, only the first so many steps are
-  there, as journaling file systems have it; directories and files know nothing of each other;
-- an fsync of a file does not keep its name.
+- Since a file's last fsync, any sector may be in any of its states, and the file may have any of its sizes: writes are
+  lost, torn and reordered, and files grow by zeros.
+- Since a directory's last fsync, a prefix of its changes (creations, renames, removals) survives, as in journaling file
+  systems. Directories and files are independent of each other.
+- An fsync of a file does not keep its name.
 
-`after_process_death` says what the kernel holds: everything, the last write perhaps in part.
+`after_process_death` returns the kernel's view: every write, the last one perhaps torn.
 """
 
 import os
@@ -59,7 +59,7 @@ class Sync(NamedTuple):
 
 
 class Names(NamedTuple):
-    """One step in a directory: what each name stands for from now on, None for nothing any more."""
+    """A change in a directory: the new target by name, None for a removed name."""
 
     directory: int
     changes: tuple[tuple[str, int | None], ...]
@@ -67,12 +67,12 @@ class Names(NamedTuple):
 
 Entry = Write | Resize | Sync | Names
 Files = dict[str, bytes | None]
-"""Content by path; None for a directory, which comes before what is in it."""
+"""Content by path; None for a directory. Directories precede their files."""
 
 
 @dataclass
 class _File:
-    """A file's states since its last fsync, the oldest first."""
+    """A file's states since its last fsync, oldest first."""
 
     states: list[bytes] = field(default_factory=lambda: [b""])
 
@@ -84,22 +84,22 @@ class _Directory:
 
 
 class Disk:
-    """What was on a disk at first, and what was done to it since."""
+    """A disk's initial files and the journal of changes."""
 
     def __init__(self, files: Files) -> None:
-        """`files` are there, and safe."""
+        """Start with `files`, all synced."""
         self._initial: dict[int, bytes] = {}
         self._initial_names: dict[int, dict[str, int]] = {ROOT: {}}
         self.tree: dict[int, dict[str, int]] = {ROOT: {}}
-        """The directories as whoever uses them sees them."""
+        """The directories as the running process sees them."""
         self.journal: list[Entry] = []
         self._count = 0
         for path, content in files.items():
             parent, name = self.place(path)
-            made = self.new(is_directory=content is None)
-            self.tree[parent][name] = made
+            created = self.new(is_directory=content is None)
+            self.tree[parent][name] = created
             if content is not None:
-                self._initial[made] = content
+                self._initial[created] = content
         self._initial_names = {directory: dict(names) for directory, names in self.tree.items()}
 
     def new(self, *, is_directory: bool) -> int:
@@ -133,27 +133,27 @@ class Disk:
     # -- after a crash -------------------------------------------------------------------------------------------------
 
     def after_power_loss(self, point: int, random: Random) -> Files:
-        """What is left of the first `point` entries of the journal."""
+        """Return what survives of the first `point` entries of the journal."""
         files, directories = self._replay(point)
         names = {each: _survivors(directory, random) for each, directory in directories.items()}
         return self._listing(files, names, lambda file: _torn(file.states, random))
 
     def torn_at(self, point: int, random: Random) -> Write | None:
-        """What is left of the entry `point`, if it is a write and the process dies in the middle of it."""
+        """Return the part of entry `point` that is written if the process dies during it, or None."""
         entry = self.journal[point] if point < len(self.journal) else None
         if not isinstance(entry, Write) or random.random() < 0.5:
             return None
         return Write(entry.file, entry.position, entry.data[: random.randrange(len(entry.data) + 1)])
 
     def after_process_death(self, point: int, torn: Write | None) -> Files:
-        """What the kernel has of the first `point` entries of the journal and, of the next, `torn`."""
+        """Return the kernel's files after the first `point` entries of the journal and `torn`."""
         files, directories = self._replay(point)
         if torn is not None:
             _apply(files, torn)
         return self._listing(files, _seen(directories), lambda file: file.states[-1])
 
-    def go_on_from(self, point: int, torn: Write | None) -> None:
-        """Forget what came behind `point`, for what the next process does."""
+    def rewind(self, point: int, torn: Write | None) -> None:
+        """Forget the entries after `point`, before the next process runs."""
         self.tree = _seen(self._replay(point)[1])
         self.journal[point:] = [] if torn is None else [torn]
 
@@ -229,7 +229,7 @@ def _survivors(directory: _Directory, random: Random) -> dict[str, int]:
 
 
 def _torn(states: list[bytes], random: Random) -> bytes:
-    """One of the contents that a disk may have of a file which went through `states` since its last fsync."""
+    """Return a possible content of a file that had `states` since its last fsync."""
     last = len(states) - 1
     if not last:
         return states[0]
@@ -249,7 +249,7 @@ def _torn(states: list[bytes], random: Random) -> bytes:
 
 
 def put(files: Files, directory: Path) -> None:
-    """Make `files` below `directory`, which is new."""
+    """Create `directory` with `files`."""
     directory.mkdir(parents=True)
     base = f"{directory}/"
     for path, content in files.items():
@@ -263,21 +263,21 @@ def put(files: Files, directory: Path) -> None:
 
 @contextmanager
 def record(disk: Disk, root: Path) -> Iterator[None]:
-    """Write down what is done below `root`, whose content is the disk's; nothing waits for a real disk meanwhile."""
+    """Journal the changes below `root`, which holds the disk's files. Nothing is synced to the real disk."""
     with pytest.MonkeyPatch.context() as patch:
         _Recorder(disk, str(root)).install(patch)
         yield
 
 
 class _Recorder:
-    """Stands between the storage code and the `os` module."""
+    """Wraps the functions of `os` that change files."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk = disk
         self._root = root
         self._prefix = root + "/"
         self._open_files: dict[int, tuple[int, int]] = {}
-        """Inode and position by descriptor."""
+        """File number and position by descriptor."""
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         for name in _RECORDED:
@@ -296,14 +296,14 @@ class _Recorder:
         return wrapper
 
     def _below(self, path: Any, dir_fd: int | None = None) -> str | None:
-        """The path from the root on; None for what is elsewhere. A path in `dir_fd` is told from its inode."""
+        """Return the path relative to the root, or None if it is elsewhere."""
         text = os.fspath(path)
         if text == self._root:
             return ""
         return text[len(self._prefix) :] if text.startswith(self._prefix) else None
 
     def _spot(self, path: Any, dir_fd: int | None = None) -> tuple[int, str] | None:
-        """Directory and name of what is below the root."""
+        """Return the directory and name, or None if the path is not below the root."""
         if dir_fd is not None:
             known = self._open_files.get(dir_fd)
             return None if known is None else (known[0], os.fspath(path))
@@ -378,7 +378,7 @@ class _Recorder:
         original(source, target)
         old, new = self._spot(source), self._spot(target)
         if old is not None and new is not None:
-            assert old[0] == new[0], "a rename from one directory to another is not recorded"
+            assert old[0] == new[0], "renames between directories are not supported"
             moved = self._disk.tree[old[0]][old[1]]
             self._disk.rename_at(old[0], (old[1], None), (new[1], moved))
 

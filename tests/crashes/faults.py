@@ -1,4 +1,4 @@
-"""Mistakes that storage code could make: each must be found, or the search for them is worth nothing."""
+"""Faults injected into the storage code, which the simulation must find."""
 
 from collections.abc import Callable
 
@@ -13,45 +13,44 @@ from headrace.storage.log.segment import Segment
 Fault = Callable[[pytest.MonkeyPatch], None]
 
 
-def _nothing(*_: object) -> None:
-    """Instead of an fsync."""
+def _skip(*_: object) -> None: ...
 
 
 def no_sync_of_records(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LogFile, "sync", _nothing)
+    patch.setattr(LogFile, "sync", _skip)
 
 
 def no_sync_of_rolled_indexes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Segment, "sync_indexes", _nothing)
+    patch.setattr(Segment, "sync_indexes", _skip)
 
 
-def no_sync_of_a_log_s_directory(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log, "sync_directory", _nothing)
-    patch.setattr(flusher, "sync_directory", _nothing)
+def no_sync_of_log_directories(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log, "sync_directory", _skip)
+    patch.setattr(flusher, "sync_directory", _skip)
 
 
-def no_sync_after_segments_went(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "sync_directory", _nothing)
+def no_sync_after_segments_are_deleted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "sync_directory", _skip)
 
 
 def no_checksums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "batch_crc_ok", lambda *_: True)
 
 
-def no_look_for_lost_ends(patch: pytest.MonkeyPatch) -> None:
+def no_search_for_lost_tails(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogDirs, "_is_gapless", lambda *_: False)
 
 
-def truncations_trusted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LogDirs, "save_bounds", _nothing)
+def no_saved_bounds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogDirs, "save_bounds", _skip)
 
 
-def power_failures_taken_for_process_deaths(patch: pytest.MonkeyPatch) -> None:
+def power_loss_mistaken_for_process_death(patch: pytest.MonkeyPatch) -> None:
     read = LogDir._noted_boot
     patch.setattr(LogDir, "_noted_boot", lambda self: None if read(self) is None else self._boot)
 
 
-def recovery_noted_before_it_is_done(patch: pytest.MonkeyPatch) -> None:
+def recovery_noted_too_early(patch: pytest.MonkeyPatch) -> None:
     take_over = LogDir.take_over
 
     def hasty(self: LogDir, *, joins_others: bool = False) -> None:
@@ -64,13 +63,13 @@ def recovery_noted_before_it_is_done(patch: pytest.MonkeyPatch) -> None:
 FAULTS: tuple[Fault, ...] = (
     no_sync_of_records,
     no_sync_of_rolled_indexes,
-    no_sync_of_a_log_s_directory,
+    no_sync_of_log_directories,
     no_checksums,
-    no_look_for_lost_ends,
-    truncations_trusted,
-    power_failures_taken_for_process_deaths,
-    recovery_noted_before_it_is_done,
+    no_search_for_lost_tails,
+    no_saved_bounds,
+    power_loss_mistaken_for_process_death,
+    recovery_noted_too_early,
 )
 
-RARELY_FOUND: tuple[Fault, ...] = (no_sync_after_segments_went,)
-"""What takes some hundred seeds."""
+RARELY_FOUND: tuple[Fault, ...] = (no_sync_after_segments_are_deleted,)
+"""Found only with hundreds of seeds."""

@@ -1,4 +1,4 @@
-"""One seed: a few lives of a broker's storage, each ended by a crash, and many crashes that were not to be."""
+"""One seed: consecutive lives of a broker's storage, and crashes at random points of each."""
 
 import shutil
 import tempfile
@@ -13,16 +13,16 @@ from headrace.types import TopicPartition
 from tests.crashes.checks import check
 from tests.crashes.disk import Disk, Files, Write, put, record
 from tests.crashes.faults import Fault
-from tests.crashes.story import BegunAnew, State, Story
+from tests.crashes.story import Emptied, State, Story
 from tests.crashes.world import World, unlock
 
 POINTS: Final = 14
-"""Crashes looked at in each life."""
+"""Crashes per life; the next life continues from the last."""
 LIVES: Final = 4
 
 
 class Play:
-    """All that happens under one seed, in a directory of its own."""
+    """A run of one seed in the directory `root`."""
 
     def __init__(self, seed: int, root: Path) -> None:
         self.seed = seed
@@ -35,8 +35,8 @@ class Play:
         self._boots = 0
 
     @classmethod
-    def all_of(cls, seed: int, *faults: Fault) -> int:
-        """Play a seed, with `faults` in the storage code; how many crashes that were. Raises as `run` does."""
+    def run_seed(cls, seed: int, *faults: Fault) -> int:
+        """Play a seed with `faults` in the storage code and return the number of crashes. Raises as `run` does."""
         memory = Path("/dev/shm")
         root = Path(tempfile.mkdtemp(prefix="headrace-crashes-", dir=memory if memory.is_dir() else None))
         try:
@@ -50,7 +50,7 @@ class Play:
             shutil.rmtree(root)
 
     def run(self) -> None:
-        """Raises AssertionError with the seed and where in it the broken promise is."""
+        """Raises AssertionError, with a note of the seed and the point, if recovery breaks a promise."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(log_dir, "_BOOT_ID", self._boot)
             files: Files = {}
@@ -58,7 +58,7 @@ class Play:
                 files = self._live(life, files)
 
     def _live(self, life: int, files: Files) -> Files:
-        """One life; what the next begins with."""
+        """Play one life and return the files of the next."""
         live = self._root / "live"
         put(files, live)
         self._boot.write_text(f"boot {self._boots}")
@@ -69,28 +69,28 @@ class Play:
         for _ in range(POINTS):
             last = self._random.choice((len(self._disk.journal), len(self._disk.journal), self._world.started_at))
             point = self._random.randint(first, last)
-            power_loss = self._random.random() < 0.7 or self._begins_anew(point)
+            power_loss = self._random.random() < 0.7 or self._is_emptying(point)
             torn = None if power_loss else self._disk.torn_at(point, self._random)
             left, found = self._crash(life, point, torn, power_loss=power_loss)
         if power_loss:
             self._disk = Disk(left)
             self._boots += 1
         else:
-            self._disk.go_on_from(point, torn)
+            self._disk.rewind(point, torn)
         for story, state in found.values():
             story.beginning, story.steps = state, []
         self._world.stories = {topic_partition: story for topic_partition, (story, _) in found.items()}
         return left
 
-    def _begins_anew(self, point: int) -> bool:
-        """Whether a log was just being emptied, of which a dead process may leave anything to a power failure."""
+    def _is_emptying(self, point: int) -> bool:
+        """Return True if a log is being emptied at `point`: a later power loss could then leave anything."""
         stories = self._world.stories_at(point).values()
-        return any(isinstance(each.at(point).under_way, BegunAnew) for each in stories)
+        return any(isinstance(each.at(point).under_way, Emptied) for each in stories)
 
     def _crash(
         self, life: int, point: int, torn: Write | None, *, power_loss: bool
     ) -> tuple[Files, dict[TopicPartition, tuple[Story, State]]]:
-        """What is left after a crash at `point`, and what a start makes of it."""
+        """Return the files left by a crash at `point`, and the stories and states after a start."""
         self.crashes += 1
         left = (
             self._disk.after_power_loss(point, self._random)
@@ -115,9 +115,9 @@ class Play:
                 finally:
                     unlock(replicas.log_dirs)
         except Exception as error:
-            what = "power loss" if power_loss else "process death"
+            crash = "power loss" if power_loss else "process death"
             error.add_note(
-                f"{topic_partition}: seed {self.seed}, life {life}, {what} at {point} of {len(self._disk.journal)}"
+                f"{topic_partition}: seed {self.seed}, life {life}, {crash} at {point} of {len(self._disk.journal)}"
             )
             raise
         shutil.rmtree(look)

@@ -1,4 +1,4 @@
-"""What was done to a partition, and what may therefore be found of it after a crash at any point."""
+"""The changes made to a partition, and the states it may have after a crash at any point."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
@@ -8,7 +8,7 @@ from headrace.wire.batch import BatchHeader, parse_header
 
 
 class Batch(NamedTuple):
-    """A batch as it stands in the log."""
+    """A batch as stored in the log."""
 
     header: BatchHeader
     data: bytes
@@ -23,13 +23,13 @@ class Appended(NamedTuple):
 
 
 class Truncated(NamedTuple):
-    """Everything from `offset` on was dropped, the whole batch when it is in the middle of one."""
+    """The batch with `offset` and all later ones were dropped."""
 
     offset: int
 
 
-class BegunAnew(NamedTuple):
-    """Everything was dropped; the next record gets `offset`."""
+class Emptied(NamedTuple):
+    """All batches were dropped; the next record gets `offset`."""
 
     offset: int
 
@@ -39,33 +39,33 @@ class StartMoved(NamedTuple):
 
 
 class Flushed(NamedTuple):
-    """Everything before `offset` is on the disk."""
+    """The records before `offset` are synced."""
 
     offset: int
 
 
 class StartKept(NamedTuple):
-    """The log start offset is on the disk."""
+    """The log start offset is synced."""
 
     offset: int
 
 
-What: TypeAlias = Appended | Truncated | BegunAnew | StartMoved | Flushed | StartKept
+Action: TypeAlias = Appended | Truncated | Emptied | StartMoved | Flushed | StartKept
 
 
 class Step(NamedTuple):
-    """`what` was begun after `begin` entries of the disk's journal and over after `end`."""
+    """`action` ran between the entries `begin` and `end` of the disk's journal."""
 
     begin: int
     end: int
-    what: What
+    action: Action
 
 
 @dataclass(frozen=True)
 class State:
-    """A log as it was meant to be.
+    """The intended state of a log.
 
-    `flushed`: the end of what no crash takes away; `start_kept`: the start that none takes back.
+    No crash loses records before `flushed` or moves the log start below `start_kept`.
     """
 
     content: tuple[Batch, ...] = ()
@@ -74,8 +74,8 @@ class State:
     flushed: int = 0
     start_kept: int = 0
 
-    def after(self, what: What) -> "State":
-        match what:
+    def after(self, action: Action) -> "State":
+        match action:
             case Appended(appended):
                 return replace(self, content=(*self.content, appended), end=appended.header.next_offset)
             case Truncated(offset):
@@ -90,7 +90,7 @@ class State:
                     start=min(self.start, end),
                     start_kept=min(self.start_kept, end),
                 )
-            case BegunAnew(offset):
+            case Emptied(offset):
                 return State(start=offset, end=offset, flushed=offset)
             case StartMoved(offset):
                 return replace(self, start=max(self.start, offset))
@@ -102,37 +102,37 @@ class State:
 
 @dataclass
 class Expected:
-    """What recovery may find: a run of batches of `before` or `after`, which differ where a step was under way."""
+    """The states that recovery may find: `before` or `after` the step under way, if any."""
 
     before: State
     after: State
-    under_way: What | None
+    under_way: Action | None
 
     @property
     def flushed(self) -> int:
-        """The log ends here or behind it, even if the power failed."""
-        if isinstance(self.under_way, BegunAnew):
+        """The minimum log end offset after a power loss."""
+        if isinstance(self.under_way, Emptied):
             return 0
         return min(self.before.flushed, self.after.flushed)
 
     @property
     def written(self) -> int:
-        """The log ends here or behind it, if the kernel lived on."""
-        if isinstance(self.under_way, BegunAnew):
+        """The minimum log end offset after the death of the process."""
+        if isinstance(self.under_way, Emptied):
             return 0
         return min(self.before.end, self.after.end)
 
     @property
     def start_kept(self) -> int:
-        """The log starts here or behind it."""
-        if isinstance(self.under_way, BegunAnew):
+        """The minimum log start offset."""
+        if isinstance(self.under_way, Emptied):
             return 0
         return min(self.before.start_kept, self.after.start_kept)
 
 
 @dataclass
 class Story:
-    """One partition of one topic id: how it was, and what was done since."""
+    """The initial state of a partition and the steps since."""
 
     topic_id: UUID
     compacted: bool
@@ -140,14 +140,14 @@ class Story:
     steps: list[Step] = field(default_factory=list)
 
     def at(self, point: int, *, torn: bool = False) -> Expected:
-        """What may be found when `point` entries of the journal are done, and perhaps a part of the next."""
+        """Return the possible states after `point` entries of the journal and, if `torn`, part of the next."""
         state = self.beginning
         for step in self.steps:
             if step.end > point:
                 if step.begin < point + torn:
-                    return Expected(state, state.after(step.what), step.what)
+                    return Expected(state, state.after(step.action), step.action)
                 break
-            state = state.after(step.what)
+            state = state.after(step.action)
         return Expected(state, state, None)
 
     @property
@@ -155,5 +155,5 @@ class Story:
         return self.at(1 << 62).before
 
     def forget_after(self, point: int) -> None:
-        """A crash at `point`: what was to come did not come."""
+        """Drop the steps that a crash at `point` prevented."""
         self.steps = [each for each in self.steps if each.end <= point]

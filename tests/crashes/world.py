@@ -1,4 +1,4 @@
-"""A broker's storage on a disk that is recorded: what is done to it, and what a start finds after a crash."""
+"""A broker's storage on a recorded disk: random changes and starts."""
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -21,15 +21,15 @@ from headrace.types import TopicPartition
 from headrace.wire.records import RecordData, build_batch
 from tests.crashes.disk import Disk
 from tests.crashes.story import (
+    Action,
     Appended,
-    BegunAnew,
+    Emptied,
     Flushed,
     StartKept,
     StartMoved,
     Step,
     Story,
     Truncated,
-    What,
     batch,
 )
 from tests.unit.storage.cleaner.compaction import InlineProcess
@@ -38,7 +38,7 @@ NOW = 1_700_000_000_000
 PLAIN = TopicPartition("plain", 0)
 TABLE = TopicPartition("table", 0)
 BRIEF = TopicPartition("brief", 0)
-"""Of a topic that is deleted and made anew."""
+"""Its topic is deleted and created again."""
 
 _PLACED = struct.Struct(">qii")
 _PLAIN_CONFIG = LogConfig(segment_bytes=2400, index_interval_bytes=300, segment_index_bytes=4096)
@@ -53,7 +53,7 @@ _CLEANER = CleanerSettings(map_bytes=10e6, io_buffer_bytes=512, bytes_per_second
 
 
 def unlock(dirs: LogDirs) -> None:
-    """Give the locks up as the death of a process does."""
+    """Release the locks without a clean close, as the death of a process does."""
     dirs.logs.clear()
     for directory in dirs.owned.working:
         directory.unlock()
@@ -82,10 +82,10 @@ class World:
             TABLE: _TABLE_CONFIG,
         }
 
-    # -- living --------------------------------------------------------------------------------------------------------
+    # -- lives ---------------------------------------------------------------------------------------------------------
 
     def start(self, root: Path, stories: Mapping[TopicPartition, Story]) -> ReplicaManager:
-        """What a broker does at its start, with the partitions that the metadata knows."""
+        """Start the storage as a broker does, with the partitions in the metadata."""
         dirs = LogDirs.open([root / "a", root / "b"], broker_id=0, cluster_id="c")
         try:
             replicas = ReplicaManager(dirs, lambda topic: self._configs.get(TopicPartition(topic, 0), _PLAIN_CONFIG))
@@ -99,7 +99,7 @@ class World:
         return replicas
 
     def live(self, root: Path, disk: Disk, steps: int) -> None:
-        """Start, do `steps` things, and at times close."""
+        """Start, take `steps` random actions, and sometimes close cleanly."""
         self.leader_epoch += 1
         self._disk = disk
         self._chapters = [(0, dict(self.stories))]
@@ -117,7 +117,7 @@ class World:
         unlock(self.replicas.log_dirs)
 
     def stories_at(self, point: int) -> dict[TopicPartition, Story]:
-        """The partitions that the metadata knew when `point` entries of the journal were done."""
+        """Return the partitions in the metadata after `point` entries of the journal."""
         return [stories for begin, stories in self._chapters if begin <= point][-1]
 
     def _weighted(self) -> Callable[[], None]:
@@ -129,7 +129,7 @@ class World:
             (3, self._retention),
             (3, self._delete_records),
             (3, self._truncate),
-            (1, self._begin_anew),
+            (1, self._empty),
             (5, self._compact),
             (3, self._remove_deleted),
             (2, self._new_epoch),
@@ -139,24 +139,24 @@ class World:
         return self.random.choices([each for _, each in actions], [weight for weight, _ in actions])[0]
 
     @contextmanager
-    def _step(self, topic_partition: TopicPartition, *whats: What) -> Iterator[list[What]]:
-        """Note what the body does, and what else it puts into the list."""
-        done = list(whats)
+    def _step(self, topic_partition: TopicPartition, *actions: Action) -> Iterator[list[Action]]:
+        """Record `actions`, and those that the body adds to the list, as steps of the partition."""
+        steps = list(actions)
         begin = len(self._disk.journal)
-        yield done
+        yield steps
         end = len(self._disk.journal)
-        self.stories[topic_partition].steps += [Step(begin, end, what) for what in done]
+        self.stories[topic_partition].steps += [Step(begin, end, action) for action in steps]
 
     def _any(self) -> tuple[TopicPartition, Partition]:
         topic_partition = self.random.choice(list(self.stories))
         return topic_partition, self.replicas.get(*topic_partition)
 
     def _any_follower(self) -> tuple[TopicPartition, Partition]:
-        """One that may be truncated: what is compacted is below the high watermark, and no follower cuts it off."""
+        """Return a partition that may be truncated; compacted records are below the high watermark and stay."""
         topic_partition = self.random.choice([each for each in self.stories if each != TABLE])
         return topic_partition, self.replicas.get(*topic_partition)
 
-    # -- what is done --------------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
 
     def _append(self) -> None:
         topic_partition, partition = self._any()
@@ -179,10 +179,10 @@ class World:
         data = build_batch(records, **numbers)
         offset = partition.log_end_offset
         placed = batch(_PLACED.pack(offset, len(data) - 12, partition.leader_epoch) + data[16:])
-        with self._step(topic_partition, Appended(placed)) as done:
+        with self._step(topic_partition, Appended(placed)) as steps:
             partition.append_as_leader(data, now_ms=NOW)
             if partition.log.flusher.recovery_point == partition.log_end_offset:
-                done.append(Flushed(partition.log_end_offset))
+                steps.append(Flushed(partition.log_end_offset))
 
     def _flush(self) -> None:
         topic_partition, partition = self._any()
@@ -190,7 +190,7 @@ class World:
             partition.log.flusher.flush(NOW)
 
     def _write_back(self) -> None:
-        """What a broker does every minute."""
+        """Flush and checkpoint, as a broker does every minute."""
         begin = len(self._disk.journal)
         starts = {each: self.replicas.get(*each).log_start_offset for each in self.stories}
         ends = {each: self.replicas.get(*each).log.segments.active_base_offset for each in self.stories}
@@ -207,9 +207,9 @@ class World:
         partition = self.replicas.get(*PLAIN)
         config = partition.log.config
         partition.log.configure(replace(config, retention_bytes=self.random.choice((0, 1000, 4000)), retention_ms=-1))
-        with self._step(PLAIN) as done:
+        with self._step(PLAIN) as steps:
             partition.log.apply_retention(NOW, partition.high_watermark)
-            done.append(StartMoved(partition.log_start_offset))
+            steps.append(StartMoved(partition.log_start_offset))
         partition.log.configure(config)
 
     def _delete_records(self) -> None:
@@ -231,15 +231,15 @@ class World:
             log.truncate_to(offset)
         self._resume(topic_partition)
 
-    def _begin_anew(self) -> None:
+    def _empty(self) -> None:
         topic_partition, partition = self._any_follower()
         offset = partition.log_end_offset + self.random.choice((0, 7))
-        with self._step(topic_partition, BegunAnew(offset)):
+        with self._step(topic_partition, Emptied(offset)):
             partition.log.truncate_fully_and_start_at(offset)
         self._resume(topic_partition)
 
     def _resume(self, topic_partition: TopicPartition) -> None:
-        """Lead on after a truncation, which only followers do: the producers are read again."""
+        """Lead again after a truncation, which only followers do, with producers read from the log."""
         del self.replicas._partitions[topic_partition]
         self.leader_epoch += 1
         self.replicas.become_leader(topic_partition, self.stories[topic_partition].topic_id, self.leader_epoch)
@@ -259,7 +259,7 @@ class World:
         assert not cleaner.failing
 
     def _move(self) -> None:
-        """To the other log directory, with appends between the steps; or not, after all."""
+        """Move a partition to the other log directory, with appends between the steps, or give up the move."""
         topic_partition, partition = self._any()
         log_dirs = self.replicas.log_dirs
         target = next(each for each in log_dirs.directories if each != partition.log.directory.parent)
@@ -293,7 +293,7 @@ class World:
         self.replicas.become_leader(topic_partition, self.stories[topic_partition].topic_id, self.leader_epoch)
 
     def _brief_topic(self) -> None:
-        """The metadata forgets or learns the topic, then the log directories do."""
+        """Delete or create the topic, first in the metadata, then in the log directories."""
         known = BRIEF in self.stories
         if known:
             del self.stories[BRIEF]

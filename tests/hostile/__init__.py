@@ -1,1 +1,1 @@
-"""Bad input and bad behaviour over raw sockets: the answer is Kafka's, and other clients notice nothing."""
+"""Bad input and bad behaviour over raw sockets: the broker answers as Kafka does, and other clients are unaffected."""

@@ -1,4 +1,4 @@
-"""A broker, and a client that must go on working whatever another one does."""
+"""A broker, and a client that must be served whatever the others do."""
 
 import time
 import uuid
@@ -13,12 +13,12 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
 PROMPTLY_S: Final = 5.0
-"""How long the bystander may wait for an answer on a busy machine."""
+"""The longest wait of the bystander on a busy machine."""
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest]:
-    """One broker for all of them: what one test leaves behind is the next one's trouble."""
+    """A broker shared by all tests, so that damage done by one shows in the next."""
     broker = start_broker(tmp_path_factory.mktemp("broker"))
     yield broker
     broker.close()
@@ -32,31 +32,30 @@ def address(broker: BrokerUnderTest) -> tuple[str, int]:
 
 @pytest.fixture
 def topic(address: tuple[str, int]) -> str:
-    """A topic with one partition."""
     name = f"hostile-{uuid.uuid4().hex[:12]}"
     with RawConnection(*address) as connection:
-        make_topic(connection, name)
+        create_topic(connection, name)
     return name
 
 
-def make_topic(connection: RawConnection, name: str) -> None:
-    """Create it and wait until it is led, which with Kafka comes a moment after the answer."""
+def create_topic(connection: RawConnection, name: str) -> None:
+    """Create a topic and wait for its leader, which Kafka elects after the answer."""
     assert connection.create_topic(name) == 0
     wait_for(lambda: connection.fetch(name, 0)[0] == 0, f"{name} has a leader", timeout_s=PROMPTLY_S)
 
 
 class Bystander:
-    """A well-behaved client with a topic of its own, connected before trouble begins."""
+    """A well-behaved client with its own topic, connected before the test."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
         self._topic = f"bystander-{uuid.uuid4().hex[:12]}"
         self._connection = RawConnection(*address)
-        make_topic(self._connection, self._topic)
+        create_topic(self._connection, self._topic)
         self._next_offset = 0
 
-    def works(self) -> None:
-        """Produce and fetch on the old connection, and find the topic on a new one, promptly."""
+    def check(self) -> None:
+        """Check that produce and fetch on the old connection, and metadata on a new one, are answered promptly."""
         started = time.monotonic()
         records = Batch(values=(b"still here",)).encode()
         assert self._connection.produce(self._topic, records) == (0, self._next_offset)
@@ -74,23 +73,23 @@ class Bystander:
 
 @pytest.fixture
 def bystander(address: tuple[str, int]) -> Iterator[Bystander]:
-    """Works before the test, must work after it."""
+    """A client checked before and after the test."""
     bystander = Bystander(address)
-    bystander.works()
+    bystander.check()
     yield bystander
-    bystander.works()
+    bystander.check()
     bystander.close()
 
 
 class BrokerLog:
-    """What Headrace writes to its log from now on; of another broker nothing is asked."""
+    """The lines that Headrace logs after its creation; empty for Apache Kafka."""
 
     def __init__(self, broker: BrokerUnderTest) -> None:
         self._broker = broker if isinstance(broker, BrokerProcess) else None
         self._before = len(broker.log()) if isinstance(broker, BrokerProcess) else 0
 
-    def names(self, *wanted: str) -> None:
-        """One warning with all of `wanted`, and no traceback."""
+    def has_warning(self, *wanted: str) -> None:
+        """Wait for exactly one warning with all of `wanted`, and no traceback."""
         if self._broker is None:
             return
         lines = wait_for(lambda: self._warnings(wanted), f"a log line with {wanted}", timeout_s=PROMPTLY_S)
@@ -115,7 +114,7 @@ def log(broker: BrokerUnderTest) -> BrokerLog:
 
 
 class Memory:
-    """How much more of it Headrace holds than before; of another broker nothing is asked."""
+    """The growth of Headrace's memory since its creation; not measured for Apache Kafka."""
 
     def __init__(self, broker: BrokerUnderTest) -> None:
         self._broker = broker if isinstance(broker, BrokerProcess) else None
@@ -124,7 +123,7 @@ class Memory:
     def has_grown_by_at_most(self, size: int) -> None:
         if self._broker is not None:
             grown = self._broker.rss_bytes() - self._before
-            assert grown <= size, f"{grown >> 20} MB more, {size >> 20} are allowed"
+            assert grown <= size, f"memory grew by {grown >> 20} MB, more than {size >> 20} MB"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The most expensive request of every API: as many entries as one request may have, in the array that costs most."""
+"""The most expensive request of every API: the maximum of entries in the most expensive array."""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +8,9 @@ from uuid import UUID
 from headrace.wire.apis import ApiKey, request_encoder, schema, versions
 
 MANY: Final = 99_000
-"""Just below the limit on entries of one request."""
+"""Just below the limit on entries per request."""
 MANY_BATCHES: Final = 9_900
-"""Just below the limit on batches of one Produce request."""
+"""Just below the limit on batches per Produce request."""
 
 Message = dict[str, Any]
 _ID: Final = UUID(int=7)
@@ -132,7 +132,7 @@ def _leader_epochs(topic: str) -> Message:
 
 
 def _describe_configs(topic: str) -> Message:
-    # each of them is answered with all settings of a topic
+    # every answer contains all settings of a topic
     resources = [{"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": None}] * 4000
     return {"resources": resources, "include_synonyms": True, "include_documentation": False}
 
@@ -171,12 +171,12 @@ def _consumer_heartbeat(_: str) -> Message:
 
 
 def _transactions(topic: str) -> Message:
-    # that nobody has begun
-    return {"transactions": [of_transaction(f"t{number}", topic, [0]) for number in range(MANY // 3)]}
+    # none of them was begun
+    return {"transactions": [transaction(f"t{number}", topic, [0]) for number in range(MANY // 3)]}
 
 
-def of_transaction(name: str, topic: str, partitions: Sequence[int]) -> Message:
-    """One of AddPartitionsToTxn."""
+def transaction(name: str, topic: str, partitions: Sequence[int]) -> Message:
+    """Return an entry of AddPartitionsToTxn."""
     return {
         "transactional_id": name,
         "producer_id": 1,
@@ -331,11 +331,11 @@ REQUESTS: Final[Mapping[ApiKey, Callable[[str], Message]]] = {
 
 
 def frame(api: ApiKey, message: Mapping[str, Any], version: int | None = None) -> bytes:
-    """A request in its newest version, with its length."""
+    """Encode a request, by default of the newest version, with its length prefix."""
     if version is None:
-        known = versions(api)
-        assert known is not None
-        version = known.highest
+        supported = versions(api)
+        assert supported is not None
+        version = supported.highest
     body = bytearray(struct.pack(">ihhih", 0, api, version, 1, 7) + b"hostile")
     if schema(api, version).has_flexible_request_header:
         body.append(0)

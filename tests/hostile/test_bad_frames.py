@@ -1,4 +1,4 @@
-"""Frames that are no requests: the connection ends as with Kafka, and the log says whose it was and why."""
+"""Frames that are not requests: the broker closes the connection as Kafka does, and logs the client and the reason."""
 
 import struct
 from typing import Final
@@ -20,23 +20,23 @@ from tests.hostile.raw import (
 
 NO_TAGS = b"\x00"
 
-ENDED: Final = {
-    "negative size": (struct.pack(">i", -1), "a request of -1 bytes"),
-    "smallest size": (struct.pack(">i", -(2**31)), "a request of -2147483648 bytes"),
+REFUSED: Final = {
+    "negative size": (struct.pack(">i", -1), "a request announces -1 bytes"),
+    "minimum size": (struct.pack(">i", -(2**31)), "a request announces -2147483648 bytes"),
     "size over socket.request.max.bytes": (struct.pack(">i", 104_857_601), "socket.request.max.bytes"),
-    "nothing in it": (struct.pack(">i", 0), "shorter than its header"),
+    "empty": (struct.pack(">i", 0), "shorter than its header"),
     "shorter than a header": (framed(b"abc"), "shorter than its header"),
     "HTTP": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "socket.request.max.bytes"),
     "TLS": (bytes.fromhex("16030100f8010000f40303") + bytes(300), "socket.request.max.bytes"),
     "client id longer than the request": (framed(struct.pack(">hhih", 18, 0, 1, 500) + b"abc"), "client id"),
     "unknown API": (framed(request(999, 0, b"")), "unsupported API key 999"),
     "negative API": (framed(request(-1, 0, b"")), "unsupported API key -1"),
-    "API between brokers of old": (framed(request(4, 0, b"")), "unsupported API key 4"),
+    "former API between brokers": (framed(request(4, 0, b"")), "unsupported API key 4"),
     "unknown version": (framed(request(METADATA, 99, NO_TAGS)), "version 99 of METADATA"),
     "negative version": (framed(request(METADATA, -1, b"")), "version -1 of METADATA"),
-    "version that is no more": (framed(request(PRODUCE, 0, b"")), "version 0 of PRODUCE"),
-    "torn array": (framed(request(METADATA, 4, struct.pack(">i", 5) + string("x"))), "METADATA v4 cannot be read"),
-    "array of two thousand millions": (
+    "removed version": (framed(request(PRODUCE, 0, b"")), "version 0 of PRODUCE"),
+    "truncated array": (framed(request(METADATA, 4, struct.pack(">i", 5) + string("x"))), "METADATA v4 cannot be read"),
+    "array of two billion entries": (
         framed(request(METADATA, 4, struct.pack(">i", 2**31 - 1) + string("x"))),
         "METADATA v4 cannot be read",
     ),
@@ -71,54 +71,54 @@ ENDED: Final = {
 }
 
 
-@pytest.mark.parametrize("name", ENDED)
-def test_what_is_no_request_ends_the_connection(
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_invalid_request_closes_the_connection(
     name: str, address: tuple[str, int], bystander: Bystander, log: BrokerLog
 ) -> None:
-    content, reason = ENDED[name]
+    content, reason = REFUSED[name]
     with RawConnection(*address) as connection:
         connection.send(content)
         assert connection.is_closed_by_broker()
-        log.names("Closing connection", f"{address[0]}:{connection.local_port}", reason)
-    bystander.works()
+        log.has_warning("Closing connection", f"{address[0]}:{connection.local_port}", reason)
+    bystander.check()
 
 
-def test_the_log_names_the_client_id_that_an_earlier_request_gave(
-    address: tuple[str, int], topic: str, log: BrokerLog
-) -> None:
+def test_the_log_has_the_client_id_of_an_earlier_request(address: tuple[str, int], topic: str, log: BrokerLog) -> None:
     with RawConnection(*address) as connection:
         connection.auto_create_topic(topic)
         connection.send(struct.pack(">i", -1))
         assert connection.is_closed_by_broker()
-        log.names("Closing connection", CLIENT_ID, f"{address[0]}:{connection.local_port}", "a request of -1 bytes")
+        log.has_warning(
+            "Closing connection", CLIENT_ID, f"{address[0]}:{connection.local_port}", "a request announces -1 bytes"
+        )
 
 
-def test_a_client_that_goes_away_inside_a_request_is_forgotten(
+def test_a_client_that_disconnects_inside_a_request_is_forgotten(
     address: tuple[str, int], bystander: Bystander, log: BrokerLog
 ) -> None:
     with RawConnection(*address) as connection:
         connection.send(struct.pack(">i", 1000) + b"only the beginning")
         port = connection.local_port
-    log.names("Closing connection", f"{address[0]}:{port}", "ended inside a request")
-    bystander.works()
+    log.has_warning("Closing connection", f"{address[0]}:{port}", "ended inside a request")
+    bystander.check()
 
 
 @pytest.mark.parametrize("version", [99, 32_767])
-def test_an_api_versions_from_the_future_is_answered_in_version_0(
+def test_a_future_version_of_api_versions_is_answered_in_version_0(
     version: int, address: tuple[str, int], bystander: Bystander
 ) -> None:
-    """KIP-511: UNSUPPORTED_VERSION and the versions that there are, so that the client can ask again."""
+    """KIP-511: UNSUPPORTED_VERSION with the supported versions, so that the client can retry."""
     with RawConnection(*address) as connection:
         connection.send(framed(request(API_VERSIONS, version, NO_TAGS)))
         answer = connection.receive()
         error, count, api_key, lowest, highest = struct.unpack_from(">hihhh", answer, 4)
         assert (error, count, api_key, lowest) == (35, 1, API_VERSIONS, 0)
         assert highest >= 4
-        # and the same connection serves the question asked again
+        # the retry works on the same connection
         assert connection.call(API_VERSIONS, 0, b"")[:2] == b"\x00\x00"
 
 
-def test_a_nameless_software_is_refused(address: tuple[str, int]) -> None:
+def test_an_invalid_client_software_name_is_refused(address: tuple[str, int]) -> None:
     flexible_string = b"\x05-bad"
     with RawConnection(*address) as connection:
         connection.send(framed(request(API_VERSIONS, 3, NO_TAGS + flexible_string + b"\x021" + NO_TAGS)))
@@ -132,7 +132,7 @@ def test_a_client_id_that_is_not_utf_8_is_served(address: tuple[str, int]) -> No
         assert connection.receive()[4:6] == b"\x00\x00"
 
 
-def test_bytes_behind_a_request_are_ignored(address: tuple[str, int]) -> None:
+def test_bytes_after_a_request_are_ignored(address: tuple[str, int]) -> None:
     with RawConnection(*address) as connection:
         assert connection.call(API_VERSIONS, 0, b"trailing bytes")[:2] == b"\x00\x00"
 
@@ -142,7 +142,7 @@ def test_bytes_behind_a_request_are_ignored(address: tuple[str, int]) -> None:
     [b"\x64" + b"\x05\x00" * 100 + b"\x02c\x021" + NO_TAGS, NO_TAGS + b"\x02c\x021" + b"\x02\x00\x01a\x05\x02ab"],
     ids=["header", "body"],
 )
-def test_tagged_fields_that_are_not_known_are_ignored(content: bytes, address: tuple[str, int]) -> None:
+def test_unknown_tagged_fields_are_ignored(content: bytes, address: tuple[str, int]) -> None:
     """KIP-482: newer clients may send them."""
     with RawConnection(*address) as connection:
         assert connection.call(API_VERSIONS, 3, content)[:2] == b"\x00\x00"

@@ -1,4 +1,4 @@
-"""Requests that ask for as much as one may: others hardly wait, memory stays bounded, the broker can be stopped."""
+"""The most expensive requests: other clients hardly wait, memory stays bounded, and the broker can be stopped."""
 
 import resource
 import socket
@@ -40,7 +40,7 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
 
 
 class Innocent:
-    """Writes single records while somebody else asks for much, and notes how long each of them took."""
+    """Writes single records in a thread, and measures the waits and the broker's memory."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -56,8 +56,8 @@ class Innocent:
         time.sleep(_QUIET_S)
         self._waits.clear()
         self._before = _scheduled(self._broker)
-        self._rss = _memory(self._broker, "VmRSS")
-        Path(f"/proc/{self._broker.pid}/clear_refs").write_text("5")  # the peak begins anew
+        self._rss = _memory_bytes(self._broker, "VmRSS")
+        Path(f"/proc/{self._broker.pid}/clear_refs").write_text("5")  # reset the peak
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,31 +74,30 @@ class Innocent:
             time.sleep(0.001)
 
     def check(self) -> None:
-        """Nobody waited long, and the broker did not take much memory."""
-        noted = len(self._waits)
-        wait_for(lambda: len(self._waits) > noted + 1 or not self._thread.is_alive(), "another record", timeout_s=60)
+        """Check the longest wait and the growth of the broker's memory."""
+        count = len(self._waits)
+        wait_for(lambda: len(self._waits) > count + 1 or not self._thread.is_alive(), "another record", timeout_s=60)
         ran, waited = (after - before for after, before in zip(_scheduled(self._broker), self._before, strict=True))
         allowed = LONGEST_WAIT_S * (1 + waited / ran)
         longest = max(self._waits)
-        assert longest <= allowed, f"a record took {longest:.2f} s, {allowed:.2f} s are allowed"
-        grown = _memory(self._broker, "VmHWM") - self._rss
-        assert grown <= MOST_MEMORY, f"{grown >> 20} MB more"
+        assert longest <= allowed, f"a record took {longest:.2f} s, more than {allowed:.2f} s"
+        grown = _memory_bytes(self._broker, "VmHWM") - self._rss
+        assert grown <= MOST_MEMORY, f"memory grew by {grown >> 20} MB"
 
 
 def _scheduled(broker: BrokerProcess) -> tuple[int, int]:
-    """How long the broker's loop has run, and how long it could have run but for other processes, in ns."""
+    """Return how long the broker's main thread ran, and how long it waited for a CPU, in ns."""
     ran, waited, _ = Path(f"/proc/{broker.pid}/task/{broker.pid}/schedstat").read_text().split()
     return int(ran), int(waited)
 
 
-def _memory(broker: BrokerProcess, field: str) -> int:
-    """Bytes."""
+def _memory_bytes(broker: BrokerProcess, field: str) -> int:
     status = Path(f"/proc/{broker.pid}/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(field))
 
 
 def send(broker: BrokerProcess, request: bytes) -> bytes | None:
-    """The answer behind its correlation id; None where the broker ends the connection."""
+    """Return the answer after its correlation id, or None if the broker closes the connection."""
     with RawConnection(broker.host, broker.port) as connection:
         connection.socket.settimeout(PATIENCE_S)
         try:
@@ -126,10 +125,10 @@ def deletion(names: list[str]) -> bytes:
     return frame(ApiKey.DELETE_TOPICS, {"topics": topics, "timeout": 60_000})
 
 
-def test_every_api_that_is_offered_has_a_most_expensive_request(own_broker: BrokerProcess) -> None:
+def test_every_supported_api_has_a_most_expensive_request(own_broker: BrokerProcess) -> None:
     with WireClient(own_broker.bootstrap) as client:
-        offered = {each["api_key"] for each in client.ask(ApiKey.API_VERSIONS, 0, {})["api_keys"]}
-    assert offered == {int(api) for api in expensive.REQUESTS}
+        supported = {each["api_key"] for each in client.ask(ApiKey.API_VERSIONS, 0, {})["api_keys"]}
+    assert supported == {int(api) for api in expensive.REQUESTS}
 
 
 @pytest.mark.parametrize("api", expensive.REQUESTS, ids=lambda api: api.name)
@@ -138,9 +137,7 @@ def test_the_most_expensive_request_keeps_nobody_waiting(own_broker: BrokerProce
 
 
 @pytest.mark.parametrize(("offsets", "error"), [(15_000, 0), (15_001, 28)])
-def test_a_commit_of_as_much_as_one_may_keeps_nobody_waiting(
-    own_broker: BrokerProcess, offsets: int, error: int
-) -> None:
+def test_the_largest_commit_keeps_nobody_waiting(own_broker: BrokerProcess, offsets: int, error: int) -> None:
     partition = {
         "partition_index": 0,
         "committed_offset": 1,
@@ -189,49 +186,50 @@ MANY_PARTITIONS: Final = 3000
 
 
 @pytest.fixture(scope="module")
-def many(own_broker: BrokerProcess) -> str:
-    """A topic with many partitions."""
+def wide(own_broker: BrokerProcess) -> str:
     soft, hard = resource.prlimit(own_broker.pid, resource.RLIMIT_NOFILE)
     assert soft == hard or resource.prlimit(own_broker.pid, resource.RLIMIT_NOFILE, (hard, hard))
-    assert send(own_broker, new_topics(["many"], MANY_PARTITIONS, validate_only=False))
-    return "many"
+    assert send(own_broker, new_topics(["wide"], MANY_PARTITIONS, validate_only=False))
+    return "wide"
 
 
-def test_batches_for_many_partitions_keep_nobody_waiting(own_broker: BrokerProcess, many: str) -> None:
+def test_batches_for_many_partitions_keep_nobody_waiting(own_broker: BrokerProcess, wide: str) -> None:
     records = Batch(values=(b"x",)).encode()
     for data in (
         [{"index": index, "records": records} for index in range(MANY_PARTITIONS)],
         [{"index": 0, "records": records}] * expensive.MANY_BATCHES,
         [{"index": index, "records": records[:-1] + b"!"} for index in range(MANY_PARTITIONS)],
     ):
-        topic = {"name": many, "partition_data": data}
+        topic = {"name": wide, "partition_data": data}
         message = {"transactional_id": None, "acks": 1, "timeout": 1000, "topic_data": [topic]}
         answer = attack(own_broker, frame(ApiKey.PRODUCE, message, 9))
         assert answer is not None
         assert len(answer) > 20 * len(data)
 
 
-def test_offsets_of_many_partitions_by_time_keep_nobody_waiting(own_broker: BrokerProcess, many: str) -> None:
+def test_offset_lookups_by_time_in_many_partitions_keep_nobody_waiting(own_broker: BrokerProcess, wide: str) -> None:
     for partitions in (range(expensive.MANY), [0] * expensive.MANY):
         asked = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": 1} for index in partitions]
-        topics = [{"name": many, "partitions": asked}]
+        topics = [{"name": wide, "partitions": asked}]
         message = {"replica_id": -1, "isolation_level": 0, "topics": topics, "timeout": 1000}
         assert attack(own_broker, frame(ApiKey.LIST_OFFSETS, message))
 
 
 @pytest.mark.parametrize("wait_ms", [0, 500])
-def test_a_fetch_of_many_partitions_keeps_nobody_waiting(own_broker: BrokerProcess, many: str, wait_ms: int) -> None:
+def test_a_fetch_of_many_partitions_keeps_nobody_waiting(own_broker: BrokerProcess, wide: str, wait_ms: int) -> None:
     message = expensive.REQUESTS[ApiKey.FETCH](TOPIC)
     asked = message["topics"][0]["partitions"]
     partitions = asked if not wait_ms else asked[:MANY_PARTITIONS]
-    message |= {"topics": [{"topic": many, "partitions": partitions}], "max_wait": wait_ms, "min_bytes": 1 << 20}
+    message |= {"topics": [{"topic": wide, "partitions": partitions}], "max_wait": wait_ms, "min_bytes": 1 << 20}
     for epoch in (-1, 0):
         answer = attack(own_broker, frame(ApiKey.FETCH, {**message, "session_epoch": epoch}, 12))
         assert answer is not None
         assert len(answer) > 20 * len(partitions)
 
 
-def test_all_offsets_of_large_groups_again_and_again_keep_nobody_waiting(own_broker: BrokerProcess, many: str) -> None:
+def test_repeated_fetches_of_all_offsets_of_large_groups_keep_nobody_waiting(
+    own_broker: BrokerProcess, wide: str
+) -> None:
     offset = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
     names = [f"large-{number}" for number in range(10)]
     for name in names:
@@ -241,7 +239,7 @@ def test_all_offsets_of_large_groups_again_and_again_keep_nobody_waiting(own_bro
             "generation_id_or_member_epoch": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": [{"name": many, "partitions": partitions}],
+            "topics": [{"name": wide, "partitions": partitions}],
         }
         assert send(own_broker, frame(ApiKey.OFFSET_COMMIT, commit, 9))
     group = {"member_id": None, "member_epoch": -1, "topics": None}
@@ -254,7 +252,7 @@ def test_all_offsets_of_large_groups_again_and_again_keep_nobody_waiting(own_bro
 def test_partitions_of_one_transaction_keep_nobody_waiting(own_broker: BrokerProcess) -> None:
     partitions = range(expensive.MANY)
     for version, message in (
-        (5, {"transactions": [expensive.of_transaction("t", TOPIC, partitions)]}),
+        (5, {"transactions": [expensive.transaction("t", TOPIC, partitions)]}),
         (
             3,
             {
@@ -270,7 +268,7 @@ def test_partitions_of_one_transaction_keep_nobody_waiting(own_broker: BrokerPro
         assert len(answer) > 6 * expensive.MANY
 
 
-def test_thousands_of_transactions_whose_time_is_up_keep_nobody_waiting(tmp_path: Path) -> None:
+def test_thousands_of_expired_transactions_keep_nobody_waiting(tmp_path: Path) -> None:
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker, WireClient(broker.bootstrap) as client:
         with RawConnection(broker.host, broker.port) as connection:
@@ -284,7 +282,7 @@ def test_thousands_of_transactions_whose_time_is_up_keep_nobody_waiting(tmp_path
 
 
 def begin_transactions(client: WireClient, names: list[str], *, timeout_ms: int) -> dict[str, int]:
-    """Begin a transaction of version 2 in partition 0 for each of the ids; their producer ids."""
+    """Begin transactions of version 2 in partition 0 and return the producer ids by transactional id."""
     begun = []
     wait_for(lambda: transactions(client) >= 0, "the ids are loaded")
     for name in names:
@@ -295,20 +293,20 @@ def begin_transactions(client: WireClient, names: list[str], *, timeout_ms: int)
             "producer_epoch": -1,
         }
         answer = client.ask(ApiKey.INIT_PRODUCER_ID, 5, message)
-        begun.append({**expensive.of_transaction(name, TOPIC, [0]), "producer_id": answer["producer_id"]})
+        begun.append({**expensive.transaction(name, TOPIC, [0]), "producer_id": answer["producer_id"]})
     answer = client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": begun})
     assert len(answer["results_by_transaction"]) == len(names)
     return {each["transactional_id"]: each["producer_id"] for each in begun}
 
 
 def transactions(client: WireClient, *states: str) -> int:
-    """How many transactional ids there are in these states; -1 while they are loaded."""
+    """Return the number of transactional ids in `states`, or -1 while they are loading."""
     filters = {"state_filters": states, "producer_id_filters": [], "duration_filter": -1}
     answer = client.ask(ApiKey.LIST_TRANSACTIONS, 1, filters)
     return len(answer["transaction_states"]) if answer["error_code"] == "none" else -1
 
 
-def test_two_million_partitions_are_refused_as_by_kafka(own_broker: BrokerProcess) -> None:
+def test_two_million_partitions_are_refused_as_in_kafka(own_broker: BrokerProcess) -> None:
     answer = attack(own_broker, new_topics([f"a{number}" for number in range(200)], 10_000, validate_only=True))
     assert answer is not None
     assert (
@@ -321,7 +319,7 @@ def test_two_million_partitions_are_refused_as_by_kafka(own_broker: BrokerProces
 @pytest.mark.parametrize(
     "api", [ApiKey.DESCRIBE_GROUPS, ApiKey.FIND_COORDINATOR, ApiKey.METADATA], ids=lambda a: a.name
 )
-def test_more_entries_than_anybody_needs_end_the_connection(own_broker: BrokerProcess, api: ApiKey, size: int) -> None:
+def test_too_many_entries_close_the_connection(own_broker: BrokerProcess, api: ApiKey, size: int) -> None:
     before = len(own_broker.log())
     assert attack(own_broker, repeated(api, size)) is None
     assert f"{api.name} v" in own_broker.log()[before:]
@@ -329,7 +327,7 @@ def test_more_entries_than_anybody_needs_end_the_connection(own_broker: BrokerPr
 
 
 def repeated(api: ApiKey, size: int) -> bytes:
-    """The request with its one array of `size` times the same entry."""
+    """Return the request with `size` equal entries in its array."""
     item: dict[ApiKey, object] = {ApiKey.METADATA: {"name": "a", "topic_id": None}}
     array = {ApiKey.DESCRIBE_GROUPS: "groups", ApiKey.FIND_COORDINATOR: "coordinator_keys", ApiKey.METADATA: "topics"}
     message: Message = {
@@ -342,7 +340,7 @@ def repeated(api: ApiKey, size: int) -> bytes:
     return frame(api, message)
 
 
-def test_metadata_of_a_group_that_could_never_be_written_is_refused(own_broker: BrokerProcess) -> None:
+def test_group_metadata_too_large_to_store_is_refused(own_broker: BrokerProcess) -> None:
     protocols = [{"name": "range", "metadata": bytes(15_000_000)}]
     message = {**expensive.REQUESTS[ApiKey.JOIN_GROUP](TOPIC), "protocols": protocols}
     assert attack(own_broker, frame(ApiKey.JOIN_GROUP, message)) is not None
@@ -350,7 +348,7 @@ def test_metadata_of_a_group_that_could_never_be_written_is_refused(own_broker: 
     assert attack(own_broker, frame(ApiKey.JOIN_GROUP, message)) is None
 
 
-def test_an_answer_without_measure_ends_the_connection(own_broker: BrokerProcess) -> None:
+def test_an_excessive_answer_closes_the_connection(own_broker: BrokerProcess) -> None:
     resource = {"resource_type": 4, "resource_name": "0", "configuration_keys": None}
     message = {"resources": [resource] * 6000, "include_synonyms": True, "include_documentation": True}
     with WireClient(own_broker.bootstrap) as client:
@@ -358,7 +356,7 @@ def test_an_answer_without_measure_ends_the_connection(own_broker: BrokerProcess
     assert attack(own_broker, frame(ApiKey.DESCRIBE_CONFIGS, message)) is None
 
 
-def test_thousands_of_topics_go_while_others_are_served(tmp_path: Path) -> None:
+def test_clients_are_served_while_a_thousand_topics_are_deleted(tmp_path: Path) -> None:
     names = [f"many.{number}" for number in range(1000)]
     with BrokerProcess(tmp_path / "data") as broker:
         assert attack(broker, new_topics(names, 1, validate_only=False)) is not None
@@ -378,7 +376,7 @@ def test_a_crash_in_the_middle_of_a_deletion_leaves_whole_topics(tmp_path: Path)
         assert send(broker, new_topics([*names, "kept"], 1, validate_only=False)) is not None
         with socket.create_connection((broker.host, broker.port)) as connection:
             connection.sendall(deletion(names))
-            wait_for(lambda: any(broker.data.glob("many-*-delete")), "the first of the files goes", timeout_s=30)
+            wait_for(lambda: any(broker.data.glob("many-*-delete")), "the first file is renamed", timeout_s=30)
             broker.sigkill()
         broker.start()
         with WireClient(broker.bootstrap) as client:
@@ -410,7 +408,7 @@ def _topics(client: WireClient) -> set[str]:
     ],
     ids=lambda a: a.name,
 )
-def test_a_broker_that_is_at_work_for_somebody_can_be_stopped(tmp_path: Path, api: ApiKey) -> None:
+def test_a_busy_broker_can_be_stopped(tmp_path: Path, api: ApiKey) -> None:
     request = frame(api, expensive.REQUESTS[api](TOPIC))
     with BrokerProcess(tmp_path / "data") as broker:
         with RawConnection(broker.host, broker.port) as connection:

@@ -1,4 +1,4 @@
-"""Members of groups subscribe by expressions made to take long: others are served, and SIGTERM ends the broker."""
+"""Group members subscribe with slow regular expressions: others are served, and SIGTERM stops the broker."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.support.wire_client import WireClient
 TOPICS: Final = 1000
 NAME: Final = "a" * 249
 EVIL: Final = ("(?:aa|a)" * 45 + "#", "a?" * 28 + "b", ".{0,249}" * 6 + "#")
-"""Python's own engine needs longer for one of them than the universe is old."""
+"""Python's `re` would practically never finish."""
 SLOW: Final = "(?:.?){900}(a|b|0)#"
 """RE2 needs milliseconds for a name."""
 MEMBER: Final = "A" * 22
@@ -23,7 +23,6 @@ MEMBER: Final = "A" * 22
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker with long names of topics."""
     with BrokerProcess(tmp_path_factory.mktemp("crowded") / "data") as broker:
         client = WireClient(broker.bootstrap)
         names = [NAME, *(f"{NAME[:-5]}{number:05}" for number in range(TOPICS))]
@@ -82,7 +81,7 @@ def test_slow_expressions_of_many_members_keep_nobody_waiting(crowded: BrokerPro
             started = time.monotonic()
             assert bystander.ask(ApiKey.API_VERSIONS, 0, {})["error_code"] == "none"
             waits.append(time.monotonic() - started)
-    # One such expression takes two seconds for all the topics.
+    # one expression takes two seconds for all topics
     assert sorted(waits)[len(waits) // 2] < 0.1
     assert max(waits) < 1.5
     assert crowded.rss_bytes() - before < 100 << 20
@@ -90,9 +89,9 @@ def test_slow_expressions_of_many_members_keep_nobody_waiting(crowded: BrokerPro
     bystander.close()
 
 
-def test_an_expression_that_takes_a_while_finds_its_topics_with_a_later_heartbeat(crowded: BrokerProcess) -> None:
+def test_topics_of_a_slow_expression_are_assigned_with_a_later_heartbeat(crowded: BrokerProcess) -> None:
     client = WireClient(crowded.bootstrap)
-    regex = "(?:.?){248}(a|b|0|1)"  # all of the names that end so, and slow enough to be left for later
+    regex = "(?:.?){248}(a|b|0|1)"  # slow enough for a later heartbeat
     epoch = beat(client, "late", regex)["member_epoch"]
 
     def assigned() -> int:
@@ -107,7 +106,7 @@ def test_an_expression_that_takes_a_while_finds_its_topics_with_a_later_heartbea
     client.close()
 
 
-def test_it_can_still_be_stopped(tmp_path: Path) -> None:
+def test_sigterm_stops_a_broker_busy_with_expressions(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         client = WireClient(broker.bootstrap)
         new = {"name": NAME, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}

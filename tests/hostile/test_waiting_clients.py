@@ -1,7 +1,6 @@
-"""What an innocent client waits for while others ask for much, or wait for much and go away.
+"""Waits of a client while others flood the broker, or hang up during long polls.
 
-The bounds are far above what is seen on an idle machine, where nobody waits for more than 50 ms: what is caught is a
-loop that is held for as long as all of an attack takes.
+The bounds are far above the 50 ms of an idle machine: they catch an event loop blocked for a whole attack.
 """
 
 import select
@@ -53,7 +52,7 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
 
 
 class Innocent:
-    """Writes single records, one after the other."""
+    """Writes single records and measures the waits."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._connection = RawConnection(broker.host, broker.port)
@@ -61,7 +60,7 @@ class Innocent:
         self.waits("calm", 5)
 
     def waits(self, topic: str = "calm", samples: int = SAMPLES) -> list[float]:
-        """Seconds that each record took, in order of size."""
+        """Write records and return the seconds of each, sorted."""
         taken = []
         for _ in range(samples):
             began = time.perf_counter()
@@ -81,15 +80,15 @@ def innocent(own_broker: BrokerProcess) -> Iterator[Innocent]:
     innocent.close()
 
 
-def is_hardly_delayed(waits: list[float]) -> None:
+def check_delays(waits: list[float]) -> None:
     assert statistics.median(waits) < MEDIAN_S, waits
-    # The few longest may be the machine's doing.
+    # the longest waits may be due to the machine
     assert waits[int(len(waits) * 0.98)] < WORST_S, waits
 
 
 @contextmanager
 def flood(broker: BrokerProcess, frame: bytes) -> Iterator[Callable[[], int]]:
-    """FLOODING connections with IN_FLIGHT of the same request each; yields how many were answered."""
+    """Keep IN_FLIGHT requests on FLOODING connections; yields a function that counts the answers."""
     answered = 0
     ended = threading.Event()
 
@@ -120,7 +119,7 @@ def flood(broker: BrokerProcess, frame: bytes) -> Iterator[Callable[[], int]]:
     asking = threading.Thread(target=keep_asking)
     asking.start()
     try:
-        wait_for(lambda: answered > FLOODING, "the flood has begun", timeout_s=30)
+        wait_for(lambda: answered > FLOODING, "the start of the flood", timeout_s=30)
         yield lambda: answered
     finally:
         ended.set()
@@ -132,7 +131,7 @@ def all_topics() -> bytes:
 
 
 def long_fetch(*, min_bytes: int = 1 << 30) -> bytes:
-    """Fetch v4 of every partition of the wide topic, that nothing satisfies."""
+    """Return a Fetch v4 of all partitions of the wide topic, by default for more bytes than it gets."""
     partitions = (struct.pack(">iqi", index, 0, MB) for index in range(WIDE))
     head = struct.pack(">iiiib", -1, FOREVER_MS, min_bytes, FOREVER_MS, 0)
     return framed(request(FETCH, 4, head + array(string("wide") + array(*partitions))))
@@ -146,11 +145,11 @@ def test_pipelined_metadata_of_all_topics(own_broker: BrokerProcess, innocent: I
     with flood(own_broker, all_topics()) as answered:
         waits = innocent.waits()
         assert answered() > FLOODING
-    is_hardly_delayed(waits)
+    check_delays(waits)
 
 
 def test_pipelined_metadata_while_topics_are_created(own_broker: BrokerProcess, innocent: Innocent) -> None:
-    """Nothing is kept then from one answer to the next."""
+    """New topics invalidate cached answers."""
     ended = threading.Event()
 
     def keep_creating() -> None:
@@ -164,7 +163,7 @@ def test_pipelined_metadata_while_topics_are_created(own_broker: BrokerProcess, 
     creating = threading.Thread(target=keep_creating)
     creating.start()
     try:
-        # Answers become longer while topics are created: they are not told apart, one connection at a time.
+        # not `flood`, which needs answers of equal size
         with ExitStack() as crowd:
             for _ in range(FLOODING):
                 crowd.enter_context(RawConnection(own_broker.host, own_broker.port)).send(all_topics() * IN_FLIGHT)
@@ -172,7 +171,7 @@ def test_pipelined_metadata_while_topics_are_created(own_broker: BrokerProcess, 
     finally:
         ended.set()
         creating.join()
-    is_hardly_delayed(waits)
+    check_delays(waits)
 
 
 def test_long_polls_of_clients_that_hang_up(own_broker: BrokerProcess, innocent: Innocent) -> None:
@@ -180,16 +179,16 @@ def test_long_polls_of_clients_that_hang_up(own_broker: BrokerProcess, innocent:
     with ExitStack() as crowd:
         for _ in range(WAITING):
             crowd.enter_context(RawConnection(own_broker.host, own_broker.port)).send(long_fetch())
-        is_hardly_delayed(innocent.waits())
-        # The topic that all of them wait for costs as little.
-        is_hardly_delayed(innocent.waits("wide"))
-        # Not compared with `before`, which may include connections of an earlier test that are being closed.
+        check_delays(innocent.waits())
+        # writes to the polled topic are not delayed either
+        check_delays(innocent.waits("wide"))
+        # `before` may include closing connections of an earlier test
         assert descriptors(own_broker) >= WIDE + WAITING
-    is_hardly_delayed(innocent.waits())
+    check_delays(innocent.waits())
     wait_for(lambda: descriptors(own_broker) < before + 20, "the descriptors are closed", timeout_s=30)
 
 
-def test_a_client_that_hangs_up_with_requests_ahead(own_broker: BrokerProcess) -> None:
+def test_a_client_that_hangs_up_with_pipelined_requests(own_broker: BrokerProcess) -> None:
     before = descriptors(own_broker)
     for _ in range(20):
         with RawConnection(own_broker.host, own_broker.port) as connection:
@@ -197,11 +196,11 @@ def test_a_client_that_hangs_up_with_requests_ahead(own_broker: BrokerProcess) -
     wait_for(lambda: descriptors(own_broker) <= before, "the descriptors are closed", timeout_s=30)
 
 
-def test_many_that_one_record_wakes_up(own_broker: BrokerProcess, innocent: Innocent) -> None:
+def test_one_record_wakes_up_many_fetches(own_broker: BrokerProcess, innocent: Innocent) -> None:
     with ExitStack() as crowd:
         for _ in range(WAITING // 3):
             crowd.enter_context(RawConnection(own_broker.host, own_broker.port)).send(long_fetch(min_bytes=1) * 5)
-        is_hardly_delayed(innocent.waits("wide"))
+        check_delays(innocent.waits("wide"))
 
 
 def test_memory_of_long_polls(tmp_path: Path) -> None:

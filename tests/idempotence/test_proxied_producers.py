@@ -1,4 +1,4 @@
-"""Five requests in flight, most of them in trouble: every record is there once, in the order in which it was sent."""
+"""With five requests in flight and many faults, every record is stored once, in order."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ FAULTS = {
     "requests are lost": Faults(lose_request=0.03, tear=0.03, apis=_PRODUCE),
     "answers are lost": Faults(lose_answer=0.05, apis=_PRODUCE),
     "requests are repeated": Faults(repeat=0.3, apis=_PRODUCE),
-    "connections fall silent": Faults(silence=0.03, apis=_PRODUCE),
-    "all of these, and delays": Faults(
+    "connections hang": Faults(silence=0.03, apis=_PRODUCE),
+    "all of these and delays": Faults(
         lose_request=0.01,
         lose_answer=0.02,
         tear=0.01,
@@ -39,7 +39,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    """The only address that clients see: the broker advertises it."""
+    """A proxy whose address the broker advertises, so that clients see no other."""
     port = free_port()
     settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
     with (
@@ -114,7 +114,7 @@ def java(bootstrap: str, topic: str) -> None:
 
 
 def read(bootstrap: str, topic: str) -> list[list[str]]:
-    """The numbers in every partition, up to its end."""
+    """Return the numbers of the records by partition."""
     config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "enable.auto.commit": False}
     consumer = Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
     found: list[list[str]] = [[] for _ in range(PARTITIONS)]
@@ -123,7 +123,7 @@ def read(bootstrap: str, topic: str) -> list[list[str]]:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
         while ended < PARTITIONS:
             message = consumer.poll(20)
-            assert message is not None, "no end"
+            assert message is not None, "no record or end of a partition within 20 s"
             error, partition, value = message.error(), message.partition(), message.value()
             if error is None and partition is not None and value is not None:
                 found[partition].append(value[:6].decode())
@@ -136,7 +136,7 @@ def read(bootstrap: str, topic: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("produce", [librdkafka, pytest.param(java, marks=pytest.mark.java)])
-def test_every_record_is_there_once_and_in_order(
+def test_every_record_is_stored_once_and_in_order(
     proxy: Proxy, topic: str, produce: Callable[[str, str], None], faults: Faults
 ) -> None:
     before = sum(proxy.met.values())
@@ -151,8 +151,8 @@ def test_every_record_is_there_once_and_in_order(
     assert read(proxy.address, topic) == [sent[partition::PARTITIONS] for partition in range(PARTITIONS)]
 
 
-def test_a_producer_that_is_not_idempotent_repeats_itself_there(proxy: Proxy, topic: str) -> None:
-    """The faults do what they should."""
+def test_without_idempotence_records_are_repeated(proxy: Proxy, topic: str) -> None:
+    """Check the faults themselves."""
     proxy.faults = FAULTS["requests are repeated"]
     try:
         librdkafka(proxy.address, topic, idempotent=False)

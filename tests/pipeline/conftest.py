@@ -1,4 +1,4 @@
-"""What the tests of the running pipeline share: a broker of their own, the real log, and the demo as a command."""
+"""Fixtures of the pipeline's tests: a broker, a real access log, and the demo as a command."""
 
 import importlib.util
 import json
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tolerate_open_sockets(items, Path(__file__).parent)
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            # Seconds when the machine has nothing else to do, minutes when it has.
+            # seconds on an idle machine, minutes on a busy one
             item.add_marker(pytest.mark.timeout(900))
             if importlib.util.find_spec("pyspark") is None:
                 item.add_marker(pytest.mark.skip(reason="the extra headrace[pipeline] is not installed"))
@@ -36,16 +36,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def access_log() -> Path:
-    """A real web server's log of four days in May 2015."""
+    """A real web server's log of four days."""
     path = Path(os.environ.get("HEADRACE_SHARED", ROOT.parent / "shared")) / "data" / "access.log"
     if not path.is_file():
-        pytest.skip(f"no {path}; HEADRACE_SHARED names the directory that has data/access.log")
+        pytest.skip(f"no {path}: set HEADRACE_SHARED to the directory with data/access.log")
     return path
 
 
 @pytest.fixture(scope="session")
 def parse(spark: "SparkSession") -> Parse:
-    """Lines of a log to `lines.parsed`."""
     from headrace.pipeline.transforms import lines
 
     def parsed(texts: Sequence[str | bytes | None]) -> "DataFrame":
@@ -61,13 +60,12 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`headrace demo` to its end."""
     command = [sys.executable, "-m", "headrace", "demo", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=880, check=False)
 
 
 def demo_totals(*arguments: str) -> dict[str, Any]:
-    """What `headrace demo --json` prints, which must be one object and nothing else."""
+    """Run `headrace demo --json` and return the one object it prints."""
     result = run_demo(*arguments, "--json")
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) == 1

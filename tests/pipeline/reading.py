@@ -1,4 +1,4 @@
-"""A topic as any consumer reads it, and the access log as plain Python counts it."""
+"""Read a topic with a plain consumer, and count the access log in plain Python."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from headrace.pipeline.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One record of an output topic."""
+    """A record of an output topic."""
 
     key: str
     value: dict[str, Any]
@@ -24,12 +24,12 @@ class Published:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What must be there once: a row of a batch of a writer."""
+        """Writer, batch and row: unique in the topic."""
         return self.headers["job"], self.headers["batch"], self.key
 
 
 def read_all(bootstrap: str, topic: str) -> list[Published]:
-    """Every record from the beginning to the end as it is now, in the order of each partition."""
+    """Return the records up to the current end offsets, partition by partition."""
     ends = Topics(bootstrap).end_offsets(topic)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False})
     found: list[Published] = []
@@ -39,7 +39,9 @@ def read_all(bootstrap: str, topic: str) -> list[Published]:
             position = 0
             while position < end:
                 message = consumer.poll(10)
-                assert message is not None, f"no record at {position} of {topic}-{partition}, which ends at {end}"
+                assert message is not None, (
+                    f"no record at offset {position} of {topic}-{partition}, before its end {end}"
+                )
                 assert message.error() is None, message.error()
                 position = (message.offset() or 0) + 1
                 found.append(_published(message))
@@ -62,7 +64,7 @@ def _text(value: str | bytes | None) -> str:
 
 
 def latest(records: Iterable[Published]) -> dict[str, dict[str, Any]]:
-    """The table that a changelog describes."""
+    """Return the table of a changelog."""
     return {record.key: record.value for record in records}
 
 
@@ -70,7 +72,7 @@ _LINE = re.compile(r'^(\S+) \S+ \S+ \[([^]]+)\] "(\S+) (\S+) [^"]*" (\d{3}) ')
 
 
 def requests_per_minute(path: Path) -> Counter[str]:
-    """Requests by minute, as ISO 8601 in UTC, counted without any of the code under test."""
+    """Count requests by minute, as ISO 8601 in UTC, without the code under test."""
     minutes: Counter[str] = Counter()
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         found = _LINE.match(line)

@@ -1,4 +1,4 @@
-"""Who behaves like a crawler."""
+"""Detection of crawlers."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,7 @@ VISITS: Final[dict[str, tuple[list[str], list[str]]]] = {
 
 @pytest.fixture(scope="module")
 def reasons(parse: "Parse") -> dict[str, list[str]]:
-    """By client address, all judged in one go."""
+    """The reasons by client address, from a single Spark job."""
     texts = [combined(path, client=client) for client, (paths, _) in VISITS.items() for path in paths]
     texts += [combined(f"/{n}.php", status=404, client="192.0.2.5") for n in range(10)]
     texts += [combined(client="192.0.2.6", user_agent="Mozilla/5.0 (compatible; Googlebot/2.1)")]
@@ -33,11 +33,11 @@ def reasons(parse: "Parse") -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("client", VISITS)
-def test_a_client_is_judged_by_what_it_does(reasons: dict[str, list[str]], client: str) -> None:
+def test_a_client_is_judged_by_its_requests(reasons: dict[str, list[str]], client: str) -> None:
     assert reasons.get(client, []) == VISITS[client][1]
 
 
-def test_asking_for_what_does_not_exist_is_a_reason(reasons: dict[str, list[str]]) -> None:
+def test_requests_for_missing_pages_are_a_reason(reasons: dict[str, list[str]]) -> None:
     assert reasons["192.0.2.5"] == ["asked for 10 or more pages that do not exist"]
 
 
@@ -47,7 +47,7 @@ def test_a_client_that_calls_itself_a_crawler_is_one(reasons: dict[str, list[str
 
 
 @pytest.mark.parametrize("client", ["192.0.2.8", "192.0.2.9"])
-def test_other_user_agents_say_nothing(reasons: dict[str, list[str]], client: str) -> None:
+def test_other_user_agents_are_no_reason(reasons: dict[str, list[str]], client: str) -> None:
     assert client not in reasons
 
 

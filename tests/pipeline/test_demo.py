@@ -39,7 +39,7 @@ MALFORMED = {
 def test_malformed_lines_are_rejected_with_the_reason(broker: BrokerProcess, tmp_path: Path) -> None:
     good = '192.0.2.1 - - [17/May/2026:10:00:00 +0000] "GET /a HTTP/1.1" 200 17'
     log = tmp_path / "access.log"
-    # The last request came an hour before the others: later than any watermark, and counted all the same.
+    # The last request is too late for the watermark, and counted all the same.
     late = good.replace("10:00:00", "09:00:00")
     log.write_text("\n".join([good, *MALFORMED, good, late]) + "\n")
     totals = demo_totals("--input", str(log), "--bootstrap", broker.bootstrap, "--prefix", "t.")
@@ -61,16 +61,16 @@ def test_ctrl_c_ends_the_broker_and_spark(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace", "demo", "--data", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
         try:
-            wait_for(lambda: "Spark" in _log(data), "Spark's first words in its log", timeout_s=120)
+            wait_for(lambda: "Spark" in _log(data), "Spark's first log line", timeout_s=120)
         finally:
             demo.send_signal(signal.SIGINT)
-            said = demo.communicate(timeout=60)[0]
+            output = demo.communicate(timeout=60)[0]
     assert demo.returncode == 130
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert _processes_of(data) == []
 
 
-def test_a_missing_input_is_named() -> None:
+def test_a_missing_input_is_reported() -> None:
     result = run_demo("--input", "/no/such/access.log")
     assert result.returncode == 1
     assert "cannot read the access log /no/such/access.log" in " ".join(result.stderr.split())
@@ -83,7 +83,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path, access_log: Path) -> None
     assert "is not empty" in " ".join(result.stderr.split())
 
 
-def test_nobody_at_the_address_is_an_error_that_says_so(access_log: Path) -> None:
+def test_an_unreachable_broker_is_reported(access_log: Path) -> None:
     result = run_demo("--input", str(access_log), "--bootstrap", "127.0.0.1:1", "--json")
     assert result.returncode == 1
     assert result.stdout == ""
@@ -91,7 +91,7 @@ def test_nobody_at_the_address_is_an_error_that_says_so(access_log: Path) -> Non
 
 
 @pytest.mark.parametrize("java", ["missing", "old"])
-def test_java_that_does_not_fit_is_an_error_that_says_what_to_install(tmp_path: Path, java: str) -> None:
+def test_an_unusable_java_is_reported_with_the_version_to_install(tmp_path: Path, java: str) -> None:
     home = tmp_path / "java"
     if java == "old":
         program = home / "bin" / "java"
@@ -101,10 +101,10 @@ def test_java_that_does_not_fit_is_an_error_that_says_what_to_install(tmp_path: 
     command = [sys.executable, "-m", "headrace", "demo"]
     environment = {**os.environ, "JAVA_HOME": str(home)}
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
-    said = " ".join(result.stderr.split())
+    output = " ".join(result.stderr.split())
     assert result.returncode == 1
-    assert ("does not exist" if java == "missing" else "is Java 11") in said
-    assert "Install a Java 17 runtime" in said
+    assert ("does not exist" if java == "missing" else "is Java 11") in output
+    assert "Install a Java 17 runtime" in output
 
 
 def _log(data: Path) -> str:

@@ -1,4 +1,4 @@
-"""The queries are killed in the middle of a batch, go on from their checkpoints, and every result is there once."""
+"""Queries killed in the middle of a batch resume from their checkpoints and publish every result once."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ CHANGELOGS = {
 }
 
 
-def test_a_killed_query_gives_every_result_once(
+def test_a_killed_query_publishes_every_result_once(
     broker: BrokerProcess, spark: "SparkSession", access_log: Path, tmp_path: Path
 ) -> None:
     data, log = tmp_path / "pipeline", tmp_path / "spark.log"
@@ -38,8 +38,8 @@ def test_a_killed_query_gives_every_result_once(
     _ship(shipper, [*lines[:5000], b"torn"])
     killed = DriverProcess(broker.bootstrap, data, "", log)
     try:
-        # The first results appear in the topic before Spark notes that their batch is done: it will be repeated.
-        # test_sink.py has every point at which it may have been cut; this is the whole of it, wherever it was.
+        # The first results appear in the topic before Spark commits their batch, which is therefore repeated.
+        # test_sink.py tests every point of such a crash.
         results = "page-views-per-minute"
         wait_for(lambda: any(topics.end_offsets(results).values()), "results", timeout_s=STARTS_S)
         os.killpg(killed.pid, signal.SIGKILL)
@@ -74,12 +74,12 @@ def _ship(shipper: Shipper, lines: list[bytes]) -> None:
 
 def _run_to_the_end(driver: DriverProcess) -> dict[str, Any]:
     driver.finish()
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
 
     def reported() -> dict[str, Any] | None:
-        told.extend(driver.events())
-        assert driver.ended() in (None, "exit status 0"), told
-        return next((event for event in told if event["event"] == "report"), None)
+        events.extend(driver.events())
+        assert driver.ended() in (None, "exit status 0"), events
+        return next((event for event in events if event["event"] == "report"), None)
 
     try:
         return wait_for(reported, "the report", timeout_s=STARTS_S, interval_s=0.1) or {}

@@ -1,4 +1,4 @@
-"""What a line of an access log becomes, and which lines are rejected for what."""
+"""Parsing of access log lines, and the reasons to reject them."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -74,25 +74,25 @@ REJECTED: Final[dict[str, tuple[str, str]]] = {
 
 
 @pytest.fixture(scope="module")
-def judged(parse: "Parse") -> dict[str, Any]:
-    """Both lots in one go, by name: a Spark job costs as much for one line as for all."""
+def parsed_lines(parse: "Parse") -> dict[str, Any]:
+    """Accepted and rejected lines by name, parsed in a single Spark job to save time."""
     texts = {**ACCEPTED, **{name: line for name, (line, _) in REJECTED.items()}}
     rows = parse(list(texts.values())).orderBy("source_offset").collect()
     return dict(zip(texts, rows, strict=True))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_what_real_servers_write_is_accepted(judged: dict[str, Any], name: str) -> None:
-    assert judged[name].reason is None
-    assert judged[name].status == 200
+def test_lines_of_real_servers_are_accepted(parsed_lines: dict[str, Any], name: str) -> None:
+    assert parsed_lines[name].reason is None
+    assert parsed_lines[name].status == 200
 
 
 @pytest.mark.parametrize("name", REJECTED)
-def test_a_malformed_line_is_rejected_with_the_reason(judged: dict[str, Any], name: str) -> None:
-    assert judged[name].reason == REJECTED[name][1]
+def test_a_malformed_line_is_rejected_with_the_reason(parsed_lines: dict[str, Any], name: str) -> None:
+    assert parsed_lines[name].reason == REJECTED[name][1]
 
 
-def test_rejected_lines_say_where_they_stood(parse: "Parse") -> None:
+def test_rejected_lines_have_their_position(parse: "Parse") -> None:
     parsed = parse([combined(), "torn"])
     (row,) = lines.rejected(parsed).collect()
     assert (row.position, row.line) == ("access-log-0@1", "torn")

@@ -1,4 +1,4 @@
-"""A query reads the records of committed transactions only, where it is told to."""
+"""A query with `read_committed` reads only the records of committed transactions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ KEPT = [f"kept {number}" for number in range(4)]
 
 @pytest.fixture
 def payments(tmp_path: Path) -> Iterator[KillableBroker]:
-    """A broker whose topic `payments` has committed and aborted transactions in turn, and an open one in the end."""
+    """A broker whose topic `payments` has alternately committed and aborted transactions, then an open one."""
     with killable_broker(tmp_path / "broker", {}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("payments", 2, 1)])["payments"].result(30)

@@ -1,4 +1,4 @@
-"""What is said when something is missing that Spark needs."""
+"""Errors about missing requirements of Spark."""
 
 import importlib.util
 from pathlib import Path
@@ -9,36 +9,38 @@ from headrace.pipeline import requirements
 from headrace.pipeline.errors import PipelineError
 
 
-def _java(home: Path, says: str) -> None:
+def _java(home: Path, output: str) -> None:
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.write_text(f"#!/bin/sh\necho '{output}' >&2\n")
     program.chmod(0o755)
 
 
-@pytest.mark.parametrize("says", ['openjdk version "17.0.15" 2025-04-15', 'java version "21" 2023-09-19 LTS'])
-def test_java_17_to_22_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
-    _java(tmp_path, says)
+@pytest.mark.parametrize("output", ['openjdk version "17.0.15" 2025-04-15', 'java version "21" 2023-09-19 LTS'])
+def test_java_17_to_22_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    _java(tmp_path, output)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     requirements.check_java()
 
 
 @pytest.mark.parametrize(
-    ("says", "complaint"),
+    ("output", "complaint"),
     [
         ('java version "1.8.0_292"', "is Java 8, but Spark 4.0 needs Java 17 to 22"),
         ('openjdk version "25.0.1" 2025-10-21', "is Java 25, but Spark 4.0 needs Java 17 to 22"),
         ("The operation could not be completed. Unable to locate a Java Runtime.", "does not work"),
     ],
 )
-def test_another_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, complaint: str) -> None:
-    _java(tmp_path, says)
+def test_other_java_versions_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, complaint: str
+) -> None:
+    _java(tmp_path, output)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(PipelineError, match=complaint):
         requirements.check_java()
 
 
-def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PipelineError, match="java is not on the path"):
@@ -52,7 +54,7 @@ def test_a_java_home_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "delta"])
-def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_a_missing_package_is_reported_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else found(name))
     with pytest.raises(PipelineError, match=r"pip install 'headrace\[pipeline\]'"):

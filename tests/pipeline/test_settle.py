@@ -1,4 +1,4 @@
-"""Requests that a query dropped because they came too late are counted from the archive."""
+"""Requests too late for a query are counted from the archive."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ def _crash(*_: Any) -> None:
     raise InterruptedError
 
 
-def test_late_requests_are_counted_once_even_if_that_is_cut_short(
+def test_late_requests_are_counted_once_even_after_a_crash(
     broker: BrokerProcess, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headrace.pipeline.jobs.access_log import EVENTS, LATE_BY, PAGE_VIEWS
@@ -37,9 +37,9 @@ def test_late_requests_are_counted_once_even_if_that_is_cut_short(
     cluster, place = Cluster(bootstrap=broker.bootstrap), Place(directory=tmp_path)
     for topic in ("page-views-per-minute", "request-rate-per-minute", "crawlers-per-hour"):
         Topics(broker.bootstrap).create(topic, partitions=2, config={})
-    all_of_them = lines.events(_lines(spark, ["10:00:01", "11:00:00", "10:00:02", "09:00:00"]))
+    all_events = lines.events(_lines(spark, ["10:00:01", "11:00:00", "10:00:02", "09:00:00"]))
     in_time = lines.events(_lines(spark, ["10:00:01", "11:00:00"]))
-    Sink(EVENTS, "archive/events", place.table("events"), cluster).write(all_of_them, 0)
+    Sink(EVENTS, "archive/events", place.table("events"), cluster).write(all_events, 0)
     views = traffic.page_views_per_minute(in_time, LATE_BY)
     Sink(PAGE_VIEWS, "page-views/views", place.table("page_views_per_minute"), cluster).write(views, 0)
 

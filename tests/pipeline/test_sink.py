@@ -1,4 +1,4 @@
-"""A batch that is written again after a crash at any point between the table and the topic."""
+"""A batch is written again after a crash between the table and the topic."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ SECOND = [("/a", 5), ("/c", 3), ("/d", 1)]
 
 
 class Place:
-    """A table and a topic, written by one writer that may crash: each `sink()` is a process started anew."""
+    """A table and a topic with one writer; `sink()` restarts it, as after a crash."""
 
     def __init__(self, spark: "SparkSession", bootstrap: str, directory: Path) -> None:
         self.bootstrap = bootstrap
@@ -76,7 +76,7 @@ def _crash_while_publishing(place: Place, monkeypatch: pytest.MonkeyPatch) -> No
     _crash_before_publishing(place, monkeypatch)
     producer = Producer({"bootstrap.servers": place.bootstrap})
     producer.produce("views", b'{"page":"/c","views":3}', b"/c", headers={"job": "views/views", "batch": "1"})
-    # What others write into the topic is not ours, whatever its key.
+    # records of other writers do not count, whatever their key
     producer.produce("views", b'{"views":0}', b"/d", headers={"job": "someone else", "batch": "1"})
     producer.produce("views", b'{"views":0}', b"/d", headers={"batch": "1"})
     assert producer.flush(10) == 0
@@ -89,7 +89,7 @@ def _crash_after_publishing(place: Place, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("crash", [_crash_before_publishing, _crash_while_publishing, _crash_after_publishing])
-def test_a_repeated_batch_completes_what_is_missing(
+def test_a_repeated_batch_adds_the_missing_records(
     place: Place, monkeypatch: pytest.MonkeyPatch, crash: Callable[[Place, pytest.MonkeyPatch], None]
 ) -> None:
     crash(place, monkeypatch)

@@ -1,4 +1,4 @@
-"""Pages, minutes and status codes."""
+"""Statistics of pages, minutes and status codes."""
 
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ def test_page_views_are_counted_by_minute_and_page(parse: "Parse") -> None:
     }
 
 
-def test_only_pages_that_were_shown_are_viewed(parse: "Parse") -> None:
+def test_only_pages_shown_count_as_viewed(parse: "Parse") -> None:
     not_viewed = [
         combined("/style.css"),
         combined("/logo.PNG?v=2"),

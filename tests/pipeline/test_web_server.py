@@ -1,4 +1,4 @@
-"""The demo's own web server is visited over HTTP, and logs every visit."""
+"""The demo's web server, visited over HTTP."""
 
 import re
 import threading

@@ -1,1 +1,1 @@
-"""What several test suites share: broker processes, raw wire requests, waiting for conditions."""
+"""Helpers shared by the test suites: broker processes, raw wire requests, waiting for conditions."""

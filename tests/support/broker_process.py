@@ -1,7 +1,7 @@
-"""A Headrace broker as a process of its own: started, killed, restarted on the same port and directory.
+"""A Headrace broker in a separate process, which tests kill and restart on the same port and directory.
 
-For tests that need a real process (signals, memory, command lines, clients that block a thread). Tests of one broker's
-behaviour in the same process are served by `headrace.testing`.
+For tests that need a real process (signals, memory, command lines, clients that block a thread). Other tests run a
+broker in their own process with `headrace.testing`.
 """
 
 import os
@@ -18,15 +18,15 @@ from typing import Final, Self
 from tests.support.ports import free_port
 
 API_VERSIONS_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-"""ApiVersions v0, correlation id 1, without client id: what every broker answers first."""
+"""ApiVersions v0, correlation id 1, no client id."""
 
 _running: "list[BrokerProcess]" = []
 
 
 class BrokerProcess:
-    """One broker; a context manager that starts it and, at the end, kills what is left of it.
+    """A broker as a context manager, which starts it and kills it if it still runs at the end.
 
-    `settings` are Kafka's names and values, passed as `--set name=value`. The log of every run goes to `log_path`.
+    `settings` are passed as `--set name=value`. All runs append to the log at `log_path`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class BrokerProcess:
         ready_timeout_s: float = 20.0,
         program: Sequence[str] = ("headrace",),
     ) -> None:
-        """`program` is a module, with arguments, that takes those of `headrace`."""
+        """`program` is a module, with arguments, that accepts the arguments of `headrace`."""
         self.data = data
         self.settings = dict(settings or {})
         self.host = "127.0.0.1"
@@ -61,9 +61,9 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start and return once ApiVersions is answered; `AssertionError` with the log when that does not come."""
+        """Start and wait for an answer to ApiVersions. Raises AssertionError, with the log, on a timeout."""
         if self.running:
-            raise RuntimeError("the broker runs already")
+            raise RuntimeError("the broker is already running")
         command = [sys.executable, "-m", *self._program, "start", "--listen", self.bootstrap, "--data", str(self.data)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
@@ -73,7 +73,6 @@ class BrokerProcess:
         self._wait_until_ready()
 
     def sigkill(self) -> None:
-        """Take the process away without a word, as a crash of it would."""
         self._end(signal.SIGKILL)
 
     def sigterm(self, timeout_s: float = 20.0) -> int:
@@ -87,7 +86,7 @@ class BrokerProcess:
         self._started().send_signal(signal.SIGCONT)
 
     def restart(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """End it with `how` and start it again on the same port and directory."""
+        """Stop it with the signal `how` and start it again on the same port and directory."""
         self._end(how)
         self.start()
 
@@ -98,7 +97,6 @@ class BrokerProcess:
         return "\n".join(self.log().splitlines()[-lines:])
 
     def rss_bytes(self) -> int:
-        """Resident memory of the process in bytes."""
         answer = subprocess.run(["ps", "-o", "rss=", "-p", str(self.pid)], capture_output=True, text=True, check=True)
         return int(answer.stdout) * 1024
 
@@ -108,7 +106,7 @@ class BrokerProcess:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            # by the time of the report it runs no more
+            # the broker is gone when the report is written
             error.add_note(f"broker {self.bootstrap}:\n{self.end_of_log()}")
         self.close()
 
@@ -133,24 +131,24 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"no end {timeout_s:g} s after {how.name}; its log:\n{self.end_of_log()}") from None
+            raise AssertionError(f"alive {timeout_s:g} s after {how.name}; its log:\n{self.end_of_log()}") from None
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._ready_timeout_s
         while not answers_api_versions(self.host, self.port):
             status = self._started().poll()
             if status is not None:
-                raise AssertionError(f"the broker ended at once with status {status}; its log:\n{self.end_of_log()}")
+                raise AssertionError(f"the broker exited with status {status}; its log:\n{self.end_of_log()}")
             if time.monotonic() > deadline:
                 self.close()
                 raise AssertionError(
-                    f"no ApiVersions within {self._ready_timeout_s:g} s; its log:\n{self.end_of_log()}"
+                    f"no answer to ApiVersions within {self._ready_timeout_s:g} s; its log:\n{self.end_of_log()}"
                 )
             time.sleep(0.01)
 
 
 def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
-    """Whether a broker answers ApiVersions v0 there."""
+    """Return True if a broker answers ApiVersions v0."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
             connection.sendall(API_VERSIONS_REQUEST)
@@ -160,13 +158,13 @@ def answers_api_versions(host: str, port: int, timeout_s: float = 2.0) -> bool:
 
 
 class LogsSince:
-    """What the brokers of this test process write to their logs from now on."""
+    """The lines that this test process's brokers log after its creation."""
 
     def __init__(self) -> None:
         self._before = {broker.log_path: broker.log_path.stat().st_size for broker in _running}
 
     def of_running(self, last_lines: int = 60) -> list[tuple[str, str]]:
-        """Title and last lines for every broker now running that has written any: what a failed test's report shows."""
+        """Return a title and the last lines of every running broker with new ones, for the report of a failed test."""
         return [
             (f"broker {broker.bootstrap} (pid {broker.pid}, of {os.getpid()})", "\n".join(lines[-last_lines:]))
             for broker in _running

@@ -1,4 +1,4 @@
-"""A disk whose flushes tests hold up or let fail; the fixture `disk` puts it in the place of fdatasync."""
+"""A disk whose flushes tests block or fail; the fixture `disk` replaces fdatasync with it."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from headrace.replication.partition import Partition
 
 
 class Disk:
-    """Stands in for fdatasync: counts, waits while it is told to, and fails with the error it is given."""
+    """Counts syncs, blocks those of the files in `stuck` until `free` is set, and fails with `error`."""
 
     def __init__(self) -> None:
         self.syncs = 0

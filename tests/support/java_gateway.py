@@ -1,4 +1,4 @@
-"""Kafka's Java client in a JVM of its own, its objects used from Python through py4j."""
+"""Kafka's Java client in a separate JVM, used from Python through py4j."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ _DESERIALIZER: Final = "org.apache.kafka.common.serialization.StringDeserializer
 
 
 class JavaGateway:
-    """One JVM with Kafka's jars; skips the test where Java, the jars or py4j's own are missing."""
+    """A JVM with Kafka's jars. Skips the test if Java, the jars or py4j's jar are missing."""
 
     def __init__(self) -> None:
         from py4j.java_gateway import GatewayParameters
@@ -25,7 +25,7 @@ class JavaGateway:
 
         class_path = f"{kafka_jars()}/*:{_py4j_jar()}"
         command = ["java", *_OPTIONS, "-cp", class_path, "py4j.GatewayServer", "--die-on-broken-pipe", "0"]
-        # `--die-on-broken-pipe`: the JVM ends when its standard input does, so it never outlives the test.
+        # With `--die-on-broken-pipe`, the JVM exits when its standard input closes, so it never outlives the test.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
@@ -35,12 +35,12 @@ class JavaGateway:
         self.jvm: Any = self._gateway.jvm
 
     def producer(self, settings: Mapping[str, object]) -> Any:
-        """A `KafkaProducer` of strings."""
+        """Return a `KafkaProducer` of strings."""
         serializers = {"key.serializer": _SERIALIZER, "value.serializer": _SERIALIZER}
         return self.jvm.org.apache.kafka.clients.producer.KafkaProducer({**serializers, **settings})
 
     def consumer(self, settings: Mapping[str, object]) -> Any:
-        """A `KafkaConsumer` of strings."""
+        """Return a `KafkaConsumer` of strings."""
         deserializers = {"key.deserializer": _DESERIALIZER, "value.deserializer": _DESERIALIZER}
         return self.jvm.org.apache.kafka.clients.consumer.KafkaConsumer({**deserializers, **settings})
 
@@ -51,10 +51,10 @@ class JavaGateway:
         return self.jvm.org.apache.kafka.common.TopicPartition(topic, partition)
 
     def list(self, items: Iterable[object]) -> Any:
-        made = self.jvm.java.util.ArrayList()
+        array = self.jvm.java.util.ArrayList()
         for item in items:
-            made.add(item)
-        return made
+            array.add(item)
+        return array
 
     def close(self) -> None:
         self._gateway.close()

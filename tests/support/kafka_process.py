@@ -1,4 +1,4 @@
-"""Apache Kafka as a process: one KRaft node with a data directory of its own, to compare Headrace with."""
+"""Apache Kafka as a process, to compare Headrace with: one KRaft node."""
 
 import os
 import shutil
@@ -16,9 +16,9 @@ from tests.support.broker_process import answers_api_versions
 from tests.support.ports import free_port
 
 JARS_VARIABLE: Final = "HEADRACE_KAFKA_JARS"
-"""A directory with Kafka's jars; without it those that `make setup` fetched are taken."""
+"""A directory with Kafka's jars; by default, the one `make setup` fills."""
 ADDRESS_VARIABLE: Final = "HEADRACE_KAFKA_ADDRESS"
-"""`host:port` of an Apache Kafka with `SETTINGS` that runs already and is used instead of one started here."""
+"""HOST:PORT of a running Apache Kafka with `SETTINGS`, used instead of starting one."""
 _PROJECT: Final = Path(__file__).parents[2]
 _CLUSTER_ID: Final = "aGVhZHJhY2UtcGFyaXR5MQ"
 
@@ -31,21 +31,21 @@ SETTINGS: Final[Mapping[str, str]] = {
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "1",
     "offsets.retention.check.interval.ms": "600000",
-    # Few enough for a test to fill a group.
+    # small enough for a test to fill a group
     "group.max.size": "3",
     "group.consumer.max.size": "3",
-    # Compaction and retention would change what is compared while it is compared.
+    # compaction and retention would change the logs during a comparison
     "log.cleaner.enable": "false",
     "log.retention.ms": "-1",
 }
-"""What the broker is told; the rest is Kafka's defaults."""
+"""The settings that differ from Kafka's defaults."""
 
 _JAVA_OPTIONS: Final = ("-Xmx384M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
-"""For a start within seconds on a small machine; speed is not what is compared."""
+"""They shorten the start on a small machine; speed is not compared."""
 
 
 class KafkaProcess:
-    """One broker; a context manager. Its log is in `log_path`."""
+    """A broker as a context manager, with its log in `log_path`."""
 
     def __init__(self, directory: Path, jars: Path, *, start_timeout_s: float = 90.0) -> None:
         self.directory = directory
@@ -72,7 +72,7 @@ class KafkaProcess:
         while not answers_api_versions(host, int(port)):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.close()
-                raise AssertionError(f"Kafka does not start; its log:\n{self.log_path.read_text(errors='replace')}")
+                raise AssertionError(f"Kafka did not start; its log:\n{self.log_path.read_text(errors='replace')}")
             time.sleep(0.1)
         return self
 
@@ -80,7 +80,6 @@ class KafkaProcess:
         self.close()
 
     def close(self) -> None:
-        """Kill it: nothing of it is needed any more."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -106,18 +105,18 @@ class KafkaProcess:
 
 
 def kafka_jars() -> Path:
-    """The directory of Kafka's jars; skips the test, with the reason, where they or Java are missing."""
+    """Return the directory of Kafka's jars. Skips the test if they or Java are missing."""
     if shutil.which("java") is None:
         pytest.skip("Java 17 is not installed")
     jars = Path(os.environ.get(JARS_VARIABLE) or _PROJECT / ".build" / "jars" / "kafka")
     if not any(jars.glob("kafka_2.13-*.jar")):
-        pytest.skip(f"{jars} has no Kafka: run `make setup`, or name a directory of its jars in {JARS_VARIABLE}")
+        pytest.skip(f"no Kafka in {jars}: run `make setup`, or set {JARS_VARIABLE} to a directory with its jars")
     return jars
 
 
 @pytest.fixture(scope="session")
 def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where an Apache Kafka answers, for the whole session."""
+    """The address of an Apache Kafka, shared by the session."""
     running = os.environ.get(ADDRESS_VARIABLE)
     if running:
         yield running

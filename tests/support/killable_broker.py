@@ -1,4 +1,4 @@
-"""A broker that a test kills, pauses and starts again: Headrace, or Apache Kafka to check the test itself."""
+"""A broker that a test kills, pauses and restarts: Headrace, or Apache Kafka to check the test itself."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ class KillableBroker(Protocol):
 
 
 def killable_broker(directory: Path, settings: Mapping[str, object]) -> KillableBroker:
-    """One that is not started yet, with its data under `directory`."""
+    """Return a broker, not yet started, with its data under `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     if KIND == "kafka":
         return _Kafka(directory, {name: str(value) for name, value in settings.items()})

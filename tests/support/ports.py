@@ -3,15 +3,15 @@
 import random
 import socket
 
-# pytest-randomly gives every xdist worker the same seed, so the shared generator would hand all of them the same ports.
+# pytest-randomly seeds the shared generator alike in all xdist workers, which would then pick the same ports.
 _random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on.
+    """Return a port of 127.0.0.1 without a listener.
 
-    It lies below the ranges from which Linux (32768 up) and macOS (49152 up) take ports for outgoing connections: a
-    broker that is killed and started again finds its port still free.
+    It is below the ports of outgoing connections (from 32768 on Linux, 49152 on macOS), so a broker that is killed and
+    restarted finds it still free.
     """
     for _ in range(200):
         port = _random.randrange(20_000, 32_000)

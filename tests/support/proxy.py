@@ -1,7 +1,7 @@
-"""A TCP proxy before a broker that loses, delays and repeats requests and cuts connections.
+"""A TCP proxy for a broker, which loses, delays and repeats requests and cuts connections.
 
-It knows of Kafka's protocol that a message has four bytes of length, and that a broker answers the requests of a
-connection in their order. Requests that get no answer (Produce with acks=0) must not be sent through it.
+It relies on Kafka's four-byte length prefix and on a broker answering the requests of a connection in order. Requests
+without a response (Produce with acks=0) are not supported.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ _LARGEST: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """The chance that a request meets each fault, from 0 to 1; `apis` restricts them to requests with these keys."""
+    """The probability of each fault for a request; `apis` restricts the faults to these API keys."""
 
     lose_request: float = 0.0
     """The connection is cut before the request reaches the broker."""
     lose_answer: float = 0.0
-    """The broker gets the request, and the connection is cut instead of an answer."""
+    """The broker gets the request, but the connection is cut before the answer."""
     tear: float = 0.0
-    """A part of the request gets there, then the connection is cut."""
+    """The broker gets part of the request, then the connection is cut."""
     repeat: float = 0.0
     """The broker gets the request twice; the client gets one answer."""
     silence: float = 0.0
-    """From this request on nothing passes; the connection stays open."""
+    """This request and later messages are dropped; the connection stays open."""
     delay: float = 0.0
     longest_delay_s: float = 0.0
     apis: frozenset[int] | None = None
@@ -43,9 +43,9 @@ _FAULTS: Final[tuple[_Fault, ...]] = ("lose_request", "lose_answer", "tear", "re
 
 
 class Proxy:
-    """Forwards `address` to `target` (both HOST:PORT); a context manager. Runs in a thread of its own.
+    """Forwards `address` to `target` (both HOST:PORT) in a background thread; a context manager.
 
-    `address` may be named before the proxy starts, so that the broker can be told to advertise it.
+    `address` is known before the proxy starts, so that the broker can advertise it.
     """
 
     def __init__(self, target: str, *, port: int | None = None, seed: int = 0) -> None:
@@ -54,7 +54,7 @@ class Proxy:
         self.address = f"127.0.0.1:{self._port}"
         self.faults = NO_FAULTS
         self.met: dict[_Fault, int] = dict.fromkeys(_FAULTS, 0)
-        """How many requests met each fault."""
+        """Number of requests by fault."""
         self._chance = random.Random(seed)
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
@@ -72,7 +72,7 @@ class Proxy:
         self._loop.close()
 
     def cut(self, share: float = 1.0) -> None:
-        """End that share of the connections at once, wherever their streams are."""
+        """Cut `share` of the connections at once, even in the middle of a message."""
 
         async def cut() -> None:
             for connection in list(self._connections):
@@ -82,7 +82,7 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(cut(), self._loop).result(10)
 
     def draw(self, api_key: int) -> _Fault | None:
-        """The fault that the next request meets, by chance."""
+        """Draw the fault of the next request."""
         faults = self.faults
         if faults.apis is not None and api_key not in faults.apis:
             return None
@@ -127,7 +127,7 @@ class _Connection:
         self._to_client = to_client
         self._to_broker = to_broker
         self._awaited: deque[Literal["pass", "swallow", "cut"]] = deque()
-        """What becomes of the answers to the requests that the broker got, in their order."""
+        """The fate of the answers to the forwarded requests, in order."""
         self._is_silent = False
 
     async def run(self, client: asyncio.StreamReader, broker: asyncio.StreamReader) -> None:
@@ -184,7 +184,7 @@ class _Connection:
 
 
 async def _read_frame(stream: asyncio.StreamReader) -> bytes:
-    """With its length before it. Raises asyncio.IncompleteReadError or OSError where the stream ends."""
+    """Read a message with its length prefix. Raises asyncio.IncompleteReadError or OSError if the stream ends."""
     head = await stream.readexactly(4)
     (size,) = struct.unpack(">i", head)
     assert 0 <= size <= _LARGEST, size

@@ -1,4 +1,4 @@
-"""A file system of a few megabytes, for what happens when it is full."""
+"""A file system of a few megabytes, for tests of a full disk."""
 
 import os
 import subprocess
@@ -12,16 +12,16 @@ import pytest
 
 @contextmanager
 def small_disk(directory: Path, megabytes: int) -> Iterator[Path]:
-    """A tmpfs at `directory`; the test is skipped where nobody may mount one."""
+    """Mount a tmpfs at `directory`. Skips the test if the user may not mount one."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("only root on Linux may mount a file system")
     directory.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(directory)]
     mounted = subprocess.run(command, check=False, capture_output=True, text=True)
     if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+        pytest.skip(f"cannot mount a file system: {mounted.stderr.strip()}")
     try:
         yield directory
     finally:
-        # lazily, for what still has a file open there
+        # lazily, since files may still be open
         subprocess.run(["umount", "-l", str(directory)], check=True)

@@ -1,4 +1,4 @@
-"""A Spark session for tests, and the warnings that pyspark gives rise to by itself."""
+"""A Spark session for tests, and a filter for pyspark's own warnings."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """One for all tests of a run; started by the first that needs it."""
+    """A session shared by all tests."""
     pytest.importorskip("pyspark", reason="the extra headrace[pipeline] is not installed")
     from headrace.pipeline.session import build_session
 
@@ -24,12 +24,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
 
 def frame(spark: "SparkSession", rows: Sequence[Mapping[str, object]], columns: str) -> "DataFrame":
-    """A DataFrame of rows that JSON can hold; `createDataFrame` would start Python workers for them."""
+    """Return a DataFrame of JSON rows, without the Python workers that `createDataFrame` starts."""
     return spark.sql(f"SELECT inline(from_json(:rows, 'array<struct<{columns}>>'))", args={"rows": json.dumps(rows)})
 
 
 def log_records(spark: "SparkSession", lines: Sequence[str | bytes | None]) -> "DataFrame":
-    """Lines of an access log as the Kafka source gives them, in one partition."""
+    """Return lines of an access log as records of the Kafka source, in one partition."""
     values = [line.encode() if isinstance(line, str) else line for line in lines]
     rows = [
         {"offset": offset, "encoded": None if value is None else base64.b64encode(value).decode()}
@@ -40,7 +40,7 @@ def log_records(spark: "SparkSession", lines: Sequence[str | bytes | None]) -> "
 
 
 def tolerate_open_sockets(items: Iterable[pytest.Item], directory: Path) -> None:
-    """For tests in `directory`: `collect()` leaves the socket that it read the rows from to the garbage collector."""
+    """Ignore the open sockets that `collect()` leaves to the garbage collector, for tests in `directory`."""
     for item in items:
         if directory in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))

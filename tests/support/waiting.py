@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of sleeping for a guessed time."""
+"""Wait for a condition instead of sleeping."""
 
 import time
 from collections.abc import Callable
@@ -8,12 +8,12 @@ T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0, interval_s: float = 0.02) -> T:
-    """Call `condition` until it answers something true and return that; `AssertionError` after `timeout_s`."""
+    """Poll `condition` and return its first true result. Raises AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
-        answer = condition()
-        if answer:
-            return answer
+        result = condition()
+        if result:
+            return result
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout_s:g} s in vain: {what} (last answer: {answer!r})")
+            raise AssertionError(f"not within {timeout_s:g} s: {what} (last result: {result!r})")
         time.sleep(interval_s)

@@ -1,4 +1,4 @@
-"""Requests in any version over a plain socket, with answers as plain values that can be compared."""
+"""Send requests of any version over a socket, and decode the answers to plain, comparable values."""
 
 import datetime as dt
 import socket
@@ -11,7 +11,7 @@ from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 
 
 class WireClient:
-    """One connection; a context manager."""
+    """A connection to a broker; a context manager."""
 
     def __init__(self, bootstrap: str, client_id: str = "wire") -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -20,7 +20,7 @@ class WireClient:
         self._correlation_id = 0
 
     def ask(self, api_key: ApiKey, version: int, message: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request."""
+        """Send a request and return the answer."""
         self.send(api_key, version, message)
         return self.receive(api_key, version)
 
@@ -35,12 +35,12 @@ class WireClient:
         self._socket.sendall(struct.pack(">i", len(body)) + body)
 
     def receive(self, api_key: ApiKey, version: int) -> dict[str, Any]:
-        """The next answer. Raises ConnectionError where the broker ends the connection instead."""
+        """Return the next answer. Raises ConnectionError if the broker closes the connection."""
         (size,) = struct.unpack(">i", self._read(4))
         data = self._read(size)
         start = 5 if schema(api_key, version).has_flexible_response_header else 4
         answer, read = response_reader(api_key, version)(data, start)
-        assert start + read == size, "bytes are left over"
+        assert start + read == size, "trailing bytes"
         message: dict[str, Any] = plain(answer)
         return message
 
@@ -49,7 +49,7 @@ class WireClient:
         while len(data) < size:
             chunk = self._socket.recv(size - len(data))
             if not chunk:
-                raise ConnectionError("the broker ended the connection")
+                raise ConnectionError("the broker closed the connection")
             data += chunk
         return bytes(data)
 
@@ -64,7 +64,7 @@ class WireClient:
 
 
 def plain(value: Any) -> Any:
-    """A decoded entity as dicts, lists and scalars; times in ms."""
+    """Convert a decoded entity to dicts, lists and scalars, with times in ms."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):

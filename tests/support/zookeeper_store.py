@@ -1,4 +1,4 @@
-"""The store port on a real ZooKeeper, through kazoo."""
+"""The store interface on a real ZooKeeper, through kazoo."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,13 +34,13 @@ _REFUSALS: Final[dict[type[Exception], type[StoreError]]] = {
     kazoo_errors.NoChildrenForEphemeralsError: StoreError,
 }
 _START_TIMEOUT_S: Final = 60.0
-"""A server that has just been started may need seconds on a busy machine."""
-_NOT_TO_BLAME: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+"""A server that has just started may need seconds on a busy machine."""
+_CONSEQUENTIAL: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
 """The results of the operations before and after the one that failed."""
 
 
 class ZooKeeperStore:
-    """One session. `address` is host:port and the path under which the store's tree is."""
+    """A session. `address` is HOST:PORT followed by the path of the store's root."""
 
     def __init__(self, address: str) -> None:
         self._client: Any = KazooClient(hosts=address, timeout=10.0)
@@ -120,7 +120,7 @@ class ZooKeeperStore:
         except StoreError as error:
             return error
         for operation, result in zip(operations, results, strict=True):
-            if isinstance(result, Exception) and not isinstance(result, _NOT_TO_BLAME):
+            if isinstance(result, Exception) and not isinstance(result, _CONSEQUENTIAL):
                 return _failure(operation.path, result)
         return [
             Done(result if isinstance(operation, Create) else operation.path, _stat_of(operation, result))
@@ -129,7 +129,7 @@ class ZooKeeperStore:
 
 
 async def _answer(path: str, answer: Any) -> Any:
-    """The result of a request of kazoo's, which comes in a thread of its own. Raises StoreError."""
+    """Await the result of a kazoo request, which arrives in another thread. Raises StoreError."""
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
     answer.rawlink(lambda _: loop.call_soon_threadsafe(done.set))

@@ -1,4 +1,4 @@
-"""The fixtures as a user's own tests see them."""
+"""The fixtures, as used in a user's tests."""
 
 import socket
 import sys
@@ -30,7 +30,7 @@ def round_trip(bootstrap: str, topic: str) -> bytes | None:
         consumer.close()
 
 
-def test_a_broker_of_the_tests_own(headrace_broker: Broker) -> None:
+def test_a_broker_per_test(headrace_broker: Broker) -> None:
     assert round_trip(headrace_broker.bootstrap, "t") == b"hello"
 
 
@@ -46,8 +46,8 @@ async def test_a_broker_beside_an_event_loop(headrace_broker: Broker) -> None:
     assert sent.offset == 0
 
 
-def test_a_broker_starts_in_a_fifth_of_a_second() -> None:
-    Broker().start().stop()  # imports count for the first only
+def test_a_broker_starts_within_200_ms() -> None:
+    Broker().start().stop()  # only the first start pays for imports
     times = []
     for _ in range(5):
         begin = time.perf_counter()
@@ -57,7 +57,7 @@ def test_a_broker_starts_in_a_fifth_of_a_second() -> None:
     assert min(times) < 0.2
 
 
-def test_nothing_stays_behind() -> None:
+def test_a_stopped_broker_leaves_nothing_behind() -> None:
     threads = threading.active_count()
     with Broker() as broker:
         data, port = broker.data, broker.port
@@ -71,7 +71,7 @@ def test_nothing_stays_behind() -> None:
     broker.stop()
 
 
-def test_data_of_ones_own_outlives_the_broker(tmp_path: Path) -> None:
+def test_a_given_data_directory_outlives_the_broker(tmp_path: Path) -> None:
     with Broker(data=tmp_path) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce("kept", b"hello")
@@ -81,17 +81,17 @@ def test_data_of_ones_own_outlives_the_broker(tmp_path: Path) -> None:
         assert "kept" in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
 
 
-def test_settings_that_are_none_are_named() -> None:
+def test_an_unknown_setting_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"num\.partitons"):
         Broker({"num.partitons": "3"})
 
 
-def test_a_broker_that_cannot_start_says_why(headrace_broker: Broker) -> None:
+def test_a_port_in_use_is_reported(headrace_broker: Broker) -> None:
     with pytest.raises(ConfigError, match=f"port {headrace_broker.port} is in use"):
         Broker(port=headrace_broker.port).start()
 
 
-def test_settings_are_overridden_where_tests_need_others(pytester: pytest.Pytester) -> None:
+def test_settings_are_overridden_by_a_fixture(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -125,11 +125,11 @@ def test_settings_may_be_numbers_booleans_and_lists() -> None:
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [1, 2], object])
-def test_a_value_that_no_setting_can_have_is_named(value: object) -> None:
+def test_a_value_of_an_unsupported_type_is_reported(value: object) -> None:
     with pytest.raises(ConfigError, match=r"for num\.partitions: must be text, a number"):
         Broker({"num.partitions": value})  # type: ignore[dict-item]  # as a test without types would
 
 
-def test_a_key_that_is_no_text_is_named() -> None:
+def test_a_key_that_is_not_text_is_reported() -> None:
     with pytest.raises(ConfigError, match="names are text"):
         Broker({3: "x"})  # type: ignore[dict-item]  # as a test without types would

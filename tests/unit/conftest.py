@@ -1,4 +1,4 @@
-"""Unit tests run in one process without a network: one that starts a process or listens on a port fails."""
+"""Unit tests that start a process or listen on a port fail."""
 
 import socket
 import sys
@@ -16,14 +16,14 @@ _PROCESSES: Final = frozenset(
 
 
 class _Guard:
-    """An audit hook. One cannot be removed, so it is switched on for each unit test."""
+    """An audit hook. Python cannot remove it, so it is switched on for the duration of a unit test."""
 
     watching = False
     older: frozenset[int | None] = frozenset()
-    """Threads that other tests have left running, such as a broker that they share."""
+    """Threads of other tests that still run, such as a shared broker."""
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        """Fail the running test. `pytest.fail` raises no `Exception`, so code under test cannot catch it."""
+        """Fail the running test. Code under test cannot catch this: `pytest.fail` raises a BaseException."""
         if not self.watching:
             return
         if event in _PROCESSES:
@@ -31,9 +31,9 @@ class _Guard:
         elif event == "socket.bind" and args[0].family in (socket.AF_INET, socket.AF_INET6):
             self._refuse(f"listens at {args[1]}")
 
-    def _refuse(self, deed: str) -> None:
+    def _refuse(self, action: str) -> None:
         if threading.get_ident() not in self.older:
-            pytest.fail(f"a unit test {deed}: move it to tests/broker, tests/cli, ...")
+            pytest.fail(f"a unit test {action}: move it to tests/broker, tests/cli, ...")
 
 
 _guard: Final = _Guard()

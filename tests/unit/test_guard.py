@@ -1,4 +1,4 @@
-"""`tests/unit/conftest.py` fails a test that leaves its process."""
+"""`tests/unit/conftest.py` fails tests that start a process or listen on a port."""
 
 import asyncio
 import multiprocessing
@@ -19,7 +19,7 @@ def _serve() -> None:
 
 
 @pytest.mark.parametrize(
-    "leave",
+    "forbidden",
     [
         lambda: subprocess.run([sys.executable, "--version"], check=True),
         lambda: multiprocessing.get_context("fork").Process(target=print).start(),
@@ -29,9 +29,9 @@ def _serve() -> None:
     ],
     ids=["subprocess", "fork", "shell", "socket", "asyncio"],
 )
-def test_a_unit_test_that_leaves_its_process_fails(leave: Callable[[], object]) -> None:
+def test_processes_and_open_ports_fail_a_unit_test(forbidden: Callable[[], object]) -> None:
     with pytest.raises(pytest.fail.Exception, match="a unit test"):
-        leave()
+        forbidden()
 
 
 def test_a_local_socket_pair_is_allowed() -> None:

@@ -1,5 +1,3 @@
-"""Messages to the log are sentences: they begin with a capital letter, or with the name of what they are about."""
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ def messages(source: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, message
 
 
-def test_messages_to_the_log_begin_with_a_capital_letter_or_a_name() -> None:
+def test_log_messages_begin_with_a_capital_letter_or_a_name() -> None:
     found = [(source, line, message) for source in SOURCES.rglob("*.py") for line, message in messages(source)]
     assert len(found) > 50
     assert [each for each in found if each[2][0].islower()] == []

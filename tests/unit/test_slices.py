@@ -15,14 +15,14 @@ def work(slices_wanted: int) -> Steps[str]:
     return "done"
 
 
-def test_what_one_slice_is_enough_for_is_done_at_once() -> None:
+def test_work_of_one_slice_is_done_at_once() -> None:
     assert in_slices(work(0)) == "done"
     done = run_slice(work(0))
     assert isinstance(done, Finished)
     assert done.result == "done"
 
 
-async def test_others_run_between_slices() -> None:
+async def test_other_tasks_run_between_slices() -> None:
     turns = 0
 
     async def other() -> None:
@@ -62,6 +62,6 @@ async def test_a_pace_rests_once_its_slice_is_over(monkeypatch: pytest.MonkeyPat
     assert turned.done()
 
 
-async def test_counting_and_cutting() -> None:
+async def test_chunks_and_counts() -> None:
     assert list(chunks(range(5), 2)) == [[0, 1], [2, 3], [4]]
     assert await counted("abca") == Counter("abca")

@@ -192,7 +192,10 @@ class _Reader:
         """Return a reader positioned after the frame of a record, with its type in `kind`."""
         reader = cls(data)
         if (frame := reader.uvarint()) != _FRAME_VERSION:
-            raise KafkaError(ErrorCode.unsupported_version, f"a metadata record has frame version {frame}, not 1")
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"a metadata record has frame version {frame}, from a newer Kafka than this Headrace supports",
+            )
         reader.kind, reader.version = reader.uvarint(), reader.uvarint()
         return reader
 

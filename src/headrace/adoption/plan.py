@@ -112,7 +112,7 @@ def adopted(adoption: Adoption, broker_id: int) -> list[Operation]:
 
 
 def _features(cluster: KafkaCluster) -> Mapping[str, int]:
-    """Levels that mean something here. Kafka notes none for a feature that is not in use."""
+    """Return the levels of supported features. Kafka stores none for a feature that is not in use."""
     if not cluster.features:
         return {}
     return {_TRANSACTION_VERSION: cluster.features.get(_TRANSACTION_VERSION, 0)}
@@ -180,7 +180,10 @@ def _adopt_cluster(
     for name, topic_id in cluster.topics.items():
         members = cluster.partitions[topic_id]
         if sorted(members) != list(range(len(members))):
-            raise _refused(f"the partitions of topic {name} in the cluster's metadata have a gap: {sorted(members)}")
+            raise _refused(
+                f"the partitions of topic {name} in the cluster's metadata have a gap: {sorted(members)}. It is"
+                " incomplete: restore it from a copy"
+            )
         present = partitions.get(name, {})
         epochs = [
             max(members[index].leader_epoch, present[index].leader_epoch if index in present else -1)

@@ -1,6 +1,6 @@
 """Incremental fetch sessions (KIP-227): a client names its partitions once, then only changes.
 
-Pure: the clock is passed in. A session keeps the last request and response for every partition.
+Pure: the clock is passed in. A session keeps the last request and reply for every partition.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ PartitionKey: TypeAlias = tuple[str | UUID, int]
 
 
 class FetchPartition:
-    """A client's latest request for a partition, and the offsets of the latest response."""
+    """A client's latest request for a partition, and the offsets of the latest reply."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -106,7 +106,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def begin(self, session_id: int, epoch: int, *, uses_topic_ids: bool, now_ms: int) -> tuple[FetchSession, bool]:
-        """Return the session of a request, and True if the response is incremental.
+        """Return the session of a request, and True if the reply is incremental.
 
         Raises KafkaError: fetch_session_id_not_found, invalid_fetch_session_epoch, fetch_session_topic_id_error.
         """

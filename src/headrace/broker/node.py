@@ -201,7 +201,10 @@ class Node:
         self.log_dirs.owned.note_adopted()
 
     def _bind_http(self) -> None:
-        """Raises ConfigError if `headrace.http.listener` cannot be bound."""
+        """Bind the HTTP listener, if one is configured.
+
+        Raises ConfigError if `headrace.http.listener` cannot be bound.
+        """
         address = self.config.parsed_http_listener
         if address is not None:
             from headrace.monitoring.http import HttpServer

@@ -63,4 +63,4 @@ class TopicTable:
 
 
 def _report(error: KafkaError) -> None:
-    log.error("%s Members that use it get no topics from it", error)
+    log.error("%s Members that subscribe with it get no topics: correct the expression in the consumers", error)

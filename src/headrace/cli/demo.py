@@ -99,7 +99,7 @@ def demo(
 
 
 def _directory(named: Path | None) -> Path:
-    """Return an empty directory: two runs in one would count each other's lines."""
+    """Return an empty directory, because two runs that share one would count each other's lines."""
     if named is None:
         return Path(tempfile.mkdtemp(prefix="headrace-demo-"))
     try:

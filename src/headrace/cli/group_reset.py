@@ -52,7 +52,10 @@ def steps(
     bounds = group_calls.bounds(cluster, places)
     gone = sorted(places - bounds.keys())
     if gone:
-        raise CommandError(f"partition {gone[0][1]} of topic '{gone[0][0]}' does not exist or has no leader")
+        raise CommandError(
+            f"partition {gone[0][1]} of topic '{gone[0][0]}' does not exist or has no leader",
+            f"`headrace topics describe {gone[0][0]}` shows its partitions and leaders.",
+        )
     if from_file is not None:
         wanted = {place: given[place] for place in places}
     elif to_current:

@@ -117,7 +117,7 @@ def list_groups(
             row.append(summary.partitions_not_committed)
     print_table(columns, rows)
     if any(summary.partitions_not_committed for summary in summaries.values()):
-        output.tell(f"Lag without committed offsets is {counted_from(reset)}.")
+        output.tell(f"For partitions without a committed offset, lag is {counted_from(reset)}.")
 
 
 @app.command(
@@ -383,7 +383,7 @@ def delete_offsets(
         )
     for (topic, partition), error in sorted(group_calls.delete_offsets(cluster, group, places).items()):
         if error == "GROUP_SUBSCRIBED_TO_TOPIC":
-            raise CommandError(f"a member of group '{group}' reads topic '{topic}'", "Stop it first.")
+            raise CommandError(f"a member of group '{group}' reads topic '{topic}'", "Stop that member first.")
         if error is not None:
             raise CommandError(f"deleting the offset for {topic} {partition}: {error}")
         if not quiet:

@@ -61,7 +61,7 @@ def unknown_to_coordinators(
     listings: Iterable[Listing],
     transactions: Mapping[str, Transaction],
 ) -> list[tuple[Place, Producer]]:
-    """The open transactions among `candidates` to which no coordinator will write a marker."""
+    """Return the open transactions among `candidates` to which no coordinator will write a marker."""
     ids = {each.producer_id: each.transactional_id for each in listings}
     left = []
     for place, producers in sorted(candidates.items()):
@@ -90,9 +90,9 @@ def _hanging(place: Place, producer: Producer, now_ms: int) -> Hanging:
 
 
 def partitions(cluster: Cluster, selection: Selection, broker: int | None) -> tuple[list[Place], list[Place]]:
-    """The selected partitions, all without a selection, and those of them that have no leader to ask.
+    """Return the selected partitions (all of them without a selection), and those that have no leader.
 
-    With `broker`, only partitions with a replica there. Raises CommandError for missing topics and partitions.
+    With `broker`, include only partitions with a replica there. Raises CommandError for missing topics and partitions.
     """
     places, leaderless = [], []
     for topic in cluster.describe(list(selection.topics) or cluster.topic_names()):

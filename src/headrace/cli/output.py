@@ -83,7 +83,7 @@ def write_lines(*lines: str) -> None:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Context for writes to standard output. Raises CommandError if one fails; BrokenPipeError passes through."""
+    """Wrap writes to standard output. Raises CommandError if one fails; BrokenPipeError passes through."""
     try:
         yield
     except BrokenPipeError:
@@ -117,7 +117,7 @@ def tell(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Say something longer to the person, on standard error, broken between words."""
+    """Print a longer message to standard error, wrapped between words."""
     tell(_folded(text))
 
 

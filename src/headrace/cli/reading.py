@@ -27,7 +27,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What to read. None: all partitions, no group, no limit, no timeout."""
+    """The records to read. None means all partitions, no group, no limit, no timeout."""
 
     topic: str
     partition: int | None

@@ -83,7 +83,7 @@ def list_transactions(
     longer_than_ms: int | None = None,
     pattern: str | None = None,
 ) -> list[Listing]:
-    """The transactional ids of all coordinators that pass every filter, by name."""
+    """Return the transactions of all coordinators that pass every filter, sorted by transactional id."""
     from kafka.errors import KafkaConnectionError, UnknownError, UnsupportedVersionError
 
     with python_admin(cluster, "listing transactions") as admin:
@@ -107,7 +107,7 @@ def list_transactions(
             if pattern is None:
                 raise
             raise CommandError(
-                f"the brokers do not accept the pattern '{pattern}'", "It has to be a regular expression of RE2.", 2
+                f"the brokers do not accept the pattern '{pattern}'", "Give a regular expression in RE2 syntax.", 2
             ) from None
     return sorted(
         (
@@ -120,7 +120,7 @@ def list_transactions(
 
 
 def describe_transactions(cluster: Cluster, ids: Sequence[str]) -> dict[str, Transaction]:
-    """The transactional ids among `ids` that exist."""
+    """Return the transactions of those `ids` that exist, by transactional id."""
     from kafka.errors import TransactionalIdNotFoundError
 
     found: dict[str, Transaction] = {}
@@ -153,7 +153,7 @@ def describe_transactions(cluster: Cluster, ids: Sequence[str]) -> dict[str, Tra
 def describe_producers(
     cluster: Cluster, places: Collection[Place], broker: int | None = None
 ) -> dict[Place, list[Producer]]:
-    """The producers of each partition, as its leader or the replica on `broker` knows them."""
+    """Return the producers of each partition, as known to its leader or to the replica on `broker`."""
     from kafka import TopicPartition
     from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
 
@@ -185,7 +185,7 @@ def describe_producers(
 
 
 def start_offsets(cluster: Cluster, transactions: Collection[Transaction]) -> Mapping[tuple[int, Place], int]:
-    """First offset of each transaction in its partitions, by producer id; empty if a partition cannot be asked."""
+    """Return each transaction's first offset, by producer id and partition; empty if a partition is unavailable."""
     places = {place for each in transactions for place in each.places}
     try:
         producers = describe_producers(cluster, places) if places else {}
@@ -200,7 +200,7 @@ def start_offsets(cluster: Cluster, transactions: Collection[Transaction]) -> Ma
 
 
 def holder(cluster: Cluster, place: Place, producer_id: int) -> Transaction | None:
-    """The open transaction of that producer whose coordinator will write a marker to the partition, if any."""
+    """Return the producer's transaction whose coordinator will write a marker to the partition, or None."""
     listings = list_transactions(cluster, producer_ids=[producer_id])
     described = describe_transactions(cluster, [each.transactional_id for each in listings])
     return next((each for each in described.values() if place in each.places), None)
@@ -229,7 +229,7 @@ def abort(cluster: Cluster, place: Place, producer_id: int, epoch: int, coordina
 
 
 def missing_id(cluster: Cluster, transactional_id: str) -> CommandError:
-    """A transactional id that does not exist, with the name that may have been meant."""
+    """Return the error for a transactional id that does not exist, suggesting a similar one that does."""
     known = [each.transactional_id for each in list_transactions(cluster)]
     near = difflib.get_close_matches(transactional_id, known, n=1, cutoff=0.6)
     hint = f"Did you mean '{near[0]}'? " if near else ""

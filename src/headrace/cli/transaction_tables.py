@@ -192,7 +192,7 @@ def print_hanging(found: Sequence[Hanging]) -> None:
 
 
 def as_json(each: Transaction, starts: Mapping[tuple[int, Place], int] | None = None) -> dict[str, Any]:
-    """A transaction for scripts; with `starts`, its partitions have the first offset, null where it is not known."""
+    """Return a transaction for JSON. With `starts`, its partitions have a `start_offset`, null if unknown."""
     partitions: list[dict[str, Any]] = [{"topic": topic, "partition": partition} for topic, partition in each.places]
     if starts is not None:
         for shown, place in zip(partitions, each.places, strict=True):
@@ -217,7 +217,7 @@ def _age_seconds(each: Transaction) -> float | None:
 
 
 def _timeout(each: Transaction) -> Cell:
-    """'10 min' for people, '600.000' for programs."""
+    """Return '10 min' on a terminal, '600.000' (seconds) in a pipe."""
     if not output.stdout_is_terminal():
         return f"{each.timeout_ms / 1000:.3f}"
     whole, rest = divmod(each.timeout_ms, 60_000)
@@ -225,7 +225,7 @@ def _timeout(each: Transaction) -> Cell:
 
 
 def _partition(topic: str, partition: int) -> str:
-    """'orders:3', as the commands take it."""
+    """Return 'orders:3', the form that the commands accept."""
     return f"{topic}:{partition}"
 
 
@@ -236,5 +236,5 @@ def _fitted(transactional_id: str, on_terminal: bool) -> str:
 
 
 def _id(number: int) -> str:
-    """Not grouped by thousands: ids and start offsets are typed again."""
+    """Format without thousands separators, because users copy ids and start offsets into commands."""
     return str(number)

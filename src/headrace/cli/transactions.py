@@ -293,7 +293,7 @@ def abort(
     quiet: Quiet = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Abort a hanging transaction in one partition, so that read_committed consumers can go on."""
+    """Abort a hanging transaction in one partition, so that read_committed consumers can continue."""
     if (start_offset is None) == (producer_id is None):
         raise usage_error("give either --start-offset or --producer-id")
     if (producer_id is None) != (producer_epoch is None):
@@ -302,7 +302,7 @@ def abort(
     _check_int64("--producer-id", producer_id or 0)
     topic, partition = _one_place(place)
     if not yes and not output.is_terminal(sys.stdin):
-        raise usage_error("aborting needs a yes, and there is no terminal to ask at", "Give --yes.")
+        raise usage_error("aborting needs confirmation, and standard input is not a terminal", "Confirm with --yes.")
     cluster = _connect(bootstrap)
     from headrace.cli import transaction_calls
 

@@ -31,7 +31,7 @@ class Features:
         self._failures = failures
         self.levels: dict[str, int] = dict(_DEFAULTS)
         self.epoch = 0
-        """Number of changes. Clients keep the response with the highest epoch."""
+        """Number of changes. Clients keep the reply with the highest epoch."""
 
     @property
     def transaction_version(self) -> int:

@@ -29,7 +29,7 @@ _R = TypeVar("_R")
 Alteration: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Returns the new settings for a resource's current ones; raises KafkaError to leave them unchanged."""
 _DECIDED_AT_ONCE: Final = 100
-"""Topics and partitions that are decided on the event loop, at some microseconds each."""
+"""Topics and partitions that are decided on the event loop, at a few microseconds each."""
 
 
 def _uncancellable(change: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:

@@ -174,7 +174,7 @@ def decode_config(data: bytes) -> dict[str, str]:
 
 
 def encode_features(levels: Mapping[str, int]) -> bytes:
-    """Finalized levels (KIP-584)."""
+    """Encode finalized feature levels (KIP-584)."""
     return _encode({"version": 2, "status": 1, "features": levels})
 
 

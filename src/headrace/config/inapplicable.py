@@ -178,7 +178,7 @@ _IDLE: Final[tuple[tuple[str, str], ...]] = (
 
 
 def why_idle(name: str) -> str | None:
-    """Return the reason why a known setting has no effect, or None if it has one."""
+    """Return why a known setting has no effect; None for a setting that has an effect."""
     return next((reason for prefix, reason in _IDLE if name.startswith(prefix)), None)
 
 

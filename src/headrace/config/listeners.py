@@ -99,7 +99,7 @@ def check_listeners(
             raise ConfigError(
                 "advertised.listeners",
                 str(listener),
-                f"must be one of the names in listeners: {', '.join(sorted(names))}",
+                f"must begin with a name from listeners: {', '.join(sorted(names))}",
             )
         if listener.host in ("", "0.0.0.0", "::"):
             raise ConfigError(

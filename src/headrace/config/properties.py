@@ -63,7 +63,7 @@ def parse_environment(environment: Mapping[str, str], known: Collection[str]) ->
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbers and texts of settings, without comments and with continuation lines joined."""
+    """Yield the line number and text of every setting. Skips comments, and joins continuation lines."""
     pending = ""
     start = 0
     for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):

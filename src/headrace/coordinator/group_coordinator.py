@@ -102,18 +102,18 @@ class GroupCoordinator:
     # Members
 
     def join(self, group_id: str, request: Join) -> None:
-        """As `GroupTable.join`. Raises KafkaError: invalid_group_id, invalid_session_timeout."""
+        """Like `GroupTable.join`. Raises KafkaError: invalid_group_id, invalid_session_timeout."""
         self._check_join(group_id, request)
         shard = self._shards.of(group_id)
         self._runtime.carry_out(shard, group_id, shard.state.table.join(group_id, request, self._clock.wall_ms()))
 
     def sync(self, group_id: str, request: Sync) -> None:
-        """As `GroupTable.sync`."""
+        """Like `GroupTable.sync`."""
         shard = self._shard(group_id)
         self._runtime.carry_out(shard, group_id, shard.state.table.sync(group_id, request))
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """As `Group.heartbeat`."""
+        """Like `Group.heartbeat`."""
         shard = self._shard(group_id)
         now_ms = self._clock.wall_ms()
         result = shard.state.table.heartbeat(group_id, member_id, instance_id, generation, now_ms)
@@ -125,7 +125,7 @@ class GroupCoordinator:
         return self._runtime.carry_out(shard, group_id, result)
 
     def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
-        """As `ConsumerHeartbeat.check` and `GroupTable.consumer_heartbeat`."""
+        """Like `ConsumerHeartbeat.check` and `GroupTable.consumer_heartbeat`."""
         request.check(group_id, self.settings.group_consumer_assignors)
         shard = self._shards.of(group_id)
         result = shard.state.table.consumer_heartbeat(group_id, request, self._clock.wall_ms())
@@ -212,7 +212,7 @@ class GroupCoordinator:
         return self._shards.of(group_id).state.offsets.of_group(group_id)
 
     def check_offset_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """As `Group.check_offset_fetch`; an unknown group passes."""
+        """Like `Group.check_offset_fetch`; an unknown group passes."""
         group = self._shards.of(group_id).state.groups.get(group_id)
         if group is not None:
             group.check_offset_fetch(member_id, epoch)
@@ -222,7 +222,7 @@ class GroupCoordinator:
         return self._shards.of(group_id).state.offsets.has_pending(OffsetKey(group_id, topic, partition))
 
     def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
-        """As `GroupShard.delete_offsets`."""
+        """Like `GroupShard.delete_offsets`."""
         shard = self._shard(group_id)
         return self._runtime.carry_out(shard, group_id, shard.state.delete_offsets(group_id, partitions))
 
@@ -234,7 +234,12 @@ class GroupCoordinator:
                     try:
                         self._shards.append_and_replay(shard, decision)
                     except KafkaError as error:
-                        log.error("Offsets of %d deleted topics could not be removed: %s", len(topics), error)
+                        log.error(
+                            "Cannot delete the offsets of group %s for deleted topics: %s. New topics with the same"
+                            " names would inherit them; delete them with `headrace groups delete-offsets`",
+                            group_id,
+                            error,
+                        )
                     yield
                 yield
 
@@ -245,11 +250,11 @@ class GroupCoordinator:
         return self._shards.of(group_id).state.table.group(group_id)
 
     def classic_group(self, group_id: str) -> ClassicGroup:
-        """As `group`. Raises KafkaError(group_id_not_found) if the group is not classic."""
+        """Like `group`. Raises KafkaError(group_id_not_found) if the group is not classic."""
         return self._shards.of(group_id).state.table.classic(group_id)
 
     def consumer_group(self, group_id: str) -> ConsumerGroup:
-        """As `group`. Raises KafkaError(group_id_not_found) if the group does not use the consumer protocol."""
+        """Like `group`. Raises KafkaError(group_id_not_found) if the group does not use the consumer protocol."""
         return self._shards.of(group_id).state.table.consumer(group_id)
 
     def groups(self) -> Iterator[Group]:
@@ -266,12 +271,12 @@ class GroupCoordinator:
         ]
 
     def delete_group(self, group_id: str) -> None:
-        """As `GroupShard.delete`."""
+        """Like `GroupShard.delete`."""
         shard = self._shards.of(group_id)
         self._runtime.carry_out(shard, group_id, shard.state.delete(group_id))
 
     def expiring_offsets(self) -> dict[str, int]:
-        """As `OffsetExpiry.expiring`."""
+        """Like `OffsetExpiry.expiring`."""
         return self._expiry.expiring()
 
     def _shard(self, group_id: str) -> LedShard[GroupShard]:

@@ -245,7 +245,7 @@ class TransactionCoordinator:
         self._clients[name] = client
 
     def present(self) -> list[TransactionMetadata]:
-        """Every id of the shards that are loaded, as they are now."""
+        """Return a snapshot of the ids in all loaded shards."""
         found: list[TransactionMetadata] = []
         for shard in self._shards.loaded():
             found.extend(shard.state.ids.values())
@@ -320,7 +320,10 @@ class TransactionCoordinator:
     # Decisions
 
     def _find(self, name: str) -> tuple[LedShard[TransactionShard], TransactionMetadata | None]:
-        """Raises KafkaError: not_coordinator, coordinator_load_in_progress."""
+        """Return the shard and the state of a transactional id, None if unknown.
+
+        Raises KafkaError: not_coordinator, coordinator_load_in_progress.
+        """
         shard = self._shards.of(name)
         return shard, shard.state.ids.get(name)
 

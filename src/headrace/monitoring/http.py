@@ -351,7 +351,7 @@ async def _send(writer: asyncio.StreamWriter, answer: _Answer, *, keep_alive: bo
 
 
 def _check_open(writer: asyncio.StreamWriter) -> None:
-    """Raise ConnectionResetError if the client has disconnected: uvloop raises RuntimeError for a later write."""
+    """Raise ConnectionResetError if the client has disconnected; otherwise uvloop's write raises RuntimeError."""
     if writer.transport.is_closing():
         raise ConnectionResetError
 

@@ -12,11 +12,11 @@ from headrace.replication.partition import Partition
 from headrace.replication.replica_manager import ReplicaManager
 
 _LATE_MS: Final = 5 * 60 * 1000
-"""By which a transaction has to outlive the largest timeout before it counts as late, as in Kafka."""
+"""A transaction is late if it outlives the largest timeout by more than this, as in Kafka."""
 
 
 def coordinator(ids: Sequence[TransactionMetadata]) -> Iterable[Family]:
-    """Transactional ids by state, and the age of the oldest open transaction."""
+    """Yield the transactional ids by state, and the age of the oldest open transaction."""
     yield Family("headrace_transactions", "Transactional ids of this coordinator, by state.", partial(_by_state, ids))
     yield Family(
         "headrace_transactions_oldest_open_seconds",
@@ -26,7 +26,7 @@ def coordinator(ids: Sequence[TransactionMetadata]) -> Iterable[Family]:
 
 
 def partitions(replicas: ReplicaManager, max_timeout_ms: int) -> Iterable[Family]:
-    """The distance of the last stable offset, and transactions that should have ended long ago."""
+    """Yield the lag of the last stable offset, and the number of partitions with late transactions."""
     waiting = [each for each in replicas.partitions() if each.transactions.first_offset is not None]
     yield Family(
         "kafka_cluster_partition_laststableoffsetlag",

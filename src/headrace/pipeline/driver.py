@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _emit(out, "failed", reason=str(error))
         return 1
     except Exception as error:
-        log.exception("The queries ended")
+        log.exception("The queries failed")
         _emit(out, "failed", reason=_first_line(error))
         return 1
     return 0
@@ -120,7 +120,7 @@ def _emit(out: TextIO, event: str, **values: Any) -> None:
         out.write(json.dumps({"event": event, **values}) + "\n")
         out.flush()
     except BrokenPipeError:
-        log.warning("Nothing reads standard output any more")
+        log.warning("Standard output is closed; the event '%s' is lost", event)
 
 
 def _first_line(error: Exception) -> str:

@@ -180,7 +180,10 @@ def _keyless(valid: ValidBatch) -> RecordsRefusedError:
 
 
 def _check_timestamps(valid: ValidBatch, config: LogConfig, now_ms: int, *, is_append_time: bool) -> None:
-    """Raises RecordsRefusedError(invalid_timestamp) beyond `message.timestamp.before.max.ms` and `after.max.ms`."""
+    """Check timestamps against the topic's limits.
+
+    Raises RecordsRefusedError(invalid_timestamp) beyond `message.timestamp.before.max.ms` and `after.max.ms`.
+    """
     header, _, walk, _, _ = valid
     if header.attributes & LOG_APPEND_TIME_FLAG:
         # The header's time applies to all records.

@@ -58,7 +58,7 @@ class Growth(Generic[P]):
         self._segment = None
 
     def wake_all(self) -> None:
-        """Call the watchers when the partition goes away."""
+        """Call the watchers, because the partition was deleted or went offline."""
         partition = self._find()
         if partition is not None:
             for watcher in tuple(self.watchers):

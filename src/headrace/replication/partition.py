@@ -1,7 +1,7 @@
 """A partition that this broker leads: a log, the state of its producers, and the high watermark.
 
 A thin shell around the log and the pure producer state. Waiting fetches watch its `growth` and answer later, so that an
-append never encodes a response to a consumer.
+append never encodes a reply to a consumer.
 """
 
 import logging
@@ -166,7 +166,7 @@ class Partition:
         return results
 
     def _append_all(self, batches: Sequence[Batch], now_ms: int, before: Before) -> list[Appended]:
-        """As `append_all`; saves the state of producers in `before`, until their batches are written."""
+        """Like `append_all`; saves the state of producers in `before`, until their batches are written."""
         log = self.log
         state = log.state
         base_offset = end_offset = state.log_end_offset

@@ -54,7 +54,7 @@ class ProducerChecks:
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, transaction_version: int
     ) -> None:
-        """Raises KafkaError: invalid_producer_epoch, transaction_coordinator_fenced."""
+        """Check a marker. Raises KafkaError: invalid_producer_epoch, transaction_coordinator_fenced."""
         is_open = producer_id in self.transactions
         self.producers.check_marker(
             producer_id, producer_epoch, coordinator_epoch, transaction_version=transaction_version, is_open=is_open

@@ -64,7 +64,7 @@ class ProducerSnapshots:
 
 
 def _write(due: Iterable[_Due]) -> None:
-    """Raises OSError, after trying all."""
+    """Write all due snapshots. Raises OSError, after trying all."""
     failure = None
     for item in due:
         directory = item.log.directory

@@ -127,7 +127,7 @@ class ProducerState:
     def check_transactional(
         self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool
     ) -> AppendedBatch | None:
-        """As `check`, for a transactional batch; `is_open`: its transaction is open in the partition.
+        """Like `check`, for a transactional batch; `is_open`: its transaction is open in the partition.
 
         Also raises KafkaError(invalid_txn_state) if it begins a transaction that `guard` does not verify.
         """
@@ -140,7 +140,10 @@ class ProducerState:
         return self.check(header)
 
     def _check_tried(self, header: BatchHeader, packed: PackedProducer | None) -> None:
-        """Raises KafkaError(out_of_order_sequence_number) for a batch that overtakes one that is being verified."""
+        """Reject a batch that overtakes one that is being verified.
+
+        Raises KafkaError(out_of_order_sequence_number) for a batch that overtakes one that is being verified.
+        """
         guard = self._verifications.get(header.producer_id)
         if guard is None:
             return
@@ -154,7 +157,10 @@ class ProducerState:
             raise _out_of_order(header, f"sequence {guard.lowest_sequence} must be first")
 
     def check_verified(self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool) -> None:
-        """Raises KafkaError(invalid_txn_state) for a batch that begins a transaction without a valid guard."""
+        """Reject a transaction that begins without a valid guard.
+
+        Raises KafkaError(invalid_txn_state).
+        """
         if is_open or guard is UNVERIFIED:
             return
         if guard is None or guard is not self._verifications.get(header.producer_id):
@@ -169,7 +175,7 @@ class ProducerState:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, transaction_version: int, is_open: bool
     ) -> None:
-        """Raises KafkaError: invalid_producer_epoch, transaction_coordinator_fenced.
+        """Check the epochs of a marker. Raises KafkaError: invalid_producer_epoch, transaction_coordinator_fenced.
 
         A marker of version 2 has a higher epoch than the producer, unless it is a duplicate.
         """

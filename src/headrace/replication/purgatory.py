@@ -115,7 +115,7 @@ class Purgatory:
             self._group_commit.request(partition)
 
     def refuse(self, partition: Partition, error: KafkaError) -> None:
-        """Fail all waits for a partition that goes away."""
+        """Fail all waits for a partition that was deleted or went offline."""
         for future in self._waits.pop(partition, ()):
             if not future.done():
                 future.set_result(error)

@@ -133,7 +133,8 @@ class ReplicaManager:
         self._offline.pop(topic_partition, None)
         if transactions.first_offset is not None:
             log.warning(
-                "%s has %d open transactions, the oldest from offset %d: read_committed consumers wait there",
+                "%s has open transactions (%d), the oldest from offset %d. read_committed consumers wait there until it"
+                " ends; if it never does, see `headrace transactions find-hanging`",
                 topic_partition,
                 len(transactions),
                 transactions.first_offset,
@@ -147,7 +148,7 @@ class ReplicaManager:
         return partition
 
     def give_up(self, partition: Partition, reason: str) -> bool:
-        """Take a partition offline whose disk has failed. Return False if it was not online. A restart recovers it."""
+        """Take offline a partition whose disk has failed, until a restart. Return False if it was not online."""
         topic_partition = partition.topic_partition
         if self._partitions.get(topic_partition) is not partition:
             return False  # deleted, or offline already
@@ -320,14 +321,18 @@ def _producer_state_of(opened: Log) -> tuple[ProducerState, OpenTransactions]:
         try:
             entries = read_snapshot(path)
         except (CorruptSnapshotError, OSError) as error:
-            log.warning("%s; reading producers from an older snapshot or the log", error)
+            log.warning("%s: using an older producer snapshot or the log: %s", opened.topic_partition, error)
             continue
         state.restore(entries)
         if entries:
             try:
                 state.recall(opened.segments.headers_before(offset, _RECALLED_INDEX_ENTRIES))
             except KafkaError as error:
-                log.warning("Repeated batches of %s may be refused: %s", opened.topic_partition, error)
+                log.warning(
+                    "%s: its latest batches cannot be read, so retries of idempotent producers may be refused: %s",
+                    opened.topic_partition,
+                    error,
+                )
         transactions = OpenTransactions(entries)
         start = max(start, offset)
         break

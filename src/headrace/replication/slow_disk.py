@@ -43,7 +43,7 @@ class SlowDisk:
         """Handle a write or flush that took `waited_ns`."""
         if now_ns - self._logged_ns >= _SILENCE_NS:
             log.warning(
-                "The disk is slower than the producers: a write took %.1f s; responses now wait for the disk",
+                "The disk is slower than the producers: a write took %.1f s; replies to Produce now wait for the disk",
                 waited_ns / 1e9,
             )
             self._logged_ns = now_ns

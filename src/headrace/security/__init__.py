@@ -1,1 +1,1 @@
-"""Who a client is and what it may do. Knows nothing of sockets or logs."""
+"""The identity and the permissions of a client. Knows nothing of sockets or logs."""

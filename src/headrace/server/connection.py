@@ -257,7 +257,7 @@ class Connection:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Handle frames that are already received, then read."""
+        """Handle the frames that have already been received, then resume reading."""
         if self._is_busy():
             return
         if self._receiver.has_frame:
@@ -340,7 +340,7 @@ class Connection:
             return
         self.is_closed = True
         if reason is not None:
-            log.warning("Closing connection of %s: %s", self.client, reason)
+            log.warning("Closing connection from %s: %s", self.client, reason)
         self._receiver.pause()
         if self._pending is not None:
             # later, because Python warns if a task is cancelled before its coroutine has started

@@ -65,7 +65,7 @@ class RequestContext:
 
 
 class RawReply(NamedTuple):
-    """An encoded response body: bytes and file regions, in order."""
+    """An encoded reply body: bytes and file regions, in order."""
 
     parts: Sequence[bytes | bytearray | FileSlice]
 

@@ -131,7 +131,7 @@ class Dispatcher:
     async def _handle_large(
         self, context: RequestContext, api_schema: Schema, frame: memoryview, position: int
     ) -> Parts:
-        """One large request at a time is decoded, and most kinds of request are then handled one at a time as well.
+        """Decode one large request at a time; most kinds are then also handled one at a time.
 
         A Fetch that waits is counted by its partitions elsewhere, and keeps nothing of the request.
         """
@@ -242,7 +242,7 @@ class Dispatcher:
         return _encode_run(requests, schemas, ready, invalid)
 
     def _read(self, client: ClientInfo, frame: memoryview) -> tuple[RequestContext, Schema, Any, int]:
-        """The header, body and entries of a request of a version that is offered. Raises InvalidRequestError."""
+        """Decode a request. Return context, schema, body and number of entries. Raises InvalidRequestError."""
         context, _, position = self._read_header(client, frame)
         api_schema = schema(context.api_key, context.api_version)
         entries = _count_entries(context, api_schema, frame, position)
@@ -264,7 +264,11 @@ class Dispatcher:
 
     def _unexpected(self, context: RequestContext, request: Any, error: Exception) -> Reply:
         log.error(
-            "%s from client %s (%s) failed", _name(context), context.client_id, context.client_host, exc_info=error
+            "%s from client %s (%s) failed: this is a bug, please report it with the traceback",
+            _name(context),
+            context.client_id,
+            context.client_host,
+            exc_info=error,
         )
         return error_reply(context, request, KafkaError(ErrorCode.unknown_server_error, str(error)))
 
@@ -359,7 +363,7 @@ def _count_entries(context: RequestContext, api_schema: Schema, frame: memoryvie
     except TooManyEntriesError:
         raise InvalidRequestError(
             f"{_name(context)} has {len(frame)} bytes with more than {max_entries(context.api_key)} entries,"
-            " the limit for one request: send several"
+            " the limit for one request: split it"
         ) from None
     except ValueError as error:
         raise InvalidRequestError(f"{_name(context)} cannot be read: {error}") from error
@@ -378,7 +382,7 @@ def _strictly(context: RequestContext, api_schema: Schema, frame: Buffer, positi
 
 
 def _decode(context: RequestContext, api_schema: Schema, frame: Buffer, position: int) -> Any:
-    """Raises InvalidRequestError."""
+    """Decode the body of a request. Raises InvalidRequestError."""
     try:
         try:
             return api_schema.decode_request(frame, position)[0]
@@ -395,7 +399,7 @@ async def _ready(reply: Reply) -> Reply:
 
 
 def _finish(steps: Steps[T]) -> T:
-    """Run all steps at once; for few steps only."""
+    """Run all steps without a pause. Use it only if they are few."""
     while (done := run_slice(steps)) is None:
         pass
     return done.result

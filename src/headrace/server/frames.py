@@ -44,7 +44,7 @@ def frame_end(view: memoryview, position: int, end: int, max_frame: int) -> int:
     """
     size: int = _SIZE.unpack_from(view, position)[0]
     if not 0 <= size <= max_frame:
-        raise InvalidRequestError(f"a request of {size} bytes; socket.request.max.bytes allows 0 to {max_frame}")
+        raise InvalidRequestError(f"a request announces {size} bytes; socket.request.max.bytes allows 0 to {max_frame}")
     if size > MAX_OTHER_FRAME:
         check_size(view[position + SIZE_BYTES : end], size)
     return position + SIZE_BYTES + size

@@ -57,7 +57,7 @@ def encode_in_steps(context: RequestContext, api_schema: Schema, reply: Fields) 
             if size > MAX_ANSWER_BYTES:
                 raise InvalidRequestError(
                     f"the reply to {ApiKey(context.api_key).name} v{context.api_version} would exceed"
-                    f" {MAX_ANSWER_BYTES >> 20} MiB: request less at a time"
+                    f" {MAX_ANSWER_BYTES >> 20} MiB: split the request"
                 )
         yield
     parts.append(bytes(out))

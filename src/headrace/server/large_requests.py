@@ -67,7 +67,7 @@ class LargeRequests:
         if waiting and waiting + size > MAX_WAITING:
             raise InvalidRequestError(
                 f"{ApiKey(context.api_key).name} of {size} bytes:"
-                f" {waiting >> 20} MiB of large requests are already waiting"
+                f" {waiting >> 20} MiB of large requests are already waiting; retry later"
             )
         self._waiting[kind] += size
         try:
@@ -91,14 +91,14 @@ class WaitingPartitions:
         self.count = 0
 
     def reserve(self, partitions: int) -> bool:
-        """Return True if a fetch of so many partitions may wait; call `release` afterwards."""
+        """Reserve room for a waiting fetch; call `release` after the wait. Return False over the limit."""
         if self.count + partitions <= self._limit:
             self.count += partitions
             return True
         self._refused += 1
         if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
             log.warning(
-                "Fetches of %d partitions wait for records: one of %d more was answered without a wait (%d so far)",
+                "Waiting fetches cover %d partitions; one with %d more was answered without a wait (%d so far)",
                 self.count,
                 partitions,
                 self._refused,
@@ -106,5 +106,5 @@ class WaitingPartitions:
         return False
 
     def release(self, partitions: int) -> None:
-        """Record that a fetch of so many partitions has stopped waiting."""
+        """Release what `reserve` reserved for a waiting fetch."""
         self.count -= partitions

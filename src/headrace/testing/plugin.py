@@ -13,7 +13,7 @@ from headrace.testing import Broker, Settings
 
 @pytest.fixture(scope="session")
 def headrace_settings() -> Settings:
-    """Settings of the brokers of the other fixtures; override it to change them."""
+    """Return the settings of the other fixtures' brokers; override this fixture to change them."""
     return {}
 
 

@@ -185,7 +185,7 @@ def request_encoder(api_key: int, version: int) -> Encoder:
 
 @cache
 def item_encoder(api_key: int, version: int, *path: str) -> Encoder:
-    """Return the encoder of one item of an array in a response, at `path`, for `EncodedItems`."""
+    """Return the encoder of one item of an array in a reply, at `path`, for `EncodedItems`."""
     entity = _load(api_key, version, EntityType.response)
     for name in path:
         (entity,) = (unwrap(field.type)[0] for field in fields(entity) if field.name == name)
@@ -194,7 +194,7 @@ def item_encoder(api_key: int, version: int, *path: str) -> Encoder:
 
 @cache
 def response_reader(api_key: int, version: int) -> Callable[[Buffer, int], tuple[Any, int]]:
-    """Return the reader of a response body, for tests and for requests to other brokers."""
+    """Return the reader of a reply body, for tests and for requests to other brokers."""
     return entity_reader(_load(api_key, version, EntityType.response))
 
 

@@ -19,7 +19,7 @@ _Step: TypeAlias = Callable[[Buffer, int], int]
 _StepMaker: TypeAlias = Callable[[int], _Step]
 MAX_ENTRIES: Final = 100_000
 """Maximum number of items in all arrays of one request. kio decodes as many in 30 ms, during which nothing else runs,
-into 30 MB; handling them takes some tenths of a second, in slices."""
+into 30 MB; handling them takes a few tenths of a second, in slices."""
 
 MAX_STRING: Final = 32_767
 """Maximum bytes of a string."""
@@ -273,7 +273,7 @@ def check_string(size: int) -> None:
 
 
 def _prefixed(prefix: struct.Struct) -> _StepMaker:
-    """Skip a length and as many bytes; a negative length is null."""
+    """Skip a length and that many bytes; a negative length is null."""
     width = prefix.size
 
     def after(before: int) -> _Step:

@@ -82,7 +82,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def compress_chunks(codec: Codec, chunks: Iterable[Buffer], level: int | None = None) -> Iterator[bytes]:
-    """As `compress`, for data in chunks."""
+    """Like `compress`, for data in chunks."""
     match codec:
         case Codec.NONE:
             yield from map(bytes, chunks)

@@ -23,7 +23,7 @@ StepEncoder: TypeAlias = Callable[[bytearray, Fields], Iterator[None]]
 _Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 IMPLIED = {"throttle_time": 0, "error_code": 0, "error_message": None}
-"""Defaults of fields in nearly every response, which the schemas lack."""
+"""Defaults of fields in nearly every reply, which the schemas lack."""
 
 _STEPPED = (list, tuple, Items)
 """Types of arrays that are encoded one item at a time."""
@@ -72,7 +72,7 @@ def put_string(out: bytearray, text: str, *, flexible: bool) -> None:
 
 
 def compile_step_encoder(cls: Any) -> StepEncoder:
-    """As `compile_encoder`, for large messages: yields after every item of an array of structures, at every depth."""
+    """Like `compile_encoder`, for large messages: yields after every item of an array of structures, at every depth."""
     flexible: bool = cls.__flexible__
     plain: list[tuple[str, _Writer, StepEncoder | None, Any]] = []
     tagged: list[tuple[int, str, _Writer, Any]] = []

@@ -9,7 +9,7 @@ def id_to_text(identity: UUID) -> str:
 
 
 def text_to_id(text: str) -> UUID:
-    """Raises ValueError."""
+    """Parse Kafka's URL-safe Base64 form of an id. Raises ValueError."""
     return UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 

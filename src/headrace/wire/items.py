@@ -1,4 +1,4 @@
-"""Arrays whose items are made while the response is encoded, so that a large response never exists as a whole."""
+"""Arrays whose items are made while the reply is encoded, so that a large reply never exists as a whole."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload

@@ -273,7 +273,7 @@ def _number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
 
 
 def _long_number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """As `_number`, for 64 bits."""
+    """Like `_number`, for 64 bits."""
     if at >= end:
         return 0, OUTSIDE
     value: i64 = data[at]

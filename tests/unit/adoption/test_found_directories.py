@@ -1,5 +1,3 @@
-"""Which of several log directories has the metadata."""
-
 from pathlib import Path
 
 import pytest
@@ -20,13 +18,13 @@ def test_new_metadata_goes_into_the_first_directory(directories: list[Path]) -> 
     assert metadata_file(directories) == directories[0] / "metadata.db"
 
 
-def test_metadata_is_found_in_whatever_order_the_directories_are_named(directories: list[Path]) -> None:
+def test_metadata_is_found_in_any_directory(directories: list[Path]) -> None:
     (directories[1] / "metadata.db").touch()
     assert metadata_file(directories) == directories[1] / "metadata.db"
     assert metadata_file(directories[::-1]) == directories[1] / "metadata.db"
 
 
-def test_metadata_in_two_directories_is_refused_by_name(directories: list[Path]) -> None:
+def test_metadata_in_two_directories_is_refused(directories: list[Path]) -> None:
     for directory in directories:
         (directory / "metadata.db").touch()
     with pytest.raises(KafkaError, match=r"a/metadata\.db and in .*b/metadata\.db: move away") as raised:

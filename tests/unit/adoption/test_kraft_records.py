@@ -1,4 +1,4 @@
-"""Records of a KRaft metadata log, as Kafka writes them, and what they come to."""
+"""Replaying the records of a KRaft metadata log."""
 
 import struct
 import uuid
@@ -47,7 +47,7 @@ BEGIN, END, ABORT = b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", b"\x01\x19\x00\x00
 ACL, NO_ACL = b"\x01\x12\x00", b"\x01\x13\x00"
 
 
-def test_the_leader_epoch_rises_with_every_change_of_the_leader_even_to_none() -> None:
+def test_every_change_of_leader_raises_the_leader_epoch() -> None:
     records = [
         topic(),
         partition(0, 7, epoch=2),
@@ -59,34 +59,34 @@ def test_the_leader_epoch_rises_with_every_change_of_the_leader_even_to_none() -
     assert replay(records).partitions[ID][0] == KafkaPartition((7,), 4, (DIRECTORY,))
 
 
-def test_replicas_and_their_directories_move() -> None:
+def test_a_change_moves_replicas_and_their_directories() -> None:
     other = uuid.UUID(int=99)
     moved = change(0, replicas=ints(8, 7), directories=b"\x03" + other.bytes + DIRECTORY.bytes)
     cluster = replay([topic(), partition(0, 7), moved])
     assert cluster.partitions[ID][0] == KafkaPartition((8, 7), 0, (other, DIRECTORY))
 
 
-def test_the_last_value_of_a_setting_counts_and_null_takes_it_away() -> None:
+def test_a_later_value_replaces_a_setting_and_null_removes_it() -> None:
     cluster = replay([topic(), config("a", "1"), config("b", "1"), config("a", "2"), config("b", None)])
     assert cluster.configs == {ConfigResource(TOPIC_CONFIG, "t"): {"a": "2"}}
 
 
-def test_a_removed_topic_is_remembered_with_its_id_alone() -> None:
+def test_only_the_id_of_a_removed_topic_is_kept() -> None:
     cluster = replay([topic(), partition(0, 7), config("a", "1"), REMOVE])
     assert (cluster.topics, cluster.partitions, cluster.configs, cluster.removed) == ({}, {}, {}, {ID})
 
 
-def test_a_transaction_counts_once_it_has_ended() -> None:
+def test_only_ended_transactions_are_replayed() -> None:
     assert replay([BEGIN, topic(), END]).topics == {"t": ID}
     assert replay([BEGIN, topic(), ABORT]).topics == {}
     assert replay([BEGIN, topic()]).topics == {}
 
 
-def test_what_cannot_be_adopted_is_counted() -> None:
+def test_records_that_cannot_be_adopted_are_counted() -> None:
     assert replay([ACL, ACL, NO_ACL]).left_behind["ACL"] == 1
 
 
-def test_producer_ids_and_the_metadata_version() -> None:
+def test_producer_ids_and_the_metadata_version_are_read() -> None:
     features = b"\x01\x0c\x00" + string("metadata.version") + struct.pack(">h", 30) + b"\x00"
     ids = b"\x01\x0f\x00" + struct.pack(">iqq", 7, 1, 5000) + b"\x00"
     cluster = replay([features, ids])
@@ -105,7 +105,7 @@ def test_producer_ids_and_the_metadata_version() -> None:
         (b"", ErrorCode.corrupt_message),
     ],
 )
-def test_what_is_not_understood_is_an_error(record: bytes, code: ErrorCode) -> None:
+def test_unknown_and_malformed_records_are_refused(record: bytes, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as caught:
         replay([record])
     assert caught.value.code is code

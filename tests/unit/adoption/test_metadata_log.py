@@ -1,4 +1,4 @@
-"""The metadata log of a KRaft quorum: all of it, or an error; a torn end only after a crash."""
+"""The metadata log of a KRaft quorum is read completely or refused; only a crash may leave a torn end."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,17 +51,17 @@ def quorum(tmp_path: Path) -> Quorum:
     return Quorum(tmp_path)
 
 
-def test_without_a_log_there_is_none(tmp_path: Path) -> None:
+def test_a_directory_without_a_log_gives_none(tmp_path: Path) -> None:
     assert read_metadata_log(tmp_path, clean_shutdown=True) is None
 
 
-def test_the_records_of_all_segments_but_not_those_of_the_quorum(quorum: Quorum) -> None:
+def test_all_segments_are_read_without_control_records(quorum: Quorum) -> None:
     quorum.segment(0, batch(0, b"", control=b"\x00\x00\x00\x02"), batch(1, b"a", b"b"))
     quorum.segment(3, batch(3, b"c"))
     assert quorum.read() == [b"a", b"b", b"c"]
 
 
-def test_a_snapshot_stands_for_what_is_before_it(quorum: Quorum) -> None:
+def test_a_snapshot_replaces_earlier_records(quorum: Quorum) -> None:
     quorum.snapshot(2, b"older")
     quorum.snapshot(4, b"a", b"b")
     quorum.segment(3, batch(3, b"in the snapshot"), batch(4, b"c"))
@@ -69,7 +69,7 @@ def test_a_snapshot_stands_for_what_is_before_it(quorum: Quorum) -> None:
     assert quorum.read() == [b"a", b"b", b"c"]
 
 
-def test_a_torn_end_is_what_a_crash_leaves(quorum: Quorum) -> None:
+def test_a_torn_end_is_accepted_only_after_a_crash(quorum: Quorum) -> None:
     path = quorum.segment(0, batch(0, b"a"), batch(1, b"b"))
     path.write_bytes(path.read_bytes()[:-3])
     log = read_metadata_log(quorum.path, clean_shutdown=False)
@@ -96,7 +96,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("damage", "message"),
     [
         (lambda quorum: flip(quorum.segment(0, batch(0, b"a"), batch(1, b"b"))), "has no valid batch at byte 0"),
         (lambda quorum: quorum.segment(5, batch(5, b"a")), "begins with offset 5, but offset 0 is missing"),
@@ -114,9 +114,7 @@ def flip(path: Path) -> None:
         (lambda quorum: None, "ends at offset 0, but was longer before"),
     ],
 )
-def test_what_is_missing_or_damaged_is_an_error(
-    quorum: Quorum, spoil: Callable[[Quorum], object], message: str
-) -> None:
-    spoil(quorum)
+def test_missing_and_damaged_data_is_refused(quorum: Quorum, damage: Callable[[Quorum], object], message: str) -> None:
+    damage(quorum)
     with pytest.raises(KafkaError, match=message):
         quorum.read(clean=False)

@@ -1,4 +1,4 @@
-"""What becomes of partitions that no metadata knows, and of what Kafka knew of them."""
+"""Adopting partitions found on disk, with and without Kafka's metadata."""
 
 import uuid
 
@@ -33,7 +33,7 @@ HERE = KafkaPartition((7,), 4)
 
 
 class TestFromDirectories:
-    def test_partitions_become_topics_with_the_ids_and_epochs_that_their_directories_have(self) -> None:
+    def test_topic_ids_and_leader_epochs_come_from_the_directories(self) -> None:
         there = [*found(0), *found(1, epoch=7), *found(0, topic_id=None, name="old")]
         adoption = adopt([*there, FoundPartition("__cluster_metadata", 0, None, 0)], None, CONFIG, ())
         assert [topic.name for topic in adoption.topics] == ["t", "old"]
@@ -41,7 +41,7 @@ class TestFromDirectories:
         assert [each.leader_epoch for each in adoption.topics[0].partitions] == [0, 7]
         assert adoption.topics[0].partitions[0].replicas == (7,)
 
-    def test_nothing_expires_where_settings_are_not_known(self) -> None:
+    def test_nothing_expires_if_the_settings_are_unknown(self) -> None:
         compacted = FoundPartition("c", 0, None, 0, is_compacted=True)
         adoption = adopt([*found(0), compacted, *found(0, topic_id=None, name="__consumer_offsets")], None, CONFIG, ())
         of = {resource.name: values for resource, values in adoption.configs.items()}
@@ -50,7 +50,7 @@ class TestFromDirectories:
         assert of["__consumer_offsets"]["cleanup.policy"] == "compact"
         assert any("nothing expires" in line for line in adoption.left_out)
 
-    def test_a_gap_is_refused_unless_it_is_wanted(self) -> None:
+    def test_a_missing_partition_is_refused_unless_allowed(self) -> None:
         with pytest.raises(
             KafkaError, match="the directories of t-0, t-1 are missing, but a later partition is present"
         ):
@@ -58,7 +58,7 @@ class TestFromDirectories:
         config = BrokerConfig({"node.id": "7", "headrace.adopt.partial": "true"})
         assert len(adopt(found(2), None, config, ()).topics[0].partitions) == 3
 
-    def test_directories_of_two_topics_of_one_name_are_refused(self) -> None:
+    def test_conflicting_topic_ids_are_refused(self) -> None:
         with pytest.raises(KafkaError, match="directories of topic t have different topic ids"):
             adopt([*found(0), *found(1, topic_id=OTHER_ID)], None, CONFIG, ())
         with pytest.raises(KafkaError, match="topics t and u have the same topic id"):
@@ -66,11 +66,11 @@ class TestFromDirectories:
 
 
 class TestFromACluster:
-    def test_the_newer_of_both_epochs_counts(self) -> None:
+    def test_the_higher_leader_epoch_wins(self) -> None:
         adoption = adopt_cluster(cluster_of(HERE, HERE), *found(0, epoch=9), *found(1, epoch=2))
         assert [each.leader_epoch for each in adoption.topics[0].partitions] == [9, 4]
 
-    def test_settings_come_along_and_those_that_nobody_knows_are_named(self) -> None:
+    def test_known_settings_are_adopted_and_others_are_named(self) -> None:
         cluster = cluster_of(HERE)
         cluster.configs = {
             ConfigResource(TOPIC_CONFIG, "t"): {"retention.ms": "5", "new.in.kafka.5": "x", "segment.bytes": "much"},
@@ -92,7 +92,7 @@ class TestFromACluster:
             "listeners=PLAINTEXT://:1 of brokers (default)",
         }
 
-    def test_what_a_deletion_left_behind_is_no_reason_to_refuse(self) -> None:
+    def test_directories_of_deleted_topics_are_ignored(self) -> None:
         cluster = cluster_of(HERE)
         cluster.removed.add(OTHER_ID)
         left = found(3, topic_id=OTHER_ID, name="deleted")
@@ -109,25 +109,25 @@ class TestFromACluster:
             (cluster_of(KafkaPartition((8, 7), 0)), found(0), "t-0 also have replicas on other brokers"),
         ],
     )
-    def test_what_does_not_add_up_is_refused(
+    def test_metadata_that_contradicts_the_directories_is_refused(
         self, cluster: KafkaCluster, there: list[FoundPartition], message: str
     ) -> None:
         with pytest.raises(KafkaError, match=message):
             adopt_cluster(cluster, *there)
 
-    def test_with_a_part_one_can_go_on(self) -> None:
+    def test_part_of_a_cluster_is_adopted_if_allowed(self) -> None:
         config = BrokerConfig({"node.id": "7", "headrace.adopt.partial": "true"})
         cluster = cluster_of(KafkaPartition((8, 7), 3), KafkaPartition((8,), 5), HERE)
         (topic,) = adopt_cluster(cluster, *found(0), config=config).topics
         assert [each.leader_epoch for each in topic.partitions] == [3, 5, 4]
         assert {each.replicas for each in topic.partitions} == {(7,)}
 
-    def test_many_names_are_cut_short(self) -> None:
+    def test_long_lists_of_names_are_shortened(self) -> None:
         with pytest.raises(KafkaError, match="t-1, t-2, t-3, t-4, t-5 and 3 more"):
             adopt_cluster(cluster_of(*[HERE] * 9), *found(0))
 
 
-def test_producer_ids_that_kafka_gave_out_are_written_down() -> None:
+def test_producer_ids_continue_after_those_of_kafka() -> None:
     cluster = cluster_of(HERE)
     cluster.next_producer_id = 3000
     operations = adopted(adopt_cluster(cluster, *found(0)), 7)

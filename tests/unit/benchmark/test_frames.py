@@ -1,4 +1,4 @@
-"""The hand-packed frames are what the schemas read."""
+"""The schemas read the hand-packed frames."""
 
 import json
 
@@ -12,7 +12,7 @@ from headrace.wire.validation import validate_produced
 HEADER_SIZE = 4 + 2 + 2 + 4 + 2 + len("bench")
 
 
-def test_a_produce_frame_holds_one_valid_batch_a_partition() -> None:
+def test_a_produce_frame_has_one_valid_batch_per_partition() -> None:
     frame = frames.produce("a-topic", range(3), records=70, record_size=100)
 
     request, size = schema(ApiKey.PRODUCE, 8).read_request(memoryview(frame).toreadonly(), HEADER_SIZE)
@@ -28,7 +28,7 @@ def test_a_produce_frame_holds_one_valid_batch_a_partition() -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
-def test_keyed_records_have_two_headers_and_the_size_that_is_said(codec: str) -> None:
+def test_keyed_records_have_two_headers_and_the_documented_size(codec: str) -> None:
     frame = frames.produce_keyed("a-topic", range(2), records=40, codec=codec)
     request, _ = schema(ApiKey.PRODUCE, 8).read_request(memoryview(frame).toreadonly(), HEADER_SIZE)
     batches = [partition.records for partition in request.topic_data[0].partition_data]
@@ -40,7 +40,7 @@ def test_keyed_records_have_two_headers_and_the_size_that_is_said(codec: str) ->
             assert len(record.headers) == 2
 
 
-def test_json_values_have_a_kilobyte() -> None:
+def test_json_values_have_one_kilobyte() -> None:
     frame = frames.produce_json("a-topic", range(1), records=30)
     request, _ = schema(ApiKey.PRODUCE, 8).read_request(memoryview(frame).toreadonly(), HEADER_SIZE)
     for record in iter_records(request.topic_data[0].partition_data[0].records):
@@ -49,10 +49,10 @@ def test_json_values_have_a_kilobyte() -> None:
         assert json.loads(record.value or b"")
 
 
-def test_error_codes_of_an_answer_are_found() -> None:
-    answer = bytearray(4)
+def test_error_codes_are_found_in_a_response() -> None:
+    response = bytearray(4)
     schema(ApiKey.PRODUCE, 8).encode_response(
-        answer,
+        response,
         {
             "responses": [
                 {
@@ -64,7 +64,7 @@ def test_error_codes_of_an_answer_are_found() -> None:
                             "error_code": 3,
                             "record_errors": [],
                             "base_offset": -1,
-                            "error_message": "what is that?",
+                            "error_message": "unknown",
                         },
                         {"index": 2, "error_code": 0, "record_errors": [], "base_offset": 8},
                     ],
@@ -73,4 +73,4 @@ def test_error_codes_of_an_answer_are_found() -> None:
         },
     )
 
-    assert frames.produce_errors(bytes(answer)) == [0, 3, 0]
+    assert frames.produce_errors(bytes(response)) == [0, 3, 0]

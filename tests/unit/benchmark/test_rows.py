@@ -1,4 +1,4 @@
-"""How samples of both brokers become ratios and verdicts."""
+"""Ratios and verdicts from the samples of both brokers."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def judged(key: str, headrace: list[float], kafka: list[float]) -> Outcome:
     return outcome
 
 
-def test_the_ratio_is_the_median_of_the_rounds_and_not_the_ratio_of_medians() -> None:
+def test_the_ratio_is_the_median_of_the_ratios_per_round() -> None:
     outcome = judged("produce-small.rate", [100.0, 10.0, 30.0], [50.0, 10.0, 10.0])
 
     assert outcome.ratio == 2.0
@@ -19,11 +19,11 @@ def test_the_ratio_is_the_median_of_the_rounds_and_not_the_ratio_of_medians() ->
     assert outcome.is_met
 
 
-def test_a_rate_below_that_of_kafka_misses_its_floor() -> None:
+def test_a_rate_below_kafkas_misses_its_floor() -> None:
     assert judged("produce-large.rate", [99.0], [100.0]).is_met is False
 
 
-def test_where_the_client_is_the_limit_almost_equal_is_equal() -> None:
+def test_a_rate_that_the_client_limits_may_be_slightly_lower() -> None:
     assert judged("consume.rate", [96.0], [100.0]).is_met
 
 
@@ -32,7 +32,7 @@ def test_a_cost_above_its_share_of_kafkas_misses_its_floor() -> None:
     assert judged("produce-small.cpu-from-start", [0.49], [1.0]).is_met
 
 
-def test_a_start_must_be_fast_by_itself_and_not_only_beside_kafka() -> None:
+def test_the_start_has_an_absolute_limit() -> None:
     assert judged("start.seconds", [0.31], [2.0]).is_met is False
     assert judged("start.seconds", [0.29], [2.0]).is_met
 
@@ -41,14 +41,14 @@ def test_rows_without_a_floor_are_not_judged() -> None:
     assert judged("consume.cpu", [9.0], [1.0]).is_met is None
 
 
-def test_what_kafka_did_not_measure_has_no_ratio() -> None:
+def test_a_row_without_kafka_has_no_ratio() -> None:
     (outcome,) = outcomes({"sync.p99": [0.1]}, {})
 
     assert (outcome.kafka, outcome.ratio, outcome.is_met) == (None, None, None)
 
 
-def test_the_object_for_programs_has_every_row_with_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "machine", lambda: "a machine")  # it asks `uname`
+def test_the_json_report_has_every_row_with_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "machine", lambda: "a machine")  # it runs `uname`
     headrace, kafka = {"sync.p99": [0.1, 0.2]}, {"sync.p99": [0.4, 0.4]}
 
     shown = report.as_object(outcomes(headrace, kafka), headrace, kafka)

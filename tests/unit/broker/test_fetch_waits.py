@@ -364,7 +364,7 @@ async def test_where_many_partitions_wait_a_further_fetch_is_answered_at_once(
     await turns(20)
     refused = await asyncio.wait_for(broker.fetch(), 10)
     assert sizes(refused) == dict.fromkeys(range(5), 0)
-    assert "one of 5 more was answered without a wait" in caplog.text
+    assert "one with 5 more was answered without a wait" in caplog.text
     assert not first.done()
     assert not small.done()
 

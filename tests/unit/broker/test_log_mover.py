@@ -77,7 +77,7 @@ async def test_stopping_leaves_the_partition_where_it_was(broker: Broker) -> Non
 
 
 async def test_a_directory_of_no_broker_is_refused(broker: Broker, tmp_path: Path) -> None:
-    with pytest.raises(KafkaError, match=r"is none of this broker's log\.dirs") as raised:
+    with pytest.raises(KafkaError, match=r"is not one of this broker's log\.dirs") as raised:
         broker.move(tmp_path / "c")
     assert raised.value.code is ErrorCode.log_dir_not_found
 

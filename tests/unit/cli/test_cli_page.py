@@ -1,4 +1,4 @@
-"""docs/cli.md tells of every command and every option, in the section of its command."""
+"""docs/cli.md explains every option in the section of its command."""
 
 import re
 from pathlib import Path
@@ -28,18 +28,18 @@ COMMANDS = _commands(typer.main.get_command(app), "headrace")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_is_explained_in_the_section_of_its_command(name: str) -> None:
+def test_every_option_is_explained(name: str) -> None:
     section = SECTIONS[name]
     options = {opt for param in COMMANDS[name].params for opt in param.opts if opt.startswith("--")}
     assert {option for option in options - SHARED if f"`{option}" not in section} == set()
 
 
-def test_options_that_commands_share_are_explained_once() -> None:
+def test_shared_options_are_explained_once() -> None:
     common = SECTIONS["What all commands have in common"]
     assert {option for option in SHARED - {"--help"} if f"`{option}" not in common} == set()
 
 
-def test_the_options_of_headrace_itself_are_explained() -> None:
+def test_global_options_are_explained() -> None:
     introduction = PAGE.split("\n## ")[0]
     options = {opt for param in typer.main.get_command(app).params for opt in param.opts}
     assert {option for option in options if option not in introduction} == set()

@@ -42,8 +42,9 @@ COMMANDS = [
 ]
 
 
-def test_the_version_is_printed() -> None:
-    result = runner.invoke(app, ["--version"])
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_printed(option: str) -> None:
+    result = runner.invoke(app, [option])
     assert (result.exit_code, result.output) == (0, f"headrace {__version__}\n")
 
 
@@ -57,7 +58,7 @@ def test_help_lists_the_commands() -> None:
 @pytest.mark.parametrize(
     "command", [c for c in COMMANDS if c not in (["topics"], ["groups"], ["transactions"])], ids=" ".join
 )
-def test_every_command_explains_itself_with_examples(command: list[str]) -> None:
+def test_the_help_of_every_command_has_examples(command: list[str]) -> None:
     result = runner.invoke(app, [*command, "--help"])
     assert result.exit_code == 0
     assert "Examples" in result.output
@@ -65,7 +66,7 @@ def test_every_command_explains_itself_with_examples(command: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "message"),
     [
         ("nonsense", "unknown command 'headrace nonsense'"),
         ("topics create", "TOPIC is missing"),
@@ -100,10 +101,10 @@ def test_every_command_explains_itself_with_examples(command: list[str]) -> None
         ("topics list --bootstrap host:port", "is not HOST:PORT"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_ends_with_2(line: str, complaint: str) -> None:
+def test_a_usage_error_exits_with_2(line: str, message: str) -> None:
     result = runner.invoke(app, line.split(), env={"COLUMNS": "200"})
     assert result.exit_code == 2
-    assert complaint in result.output
+    assert message in result.output
     assert len(result.output.splitlines()) <= 2
     for foreign in ("Input should", "Value error", "Invalid value", "No such", "unable to parse"):
         assert foreign not in result.output
@@ -160,15 +161,14 @@ def test_the_list_of_commands_is_complete() -> None:
         ("--bootstrap-server h:1 topics list", "Options come after the command"),
     ],
 )
-def test_what_kafkas_tools_call_otherwise_is_recognised(line: str, advice: str) -> None:
+def test_names_from_kafkas_tools_lead_to_advice(line: str, advice: str) -> None:
     result = runner.invoke(app, line.split())
     assert result.exit_code == 2
     assert advice in result.stderr
     assert "Did you mean" not in result.stderr
 
 
-def test_advice_for_options_names_no_option_that_exists() -> None:
-    """A habit that became an option would otherwise stay in the table unseen."""
+def test_advice_covers_no_existing_option() -> None:
     for path, habit in habits._OPTIONS.items():
         command: Any = typer.main.get_command(app)
         for word in path.split()[1:]:
@@ -177,12 +177,8 @@ def test_advice_for_options_names_no_option_that_exists() -> None:
         assert known & habit.keys() == set(), path
 
 
-def test_version_has_a_short_name() -> None:
-    assert runner.invoke(app, ["-V"]).output == f"headrace {__version__}\n"
-
-
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "message"),
     [
         (["topics", "create", "a\udcff"], r"TOPIC: 'a\xff' is not UTF-8"),
         (["consume", "\udcff"], r"TOPIC: '\xff' is not UTF-8"),
@@ -193,8 +189,8 @@ def test_version_has_a_short_name() -> None:
         (["start", "--set", "log.retention.hours=3\udcff"], r"--set: 'log.retention.hours=3\xff' is not UTF-8"),
     ],
 )
-def test_an_argument_that_is_not_utf8_is_named(words: list[str], complaint: str) -> None:
+def test_an_argument_that_is_not_utf8_is_refused(words: list[str], message: str) -> None:
     result = runner.invoke(app, words, env={"COLUMNS": "200"})
     assert result.exit_code == 2
-    assert complaint in result.output
+    assert message in result.output
     assert len(result.output.splitlines()) == 1

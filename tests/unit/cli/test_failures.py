@@ -7,17 +7,17 @@ from headrace.cli.sending import Sent
 KNOWN = ["access-log", "access-log.rejected", "orders"]
 
 
-def test_a_missing_topic_comes_with_the_names_that_are_close() -> None:
+def test_the_error_for_a_missing_topic_suggests_similar_names() -> None:
     error = missing_topic("acess-log", "b:1", KNOWN)
     assert error.what == "topic 'acess-log' does not exist at b:1"
     assert error.hint == "Did you mean 'access-log' or 'access-log.rejected'? `headrace topics list` shows all topics."
 
 
-def test_where_no_name_is_close_the_way_to_create_it_is_shown() -> None:
+def test_without_similar_names_the_error_shows_how_to_create_the_topic() -> None:
     assert "`headrace topics create payments`" in str(missing_topic("payments", "b:1", KNOWN).hint)
 
 
-def test_what_a_broker_refuses_is_told_with_the_name_of_the_error() -> None:
+def test_an_error_of_the_broker_has_its_name_and_a_hint() -> None:
     error = refused(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR), "b:1", "creating topic 't'")
     assert error.what.startswith("creating topic 't': ")
     assert error.what.endswith("(INVALID_REPLICATION_FACTOR)")
@@ -25,7 +25,7 @@ def test_what_a_broker_refuses_is_told_with_the_name_of_the_error() -> None:
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])
-def test_silence_is_told_as_silence(code: int) -> None:
+def test_timeouts_are_reported_as_no_answer(code: int) -> None:
     assert refused(KafkaError(code), "b:1", "asking").what == "asking: no answer from b:1"
 
 
@@ -38,5 +38,5 @@ def test_silence_is_told_as_silence(code: int) -> None:
         (Sent("t"), "0 records (0 B) to t in 0.00 s"),
     ],
 )
-def test_the_last_line_of_producing(sent: Sent, summary: str) -> None:
+def test_the_summary_of_producing(sent: Sent, summary: str) -> None:
     assert sent.summary() == summary

@@ -18,12 +18,12 @@ def test_a_long_name_loses_its_middle() -> None:
     assert [len(shortened(MEMBER, width)) for width in (1, 2, 3, 40)] == [1, 2, 3, 40]
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_a_table_that_fits_is_unchanged() -> None:
     rows: list[list[str | int | None]] = [["09:30:00", 1, "app", "joined", "not provided"]]
     assert fitted(COLUMNS, rows, 80) == rows
 
 
-def test_sentences_wrap_between_words_and_the_ids_in_them_are_shortened() -> None:
+def test_sentences_wrap_between_words_and_their_ids_are_shortened() -> None:
     [[time, generation, member, event, reason]] = fitted(
         COLUMNS, [["09:30:00", 1, MEMBER, "is preparing to rebalance", f"adding member {MEMBER}; it said so"]], 80
     )

@@ -1,5 +1,3 @@
-"""Where a broker's HTTP side is looked for."""
-
 import pytest
 
 from headrace.cli.http_side import _address
@@ -19,7 +17,5 @@ from headrace.cli.http_side import _address
         ("10.0.0.9:9404", "kafka-1.example", "10.0.0.9:9404"),
     ],
 )
-def test_the_address_is_one_that_can_be_reached_from_here(
-    listener: str | None, broker_host: str, expected: str | None
-) -> None:
+def test_the_address_is_reachable_from_the_client(listener: str | None, broker_host: str, expected: str | None) -> None:
     assert _address(listener, broker_host) == expected

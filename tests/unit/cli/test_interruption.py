@@ -6,7 +6,7 @@ from headrace.cli.interruption import Interruption
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_first_signal_is_noted_and_a_second_interrupts(number: signal.Signals) -> None:
+def test_the_first_signal_is_noted_and_the_second_interrupts(number: signal.Signals) -> None:
     with Interruption() as interruption:
         signal.raise_signal(number)
         assert interruption.asked
@@ -14,7 +14,7 @@ def test_a_first_signal_is_noted_and_a_second_interrupts(number: signal.Signals)
             signal.raise_signal(number)
 
 
-def test_afterwards_signals_do_what_they_did_before() -> None:
+def test_earlier_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Interruption():
         assert signal.getsignal(signal.SIGTERM) != before

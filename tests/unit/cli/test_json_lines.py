@@ -23,7 +23,7 @@ def message(
     )
 
 
-def test_a_record_is_one_object_with_every_field() -> None:
+def test_a_record_becomes_one_object_with_every_field() -> None:
     line = to_json_line(message(b"k", "vé".encode(), [("trace", b"1"), ("trace", None)]))
     assert json.loads(line) == {
         "topic": "t",
@@ -42,12 +42,12 @@ def test_null_and_empty_differ() -> None:
     assert fields["value"] is None
 
 
-def test_what_is_not_utf8_is_base64() -> None:
+def test_bytes_that_are_not_utf8_become_base64() -> None:
     assert json.loads(to_json_line(message(value=b"\xff\x00")))["value"] == {"base64": "/wA="}
 
 
 @given(data, data, headers)
-def test_what_was_printed_reads_back_as_the_same_record(
+def test_a_printed_record_can_be_read_back(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
     line = to_json_line(message(key, value, headers))
@@ -57,7 +57,7 @@ def test_what_was_printed_reads_back_as_the_same_record(
     assert (record.partition, record.timestamp_ms) == (2, 1_763_719_200_000)
 
 
-def test_a_line_may_leave_everything_out() -> None:
+def test_all_fields_are_optional() -> None:
     record = from_json_line(b'{"value": "v"}', NOW_MS)
     assert (record.key, record.value, record.headers, record.partition, record.timestamp_ms) == (
         None,
@@ -68,14 +68,14 @@ def test_a_line_may_leave_everything_out() -> None:
     )
 
 
-def test_headers_may_be_an_object_and_a_time_may_be_text() -> None:
+def test_headers_may_be_an_object_and_a_timestamp_text() -> None:
     record = from_json_line(b'{"headers": {"a": "1", "b": null}, "timestamp": "1m ago"}', NOW_MS)
     assert record.headers == [("a", b"1"), ("b", None)]
     assert record.timestamp_ms == NOW_MS - 60_000
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "message_pattern"),
     [
         ("{", "not JSON"),
         ("[1]", "not a JSON object"),
@@ -93,8 +93,8 @@ def test_headers_may_be_an_object_and_a_time_may_be_text() -> None:
         ('{"headers": {"a": 1}}', "'header a' must be a string"),
     ],
 )
-def test_a_malformed_line_says_what_is_wrong(line: str, complaint: str) -> None:
-    with pytest.raises(MalformedRecordError, match=complaint):
+def test_a_malformed_line_is_refused_with_the_reason(line: str, message_pattern: str) -> None:
+    with pytest.raises(MalformedRecordError, match=message_pattern):
         from_json_line(line.encode(), NOW_MS)
 
 

@@ -36,15 +36,15 @@ def test_a_table_in_a_pipe_is_tab_separated_with_a_header(capsys: pytest.Capture
     assert capsys.readouterr().out == "topic\tset_on\na b\t1000\nc\t-\n"
 
 
-def test_json_keeps_characters_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_does_not_escape_characters(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"name": "é"})
     out = capsys.readouterr().out
     assert "é" in out
     assert json.loads(out) == {"name": "é"}
 
 
-def test_errors_go_to_standard_error_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    output.tell_error("it broke", "Mend it.")
+def test_errors_go_to_standard_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    output.tell_error("it broke", "Repair it.")
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "Error: it broke\nMend it.\n"
+    assert captured.err == "Error: it broke\nRepair it.\n"

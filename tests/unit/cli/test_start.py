@@ -1,5 +1,3 @@
-"""Settings files that are none end a start with one line."""
-
 import os
 import threading
 from pathlib import Path
@@ -9,23 +7,23 @@ import pytest
 from headrace.cli.start import settings_text
 
 
-def test_a_binary_file_is_no_settings_file() -> None:
+def test_a_binary_file_is_refused() -> None:
     with pytest.raises(OSError, match="it is not a text file: it contains zero bytes"):
         settings_text("/bin/true")
 
 
-def test_a_settings_file_has_a_size() -> None:
+def test_a_huge_settings_file_is_refused() -> None:
     with pytest.raises(OSError, match="larger than 1 MiB"):
         settings_text("/dev/zero")
 
 
-def test_a_pipe_that_nobody_writes_to_is_given_up(tmp_path: Path) -> None:
+def test_a_pipe_without_a_writer_times_out(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="no data from this pipe"):
         settings_text(str(tmp_path / "pipe"), timeout_s=0.01)
 
 
-def test_settings_may_come_through_a_pipe(tmp_path: Path) -> None:
+def test_settings_can_be_read_from_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("node.id=3\n",))

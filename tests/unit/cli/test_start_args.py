@@ -9,11 +9,11 @@ from headrace.cli.start import _configuration
 from headrace.cli.start_args import StartOptions, UsageError, parse, start_options
 
 
-def test_without_options_everything_is_left_to_the_defaults() -> None:
+def test_no_options_mean_the_defaults() -> None:
     assert parse([]) == StartOptions(data=None, listen=None, config=None, settings={})
 
 
-def test_every_option_is_understood_with_a_space_and_with_an_equals_sign() -> None:
+def test_a_value_may_follow_a_space_or_an_equals_sign() -> None:
     expected = StartOptions(
         data="d", listen=("0.0.0.0", 9092), config="server.properties", settings={"a": "1", "b": "x=y"}
     )
@@ -22,13 +22,13 @@ def test_every_option_is_understood_with_a_space_and_with_an_equals_sign() -> No
     assert parse(spaced.replace(" ", "=").replace("=--", " --").split()) == expected
 
 
-def test_a_switch_may_stand_anywhere() -> None:
+def test_a_switch_may_be_anywhere() -> None:
     for line in ("--until-eof --data d", "--data d --until-eof"):
         assert parse(line.split()) == StartOptions(data="d", until_eof=True)
     assert parse(["--until-eof=1"]) is None
 
 
-def test_the_last_of_a_repeated_option_counts() -> None:
+def test_the_last_of_a_repeated_option_wins() -> None:
     options = parse(["--data", "a", "--data", "b", "--set", "k=1", "--set", "k=2"])
     assert options is not None
     assert (options.data, options.settings) == ("b", {"k": "2"})
@@ -42,12 +42,12 @@ def test_an_ipv6_address_is_written_in_brackets() -> None:
     "line",
     ["--help", "-h", "--data", "--data=", "--daat x", "--dat x", "x", "--set a", "--listen 9092", "--set --help"],
 )
-def test_whatever_needs_an_explanation_is_left_to_typer(line: str) -> None:
+def test_help_and_errors_are_left_to_typer(line: str) -> None:
     assert parse(line.split()) is None
 
 
 @pytest.mark.parametrize(
-    ("listen", "complaint"),
+    ("listen", "message"),
     [
         ("9092", "is not HOST:PORT"),
         ("localhost", "is not HOST:PORT"),
@@ -56,17 +56,17 @@ def test_whatever_needs_an_explanation_is_left_to_typer(line: str) -> None:
         ("::1:9092", "put an IPv6 address in brackets"),
     ],
 )
-def test_a_bad_address_says_how_one_looks(listen: str, complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
+def test_a_bad_address_is_refused(listen: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         start_options(None, listen, None, [])
 
 
-def test_a_bad_setting_says_how_one_looks() -> None:
+def test_a_bad_setting_is_refused() -> None:
     with pytest.raises(UsageError, match="'retention' is not KEY=VALUE"):
         start_options(None, None, None, ["retention"])
 
 
-def test_a_settings_file_may_be_in_latin_1_as_javas_are(tmp_path: Path) -> None:
+def test_a_settings_file_may_be_in_latin_1_or_utf_8(tmp_path: Path) -> None:
     settings = tmp_path / "server.properties"
     settings.write_bytes("# für Köln\nbroker.rack=Köln\n".encode("latin-1"))
     assert _configuration(StartOptions(config=str(settings))).broker_rack == "Köln"
@@ -100,7 +100,6 @@ def test_the_quick_parser_never_disagrees_with_typer(args: list[str]) -> None:
 
 
 def _through_typer(args: list[str]) -> StartOptions:
-    """What the command `start` makes of `args`."""
     import typer.main
 
     group = typer.main.get_command(main.app)

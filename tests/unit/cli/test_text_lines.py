@@ -30,12 +30,12 @@ def test_a_template_places_the_fields(template: str, line: bytes) -> None:
     assert compile_template(template, "null")(RECORD) == line
 
 
-def test_null_has_a_text_of_its_own_and_empty_is_empty() -> None:
+def test_null_has_its_own_text() -> None:
     assert compile_template("{key}|{value}|{timestamp}|{time}", "NIL")(TOMBSTONE) == b"|NIL|NIL|NIL"
 
 
 @pytest.mark.parametrize("template", ["{vaule}", "{value:>10}", "{value!r}", "{}", "{0}"])
-def test_a_template_with_an_unknown_field_is_refused_with_the_known_ones(template: str) -> None:
+def test_a_template_with_an_unknown_field_is_refused(template: str) -> None:
     with pytest.raises(ValueError, match="topic, partition, offset"):
         compile_template(template, "null")
 
@@ -50,7 +50,7 @@ def test_a_terminal_gets_no_control_characters() -> None:
     assert for_terminal(compile_columns(["value"], "", ""))(record) == b"\\x1b[31mred\\xff\ttab"
 
 
-def test_escapes_stand_for_characters() -> None:
+def test_escapes_are_resolved() -> None:
     assert unescape(r"a\tb\n\0\\t\x") == "a\tb\n\0\\t\\x"
 
 
@@ -64,12 +64,12 @@ def test_the_first_separator_ends_the_key() -> None:
     assert (record.key, record.value) == (b"a", b"b::c")
 
 
-def test_a_line_that_lacks_the_separator_is_no_record() -> None:
+def test_a_line_without_the_expected_separator_is_refused() -> None:
     with pytest.raises(MalformedRecordError, match="':' is missing"):
         from_text_line(b"alice", b":", None)
 
 
-def test_the_text_for_null_makes_a_tombstone_and_empty_stays_empty() -> None:
+def test_only_the_text_for_null_becomes_null() -> None:
     assert from_text_line(b"alice:NIL", b":", b"NIL").value is None
     assert from_text_line(b"alice:", b":", b"NIL").value == b""
     assert from_text_line(b"NIL:tea", b":", b"NIL").key is None

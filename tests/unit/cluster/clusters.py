@@ -1,4 +1,4 @@
-"""Small clusters for the tests of the metadata."""
+"""Small clusters for metadata tests."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
@@ -26,12 +26,12 @@ def cluster_of(*ids: int) -> MetadataImage:
     return MetadataImage(controller_epoch=1).with_brokers(broker(each) for each in ids)
 
 
-async def _at_once(_: Sequence[PartitionState]) -> None:
-    """Logs that are made at once."""
+async def _no_logs(_: Sequence[PartitionState]) -> None:
+    """Create no logs."""
 
 
 class Cluster:
-    """One broker's part in a cluster, without its logs: the commands that it gets are kept."""
+    """A broker without logs that records its controller's commands."""
 
     def __init__(self, store: MetadataStore, config: BrokerConfig | None = None) -> None:
         self.config = config or BrokerConfig()
@@ -39,7 +39,7 @@ class Cluster:
         self.led: list[PartitionState] = []
         self.stopped: list[TopicPartition] = []
         self.deleted: list[TopicImage] = []
-        self.make_logs: Callable[[Sequence[PartitionState]], Awaitable[None]] = _at_once
+        self.create_logs: Callable[[Sequence[PartitionState]], Awaitable[None]] = _no_logs
         self.settings = LiveSettings(self.config, self.cache)
         self.cache.attach(self)
         failures = StoreFailures()
@@ -61,7 +61,7 @@ class Cluster:
         await self.office.close()
 
     def on_topics_changed(self, topics: Iterable[TopicImage]) -> None:
-        """The cache has them."""
+        """Ignore the change: tests read the cache."""
 
     async def on_topics_deleted(self, topics: Sequence[TopicImage]) -> None:
         self.deleted += topics
@@ -72,7 +72,7 @@ class Cluster:
 
     async def _deliver(self, broker_id: int, command: Command) -> None:
         if isinstance(command, LeaderAndIsr):
-            await self.make_logs(command.partitions)
+            await self.create_logs(command.partitions)
             self.led += command.partitions
         elif isinstance(command, StopReplica):
             self.stopped += command.partitions

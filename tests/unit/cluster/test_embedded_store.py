@@ -1,4 +1,4 @@
-"""The embedded store's own: its file, its threads, its failures. What every store must do is in tests/contracts."""
+"""The embedded store's file, threads and failures. The contract of all stores is in tests/contracts."""
 
 import asyncio
 import sqlite3
@@ -27,7 +27,7 @@ INSERT INTO node VALUES ('/', '', x'', 0, 0), ('/cluster', '/', x'', 0, 0),
 
 @pytest.fixture
 def previous(tmp_path: Path) -> Iterator[Path]:
-    """A file of the version before zxids, whose broker was killed."""
+    """A file of the version before zxids, left by a killed broker."""
     path = tmp_path / "previous.db"
     with closing(sqlite3.connect(path)) as database:
         database.executescript(_PREVIOUS_LAYOUT)
@@ -50,7 +50,7 @@ async def test_nodes_of_the_previous_version_are_older_than_every_transaction(pr
     await store.close()
 
 
-async def test_a_file_is_brought_up_to_date_once(previous: Path) -> None:
+async def test_a_file_is_upgraded_once(previous: Path) -> None:
     store = EmbeddedStore(previous, durable=False)
     before = await store.set("/cluster", b"1")
     await store.close()
@@ -59,12 +59,12 @@ async def test_a_file_is_brought_up_to_date_once(previous: Path) -> None:
     await store.close()
 
 
-def test_a_file_of_the_previous_version_is_read_without_a_broker(previous: Path) -> None:
+def test_a_file_of_the_previous_version_can_be_read_offline(previous: Path) -> None:
     assert founded_cluster(previous) == "abc"
     assert set(read_tree(previous)) == {"/cluster", "/cluster/id"}
 
 
-async def test_a_file_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_file_of_a_newer_version_is_refused_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     await EmbeddedStore(path, durable=False).close()
     with closing(sqlite3.connect(path)) as database:
@@ -75,7 +75,7 @@ async def test_a_file_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: 
         assert database.execute("PRAGMA user_version").fetchone() == (9,)
 
 
-async def test_ephemeral_nodes_of_a_killed_process_go_at_the_next_start(tmp_path: Path) -> None:
+async def test_ephemeral_nodes_of_a_killed_process_are_removed_at_the_next_start(tmp_path: Path) -> None:
     killed = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     await killed.create("/a", ephemeral=True)
     second = EmbeddedStore(tmp_path / "metadata.db", durable=False)
@@ -84,7 +84,7 @@ async def test_ephemeral_nodes_of_a_killed_process_go_at_the_next_start(tmp_path
     await killed.close()
 
 
-async def test_writes_in_another_thread_come_one_after_the_other(tmp_path: Path) -> None:
+async def test_writes_in_other_threads_are_serialized(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as executor:
         store = EmbeddedStore(tmp_path / "metadata.db", executor=executor, durable=False)
         await store.create("/a")
@@ -93,20 +93,20 @@ async def test_writes_in_another_thread_come_one_after_the_other(tmp_path: Path)
         await store.close()
 
 
-async def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+async def test_only_the_owner_can_access_the_file(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     assert (tmp_path / "metadata.db").stat().st_mode & 0o077 == 0
     await store.close()
 
 
-def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "metadata.db").write_bytes(b"no database " * 1000)
+def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metadata.db").write_bytes(b"not a store " * 1000)
     with pytest.raises(StoreUnavailableError, match=r"metadata\.db: .*not available"):
         EmbeddedStore(tmp_path / "metadata.db")
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "told"),
+    ("code", "kind", "message"),
     [
         (sqlite3.SQLITE_BUSY, StoreLockedError, "locked by another process"),
         (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreLockedError, "locked by another process"),
@@ -117,8 +117,8 @@ def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
         (sqlite3.SQLITE_MISUSE, StoreUnavailableError, "bad"),
     ],
 )
-async def test_whatever_sqlite_fails_with_is_a_failure_of_the_store(
-    tmp_path: Path, code: int, kind: type[StoreUnavailableError], told: str
+async def test_sqlite_errors_become_store_errors(
+    tmp_path: Path, code: int, kind: type[StoreUnavailableError], message: str
 ) -> None:
     error = sqlite3.OperationalError("bad")
     error.sqlite_errorcode = code
@@ -141,13 +141,13 @@ async def test_whatever_sqlite_fails_with_is_a_failure_of_the_store(
         lambda: store.multi([]),
     )
     for call in calls:
-        with pytest.raises(kind, match=told):
+        with pytest.raises(kind, match=message):
             await call()
     store._database = database
     await store.close()
 
 
-async def test_a_failure_of_the_file_refuses_every_batch(tmp_path: Path) -> None:
+async def test_a_full_store_refuses_all_batches(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     store._database.execute("PRAGMA max_page_count = 16")
     results = await store.multi_many([[Create("/a")], [Create("/b", bytes(100_000))], [Create("/c")]])
@@ -156,7 +156,7 @@ async def test_a_failure_of_the_file_refuses_every_batch(tmp_path: Path) -> None
     await store.close()
 
 
-async def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
+async def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     await store.create("/a")
     before = await store.get("/a")
@@ -167,7 +167,7 @@ async def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_read_only_file_is_a_failure_of_the_store(tmp_path: Path) -> None:
+async def test_a_write_to_a_read_only_store_is_refused(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     store._database.execute("PRAGMA query_only = ON")
     with pytest.raises(StoreUnavailableError, match="read-only"):

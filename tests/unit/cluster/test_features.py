@@ -1,5 +1,3 @@
-"""Finalized levels of features."""
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +16,7 @@ def features() -> Features:
     return Features(nothing, StoreFailures())
 
 
-def test_a_new_cluster_has_the_newest_transactions() -> None:
+def test_a_new_cluster_has_the_newest_transaction_version() -> None:
     assert (features().transaction_version, features().epoch) == (2, 0)
 
 
@@ -31,7 +29,7 @@ def test_a_new_cluster_has_the_newest_transactions() -> None:
     ],
     ids=["unknown", "too high", "downgrade without permission"],
 )
-def test_what_cannot_be_finalized(update: FeatureUpdate) -> None:
+def test_invalid_updates_are_refused(update: FeatureUpdate) -> None:
     with pytest.raises(KafkaError) as caught:
         features().check(update)
     assert caught.value.code is ErrorCode.invalid_update_version

@@ -18,7 +18,7 @@ def found_topic() -> list[Operation]:
     return adopted(adopt([FoundPartition("t", 0, None, 6)], None, BrokerConfig(), ()), 1)
 
 
-async def test_a_new_tree_gets_kafkas_nodes(store: MetadataStore, cluster: Cluster) -> None:
+async def test_a_new_store_gets_kafkas_nodes(store: MetadataStore, cluster: Cluster) -> None:
     assert json.loads((await store.get("/cluster/id")).data)["id"] == cluster.image.cluster_id
     assert len(cluster.image.cluster_id) == 22
     assert json.loads((await store.get("/controller")).data)["brokerid"] == 0
@@ -27,14 +27,14 @@ async def test_a_new_tree_gets_kafkas_nodes(store: MetadataStore, cluster: Clust
     assert set(await store.children("/config")) >= {"topics", "brokers", "clients", "users", "changes"}
 
 
-async def test_a_second_term_of_office_has_a_higher_epoch(tmp_path: Path) -> None:
+async def test_the_controller_epoch_rises_with_every_start(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
         store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
         assert (await started(store)).image.controller_epoch == epoch
         await store.close()
 
 
-async def test_the_data_directory_and_the_tree_must_belong_to_one_cluster(tmp_path: Path) -> None:
+async def test_a_store_of_another_cluster_is_refused(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     first = Cluster(store)
     await first.start("abc")
@@ -46,7 +46,7 @@ async def test_the_data_directory_and_the_tree_must_belong_to_one_cluster(tmp_pa
     await again.close()
 
 
-async def test_two_brokers_cannot_have_one_id(cluster: Cluster) -> None:
+async def test_two_brokers_cannot_have_the_same_id(cluster: Cluster) -> None:
     with pytest.raises(KafkaError, match="Another broker with id 0 is running") as caught:
         await cluster.office.register(broker(0))
     assert caught.value.code == ErrorCode.duplicate_broker_registration
@@ -67,7 +67,7 @@ async def test_settings_survive_a_restart_and_leader_epochs_rise(tmp_path: Path)
     await store.close()
 
 
-async def test_a_controller_that_lost_its_office_changes_nothing(store: MetadataStore, cluster: Cluster) -> None:
+async def test_a_replaced_controller_changes_nothing(store: MetadataStore, cluster: Cluster) -> None:
     await store.set("/controller_epoch", b"2")
     with pytest.raises(KafkaError, match="Another process changed the metadata"):
         await cluster.admin.create_topics([NewTopic("t")])
@@ -75,15 +75,13 @@ async def test_a_controller_that_lost_its_office_changes_nothing(store: Metadata
     assert not cluster.led
 
 
-async def test_a_broker_is_registered_as_kafkas_are_and_its_epoch_is_that_transaction(
-    store: MetadataStore, cluster: Cluster
-) -> None:
+async def test_the_broker_epoch_is_the_zxid_of_the_registration(store: MetadataStore, cluster: Cluster) -> None:
     registered = (await store.get("/brokers/ids/0")).stat
     assert (registered.version, registered.owner) == (1, store.session)
     assert cluster.image.brokers[0].epoch == registered.czxid
 
 
-async def test_another_broker_that_comes_leaves_leaders_and_their_epochs(cluster: Cluster) -> None:
+async def test_a_new_broker_does_not_affect_leaders_and_epochs(cluster: Cluster) -> None:
     await cluster.admin.create_topics([NewTopic("t", 2)])
     await cluster.admin.create_partitions([NewPartitions("t", 3)])
     await cluster.office.register(broker(1))
@@ -91,13 +89,13 @@ async def test_another_broker_that_comes_leaves_leaders_and_their_epochs(cluster
     assert [(partition.leader, partition.leader_epoch) for partition in partitions] == [(0, 0)] * 3
 
 
-async def test_topics_found_on_disk_are_led_under_an_epoch_above_their_own(store: MetadataStore) -> None:
+async def test_topics_found_on_disk_get_a_higher_leader_epoch(store: MetadataStore) -> None:
     cluster = Cluster(store)
     await cluster.start("abc", found_topic())
     assert [state.leader_epoch for state in cluster.led] == [7]
 
 
-async def test_what_a_deletion_left_on_disk_does_not_come_back(tmp_path: Path) -> None:
+async def test_leftovers_of_deleted_topics_are_not_adopted(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     await started(store)
     await store.close()
@@ -108,7 +106,7 @@ async def test_what_a_deletion_left_on_disk_does_not_come_back(tmp_path: Path) -
     await store.close()
 
 
-async def test_a_topic_without_an_id_gets_one_that_stays(tmp_path: Path) -> None:
+async def test_a_topic_without_an_id_gets_a_permanent_one(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     await started(store)
     await store.create("/brokers/topics/old", b'{"version":1,"partitions":{"0":[0]}}')
@@ -124,7 +122,7 @@ async def test_a_topic_without_an_id_gets_one_that_stays(tmp_path: Path) -> None
     assert len(ids) == 1
 
 
-async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+async def test_producer_ids_are_unique(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "metadata.db", durable=False)
     cluster = await started(store)
     blocks = [await cluster.producer_ids.allocate() for _ in range(3)]

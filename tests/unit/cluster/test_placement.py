@@ -10,7 +10,7 @@ from headrace.errors import ErrorCode, KafkaError
 
 
 @given(st.sets(st.integers(0, 1000), min_size=1, max_size=12), st.integers(1, 40), st.data())
-def test_replicas_are_distinct_and_leaders_even(brokers: set[int], partitions: int, data: st.DataObject) -> None:
+def test_replicas_are_distinct_and_leaders_balanced(brokers: set[int], partitions: int, data: st.DataObject) -> None:
     factor = data.draw(st.integers(1, len(brokers)))
     placed = place(brokers, partitions, factor, Random(data.draw(st.integers())))
     assert len(placed) == partitions
@@ -19,7 +19,7 @@ def test_replicas_are_distinct_and_leaders_even(brokers: set[int], partitions: i
     assert max(leaders.values()) - min(leaders[broker] for broker in brokers) <= 1
 
 
-def test_the_second_replicas_of_one_leader_lie_on_different_brokers() -> None:
+def test_the_followers_of_one_leader_are_spread_over_brokers() -> None:
     placed = place(range(5), 20, 2, Random(1))
     for leader in range(5):
         assert len({replicas[1] for replicas in placed if replicas[0] == leader}) == 4
@@ -36,7 +36,7 @@ def test_more_replicas_than_brokers_are_refused() -> None:
     [([], "empty replica list"), ([1, 1], "broker 1 more than once"), ([7], "broker 7, which is not registered"),
      ([1], r"1 replica\(s\), but others have 2")],
 )  # fmt: skip
-def test_a_bad_choice_of_replicas_is_refused(replicas: list[int], message: str) -> None:
+def test_an_invalid_manual_assignment_is_refused(replicas: list[int], message: str) -> None:
     with pytest.raises(KafkaError, match=message) as caught:
         check_manual(replicas, {1, 2}, 2)
     assert caught.value.code == ErrorCode.invalid_replica_assignment

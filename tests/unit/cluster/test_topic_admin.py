@@ -13,7 +13,7 @@ from headrace.types import TopicPartition
 from tests.unit.cluster.clusters import Cluster
 
 
-async def test_a_created_topic_is_durable_visible_and_told(store: MetadataStore, cluster: Cluster) -> None:
+async def test_a_created_topic_is_stored_visible_and_led(store: MetadataStore, cluster: Cluster) -> None:
     (topic,) = await cluster.admin.create_topics([NewTopic("t", 2, configs={"retention.ms": "5"})])
     assert isinstance(topic, TopicImage)
     assert cluster.image.topics["t"] == topic
@@ -22,32 +22,32 @@ async def test_a_created_topic_is_durable_visible_and_told(store: MetadataStore,
     assert cluster.led == [PartitionState("t", topic.topic_id, n, 0, 0, (0,), (0,), True) for n in (0, 1)]
 
 
-async def test_a_topic_is_seen_once_its_logs_are_made(cluster: Cluster) -> None:
-    made: list[tuple[str, bool]] = []
+async def test_a_topic_becomes_visible_after_its_logs_are_created(cluster: Cluster) -> None:
+    seen: list[tuple[str, bool]] = []
 
     async def slow(states: Sequence[PartitionState]) -> None:
         await asyncio.sleep(0)
-        made.extend((state.topic, state.topic in cluster.image.topics) for state in states)
+        seen.extend((state.topic, state.topic in cluster.image.topics) for state in states)
         assert cluster.cache.topic_config("t") == {"retention.ms": "5"}
 
-    cluster.make_logs = slow
+    cluster.create_logs = slow
     await cluster.admin.create_topics([NewTopic("t", configs={"retention.ms": "5"})])
-    assert made == [("t", False)]
+    assert seen == [("t", False)]
     assert "t" in cluster.image.topics
 
 
-async def test_a_topic_whose_logs_cannot_be_made_is_seen_all_the_same(cluster: Cluster) -> None:
+async def test_a_topic_is_visible_even_if_its_logs_cannot_be_created(cluster: Cluster) -> None:
     async def broken(_: Sequence[PartitionState]) -> None:
         raise RuntimeError("no disk")
 
-    cluster.make_logs = broken
+    cluster.create_logs = broken
     with pytest.raises(RuntimeError, match="no disk"):
         await cluster.admin.create_topics([NewTopic("t")])
     assert "t" in cluster.image.topics
 
 
 @pytest.mark.parametrize("steps", range(1, 12))
-async def test_a_change_is_made_to_its_end_where_whoever_asked_for_it_goes_away(
+async def test_a_change_is_completed_even_if_the_caller_is_cancelled(
     store: MetadataStore, cluster: Cluster, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = store.multi
@@ -59,17 +59,17 @@ async def test_a_change_is_made_to_its_end_where_whoever_asked_for_it_goes_away(
         return done
 
     monkeypatch.setattr(store, "multi", slow)
-    asked = asyncio.ensure_future(cluster.admin.create_topics([NewTopic("t")]))
+    creation = asyncio.ensure_future(cluster.admin.create_topics([NewTopic("t")]))
     for _ in range(steps):
         await asyncio.sleep(0)
-    asked.cancel()
-    await asyncio.gather(asked, return_exceptions=True)
+    creation.cancel()
+    await asyncio.gather(creation, return_exceptions=True)
     await cluster.admin.create_topics([NewTopic("u")])
     assert set(cluster.image.topics) == set(await store.children("/brokers/topics")) == {"t", "u"}
     assert [change.topic for change in cluster.led] == ["t", "u"]
 
 
-async def test_of_several_topics_those_that_can_be_are_created(cluster: Cluster) -> None:
+async def test_invalid_topics_do_not_prevent_others_from_being_created(cluster: Cluster) -> None:
     results = await cluster.admin.create_topics([NewTopic("a"), NewTopic("a b"), NewTopic("a"), NewTopic("b")])
     assert [result.code if isinstance(result, KafkaError) else result.name for result in results] == [
         "a",
@@ -82,18 +82,18 @@ async def test_of_several_topics_those_that_can_be_are_created(cluster: Cluster)
 
 async def test_validate_only_changes_nothing(store: MetadataStore, cluster: Cluster) -> None:
     await cluster.admin.create_topics([NewTopic("t")])
-    image, told = cluster.image, list(cluster.led)
+    before = cluster.image, list(cluster.led)
     assert isinstance((await cluster.admin.create_topics([NewTopic("u")], validate_only=True))[0], TopicImage)
     assert await cluster.admin.create_partitions([NewPartitions("t", 9)], validate_only=True) == [None]
     resource = ConfigResource(TOPIC_CONFIG, "t")
     assert await cluster.admin.alter_configs([(resource, lambda _: {"retention.ms": "5"})], validate_only=True) == [
         None
     ]
-    assert (cluster.image, cluster.led) == (image, told)
+    assert (cluster.image, cluster.led) == before
     assert await store.exists("/brokers/topics/u") is None
 
 
-async def test_added_partitions_alone_are_told(cluster: Cluster) -> None:
+async def test_only_added_partitions_are_announced(cluster: Cluster) -> None:
     await cluster.admin.create_topics([NewTopic("t", 1)])
     cluster.led.clear()
     results = await cluster.admin.create_partitions([NewPartitions("t", 3), NewPartitions("u", 3)])
@@ -101,7 +101,7 @@ async def test_added_partitions_alone_are_told(cluster: Cluster) -> None:
     assert [change.partition for change in cluster.led] == [1, 2]
 
 
-async def test_a_deleted_topic_is_gone_from_the_tree(store: MetadataStore, cluster: Cluster) -> None:
+async def test_a_deleted_topic_is_removed_from_the_store(store: MetadataStore, cluster: Cluster) -> None:
     await cluster.admin.create_topics([NewTopic("t"), NewTopic("u")])
     results = await cluster.admin.delete_topics(["t", "nothing"])
     assert [result and result.code for result in results] == [None, ErrorCode.unknown_topic_or_partition]
@@ -110,7 +110,7 @@ async def test_a_deleted_topic_is_gone_from_the_tree(store: MetadataStore, clust
     assert cluster.stopped == [TopicPartition("t", 0)]
 
 
-async def test_a_topic_of_the_same_name_gets_another_id(cluster: Cluster) -> None:
+async def test_a_recreated_topic_gets_another_id(cluster: Cluster) -> None:
     (first,) = await cluster.admin.create_topics([NewTopic("t")])
     await cluster.admin.delete_topics(["t"])
     (second,) = await cluster.admin.create_topics([NewTopic("t")])
@@ -119,7 +119,7 @@ async def test_a_topic_of_the_same_name_gets_another_id(cluster: Cluster) -> Non
     assert first.topic_id != second.topic_id
 
 
-async def test_an_alteration_that_is_refused_leaves_the_others(cluster: Cluster) -> None:
+async def test_a_refused_alteration_does_not_affect_others(cluster: Cluster) -> None:
     def refuse(_: object) -> dict[str, str]:
         raise KafkaError(ErrorCode.invalid_config)
 
@@ -136,7 +136,7 @@ async def test_the_internal_topic_is_created_once(cluster: Cluster) -> None:
     assert len(first.partitions) == 50
 
 
-async def test_a_change_that_cannot_be_written_is_refused_and_not_made(
+async def test_a_change_that_cannot_be_written_is_not_applied(
     store: MetadataStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(operations: list[Operation]) -> None:
@@ -150,7 +150,7 @@ async def test_a_change_that_cannot_be_written_is_refused_and_not_made(
     assert not cluster.led
 
 
-async def test_large_changes_that_come_together_are_made_one_after_the_other(cluster: Cluster) -> None:
+async def test_concurrent_large_changes_are_serialized(cluster: Cluster) -> None:
     names = [f"t{number}" for number in range(150)]
     created, again, deleted, last = await asyncio.gather(
         cluster.admin.create_topics([NewTopic(name) for name in names]),
@@ -165,22 +165,20 @@ async def test_large_changes_that_come_together_are_made_one_after_the_other(clu
     assert len(cluster.deleted) == 150
 
 
-async def test_settings_are_worked_out_from_those_that_are_in_force(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_concurrent_alterations_build_on_each_other(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.slices.SLICE_S", 0.0)
     names = [f"t{number}" for number in range(5)]
     await cluster.admin.create_topics([NewTopic(name) for name in names])
 
-    def one_more(current: Mapping[str, str]) -> Mapping[str, str]:
+    def increment(current: Mapping[str, str]) -> Mapping[str, str]:
         return {"retention.ms": str(int(current.get("retention.ms", "0")) + 1)}
 
-    alterations = [(ConfigResource(TOPIC_CONFIG, name), one_more) for name in names]
+    alterations = [(ConfigResource(TOPIC_CONFIG, name), increment) for name in names]
     await asyncio.gather(*(cluster.admin.alter_configs(alterations) for _ in range(4)))
     assert [cluster.cache.topic_config(name) for name in names] == [{"retention.ms": "4"}] * 5
 
 
-async def test_a_topic_that_took_the_name_of_the_one_meant_stays(cluster: Cluster) -> None:
+async def test_a_deletion_by_id_spares_a_new_topic_of_the_same_name(cluster: Cluster) -> None:
     (first,) = await cluster.admin.create_topics([NewTopic("t")])
     assert isinstance(first, TopicImage)
     outcomes = await asyncio.gather(

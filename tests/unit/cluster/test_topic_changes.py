@@ -31,7 +31,7 @@ def with_topic(name: str = "t", partitions: int = 2, *brokers: int) -> MetadataI
     return image.with_topics([create_topic(Draft(image), NewTopic(name, partitions), BrokerConfig(), RANDOM)])
 
 
-def test_a_new_topic_is_led_by_its_first_replicas_under_epoch_0() -> None:
+def test_the_first_replicas_lead_a_new_topic_with_epoch_0() -> None:
     new = NewTopic("t", assignments=((1, (2, 1)), (0, (1, 2))), configs={"retention.ms": "5"})
     draft = Draft(cluster_of(1, 2))
     topic = create_topic(draft, new, BrokerConfig(), RANDOM)
@@ -53,7 +53,7 @@ def test_a_new_topic_is_led_by_its_first_replicas_under_epoch_0() -> None:
     assert all(isinstance(operation, Create) for operation in operations)
 
 
-def test_what_a_topic_does_not_say_comes_from_the_broker() -> None:
+def test_a_topic_without_values_uses_the_brokers_defaults() -> None:
     config = BrokerConfig({"num.partitions": "3", "default.replication.factor": "2"})
     topic = create_topic(Draft(cluster_of(1, 2)), NewTopic("t"), config, RANDOM)
     assert [len(partition.replicas) for partition in topic.partitions] == [2, 2, 2]
@@ -80,7 +80,7 @@ def test_what_a_topic_does_not_say_comes_from_the_broker() -> None:
         ({"assignments": ((0, (0,)), (1, ()))}, ErrorCode.invalid_replica_assignment),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused(arguments: dict[str, Any], code: ErrorCode) -> None:
+def test_invalid_topics_are_refused(arguments: dict[str, Any], code: ErrorCode) -> None:
     draft = Draft(with_topic())
     create_topic(draft, NewTopic("a.b"), BrokerConfig(), RANDOM)
     with pytest.raises(KafkaError) as caught:
@@ -108,7 +108,7 @@ ASSIGNED = tuple((index, (0,)) for index in range(5_001))
         ([NewTopic(f"t{number}", -5) for number in range(20_000)], False),
     ],
 )
-def test_one_request_may_create_as_much_as_with_kafka(topics: list[NewTopic], refused: bool) -> None:
+def test_the_limits_of_one_creation_request_equal_kafkas(topics: list[NewTopic], refused: bool) -> None:
     if refused:
         with pytest.raises(KafkaError) as caught:
             create_topics(Draft(cluster_of(0)), topics, BrokerConfig(), RANDOM)
@@ -117,7 +117,7 @@ def test_one_request_may_create_as_much_as_with_kafka(topics: list[NewTopic], re
         assert len(create_topics(Draft(cluster_of(0)), topics, BrokerConfig(), RANDOM)) == len(topics)
 
 
-def test_topics_grow_by_no_more_partitions_together_than_one_alone() -> None:
+def test_the_growth_of_one_request_is_limited() -> None:
     draft = Draft(with_topic("t", 1))
     create_topic(draft, NewTopic("u", 1), BrokerConfig(), RANDOM)
     first, second = grow_topics(draft, [NewPartitions("t", 5_002), NewPartitions("u", 5_002)], RANDOM)
@@ -128,7 +128,7 @@ def test_topics_grow_by_no_more_partitions_together_than_one_alone() -> None:
         grow_topics(draft, [NewPartitions(f"n{number}", 5) for number in range(10_001)], RANDOM)
 
 
-def test_names_that_differ_in_a_dot_alone_collide() -> None:
+def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
     draft = Draft(with_topic("a_b.c"))
     assert draft.collision("a.b_c") == "a_b.c"
     assert draft.collision("abc") is None
@@ -136,13 +136,13 @@ def test_names_that_differ_in_a_dot_alone_collide() -> None:
     assert (draft.collision("x_y"), draft.collision("x.y")) == ("x.y", None)
 
 
-def test_only_the_topic_that_is_meant_is_deleted() -> None:
+def test_a_topic_with_another_id_is_not_deleted() -> None:
     with pytest.raises(KafkaError) as caught:
         delete_topic(Draft(with_topic("t", 1)), "t", uuid.uuid4())
     assert caught.value.code == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_topic_grows_by_partitions_with_as_many_replicas() -> None:
+def test_new_partitions_have_as_many_replicas() -> None:
     draft = Draft(with_topic("t", 1))
     topic = grow_topic(draft, NewPartitions("t", 3), RANDOM)
     assert [partition.replicas for partition in topic.partitions] == [(0,)] * 3
@@ -164,7 +164,7 @@ def test_a_topic_grows_by_partitions_with_as_many_replicas() -> None:
         ("t", 3, [[0, 1]], ErrorCode.invalid_replica_assignment),
     ],
 )
-def test_growth_that_cannot_be_is_refused(
+def test_invalid_growth_is_refused(
     name: str, total: int, assignments: Sequence[Sequence[int]] | None, code: ErrorCode
 ) -> None:
     with pytest.raises(KafkaError) as caught:
@@ -172,7 +172,7 @@ def test_growth_that_cannot_be_is_refused(
     assert caught.value.code == code
 
 
-def test_a_deleted_topic_leaves_nothing() -> None:
+def test_a_deleted_topic_is_removed_completely() -> None:
     draft = Draft(with_topic("t", 1))
     topic = delete_topic(draft, "t")
     assert (draft.topics, draft.names) == ({}, {})
@@ -197,7 +197,7 @@ def test_a_deleted_topic_leaves_nothing() -> None:
         ({"transaction.state.log.replication.factor": "3", "transaction.state.log.min.isr": "2"}, 1, 3, "2"),
     ],
 )
-def test_internal_topics_fit_a_small_cluster_unless_told_otherwise(
+def test_internal_topics_fit_a_small_cluster_by_default(
     settings: Mapping[str, str], brokers: int, factor: int, in_sync: str
 ) -> None:
     topic = internal_topic("__transaction_state", BrokerConfig(settings), brokers)
@@ -206,7 +206,7 @@ def test_internal_topics_fit_a_small_cluster_unless_told_otherwise(
     assert topic.configs["cleanup.policy"] == "compact"
 
 
-def test_committed_offsets_are_compacted() -> None:
+def test_the_offsets_topic_is_compacted() -> None:
     topic = internal_topic("__consumer_offsets", BrokerConfig({"offsets.topic.num.partitions": "7"}), 1)
     assert (topic.partitions, topic.replication_factor, topic.configs["cleanup.policy"]) == (7, 1, "compact")
     with pytest.raises(KafkaError, match="not an internal topic"):

@@ -9,7 +9,7 @@ from headrace.config.group import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 ALL = [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values(), *GROUP_SETTINGS.values(), *CLIENT_METRICS_SETTINGS.values()]
 
 
-def test_a_default_is_allowed_and_survives_being_written_out() -> None:
+def test_defaults_are_valid_and_survive_formatting() -> None:
     for setting in ALL:
         text = setting.format(setting.default)
         assert text is None or setting.parse(text) == setting.default, setting.name
@@ -26,38 +26,38 @@ def test_documentation_is_one_or_two_sentences() -> None:
     [(INT, "1.5"), (INT, ""), (INT, "1_000"), (INT, str(2**31)), (SHORT, "40000"), (LONG, str(2**63)), (DOUBLE, "x"),
      (BOOLEAN, "yes")],
 )  # fmt: skip
-def test_a_value_of_the_wrong_kind_is_refused_by_name(kind: int, text: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused(kind: int, text: str) -> None:
     with pytest.raises(ConfigError, match=r"some\.key: must be"):
         Setting("some.key", kind, None, "").parse(text)
 
 
-def test_a_value_outside_its_limits_is_refused_with_the_limits() -> None:
+def test_the_error_for_a_value_out_of_range_has_the_limits() -> None:
     with pytest.raises(ConfigError, match=r"'0' for a: must be a whole number \(32 bits\), at least 1$"):
         Setting("a", INT, 1, "", at_least(1)).parse("0")
 
 
-def test_values_are_trimmed_and_booleans_take_any_case() -> None:
+def test_values_are_trimmed_and_booleans_ignore_case() -> None:
     assert Setting("a", INT, 1, "").parse(" 7 ") == 7
     assert Setting("a", BOOLEAN, False, "").parse("TRUE") is True
 
 
-def test_lists_are_split_at_commas_and_lose_repetitions() -> None:
+def test_lists_are_split_at_commas_and_deduplicated() -> None:
     setting = Setting("a", LIST, (), "")
     assert setting.parse("a , b,a") == ("a", "b")
     assert setting.parse("") == ()
 
 
-def test_a_secret_is_not_shown_in_an_error() -> None:
+def test_errors_do_not_contain_secrets() -> None:
     error = Setting("ssl.key.password", PASSWORD, None, "").refuse("hunter2")
     assert "hunter2" not in str(error)
 
 
-def test_numbers_are_written_as_kafka_writes_them() -> None:
+def test_numbers_are_formatted_like_kafkas() -> None:
     setting = BROKER_SETTINGS["log.cleaner.io.max.bytes.per.second"]
     assert setting.format(setting.default) == "1.7976931348623157E308"
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_every_long_survives_writing_and_reading(value: int) -> None:
+def test_a_formatted_long_can_be_parsed(value: int) -> None:
     setting = Setting("a", LONG, None, "")
     assert setting.parse(str(setting.format(value))) == value

@@ -6,7 +6,7 @@ from headrace.config.group import check_group_limits, parse_client_metrics, pars
 HOUR = 3_600_000
 
 
-def test_every_topic_setting_of_kafka_4_3_is_there() -> None:
+def test_all_topic_settings_of_kafka_4_3_are_known() -> None:
     shown = [name for name, setting in TOPIC_SETTINGS.items() if not setting.hidden]
     assert len(shown) == 33
 
@@ -22,21 +22,21 @@ def test_every_topic_setting_of_kafka_4_3_is_there() -> None:
         ({"log.retention.ms": "-1"}, -1),
     ],
 )
-def test_retention_comes_from_the_finest_broker_setting(broker: dict[str, str], expected: int) -> None:
+def test_the_broker_setting_with_the_finest_unit_wins(broker: dict[str, str], expected: int) -> None:
     assert topic_values(BrokerConfig(broker), {})["retention_ms"] == expected
 
 
-def test_a_topics_own_value_goes_first() -> None:
+def test_topic_values_override_broker_values() -> None:
     values = topic_values(BrokerConfig({"log.retention.ms": "4"}), {"retention.ms": "5", "cleanup.policy": "compact"})
     assert (values["retention_ms"], values["cleanup_policy"]) == (5, ("compact",))
 
 
-def test_rolling_and_flushing_have_their_fallbacks() -> None:
+def test_rolling_and_flushing_fall_back_to_broker_settings() -> None:
     values = topic_values(BrokerConfig({"log.roll.hours": "1", "log.flush.scheduler.interval.ms": "9"}), {})
     assert (values["segment_ms"], values["segment_jitter_ms"], values["flush_ms"]) == (HOUR, 0, 9)
 
 
-def test_a_topic_follows_the_broker_as_it_changes() -> None:
+def test_dynamic_broker_values_apply_to_topics() -> None:
     broker = BrokerConfig()
     broker.reconfigure({"message.max.bytes": "77"}, {})
     assert topic_values(broker, {})["max_message_bytes"] == 77
@@ -59,17 +59,17 @@ def test_the_hidden_segment_size_has_no_lower_limit() -> None:
         ({"remote.storage.enable": "true"}, "tiered storage is not supported"),
     ],
 )
-def test_what_a_topic_cannot_have_is_refused(overrides: dict[str, str], message: str) -> None:
+def test_invalid_topic_settings_are_refused(overrides: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_topic_overrides(overrides)
 
 
 @pytest.mark.parametrize("value", ["", "*", "0:1", "0:1,1:2"])
-def test_throttled_replicas_are_all_or_pairs(value: str) -> None:
+def test_throttled_replicas_may_be_all_or_pairs(value: str) -> None:
     parse_topic_overrides({"follower.replication.throttled.replicas": value})
 
 
-def test_a_group_keeps_within_the_brokers_limits() -> None:
+def test_group_settings_stay_within_the_brokers_limits() -> None:
     check_group_limits(
         BrokerConfig(), {"consumer.session.timeout.ms": "50000", "share.isolation.level": "read_committed"}
     )
@@ -78,12 +78,12 @@ def test_a_group_keeps_within_the_brokers_limits() -> None:
 
 
 @pytest.mark.parametrize("overrides", [{"nothing": "1"}, {"share.auto.offset.reset": "sometime"}])
-def test_what_a_group_cannot_have_is_refused(overrides: dict[str, str]) -> None:
+def test_invalid_group_settings_are_refused(overrides: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         parse_group_overrides(overrides)
 
 
 @pytest.mark.parametrize("overrides", [{"interval.ms": "1"}, {"match": "a"}, {"match": "client_id=("}, {"x": "1"}])
-def test_what_a_metrics_subscription_cannot_have_is_refused(overrides: dict[str, str]) -> None:
+def test_invalid_settings_of_a_metrics_subscription_are_refused(overrides: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         parse_client_metrics(overrides)

@@ -1,5 +1,3 @@
-"""Where the demo's lines come from: a file."""
-
 import threading
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from headrace.pipeline.demo.timestamps import time_of
 from headrace.pipeline.errors import PipelineError
 
 
-def test_a_file_gives_its_lines_without_their_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_read_without_line_endings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_FILE_TAKES_S", 0.0)
     log = tmp_path / "access.log"
     log.write_bytes(b"one\ntwo\r\n\n\xe9t\xe9")
@@ -19,7 +17,7 @@ def test_a_file_gives_its_lines_without_their_ends(tmp_path: Path, monkeypatch: 
     assert list(source.lines(threading.Event())) == [b"one", b"two", b"", b"\xe9t\xe9"]
 
 
-def test_reading_a_file_stops_when_told(tmp_path: Path) -> None:
+def test_reading_can_be_stopped(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_bytes(b"line\n" * 1000)
     stop = threading.Event()
@@ -28,7 +26,7 @@ def test_reading_a_file_stops_when_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing.log", "."])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_or_a_directory_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(PipelineError, match="cannot read the access log"):
         sources.FileSource(tmp_path / name)
 
@@ -42,5 +40,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
         (b"torn", None),
     ],
 )
-def test_the_time_of_a_line_is_its_own(line: bytes, time_ms: int | None) -> None:
+def test_the_time_of_a_line_is_parsed(line: bytes, time_ms: int | None) -> None:
     assert time_of(line) == time_ms

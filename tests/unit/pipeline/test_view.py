@@ -1,5 +1,3 @@
-"""What the demo prints."""
-
 import io
 from pathlib import Path
 from typing import Any
@@ -31,15 +29,15 @@ def _state() -> DemoState:
     return DemoState(source="access.log", bootstrap="127.0.0.1:9092", data=Path("/demo"), expected=1234)
 
 
-def test_a_pipe_gets_a_line_when_something_happened() -> None:
+def test_a_pipe_gets_a_line_only_after_a_change() -> None:
     console, out = _console(terminal=False)
     state = _state()
     with View(console) as view:
         view.show(state)
         view.show(state)
-    said = out.getvalue()
-    assert said.count("0 shipped") == 1
-    assert "\x1b" not in said
+    printed = out.getvalue()
+    assert printed.count("0 shipped") == 1
+    assert "\x1b" not in printed
 
 
 def test_a_terminal_shows_queries_lag_and_top_pages() -> None:
@@ -50,9 +48,9 @@ def test_a_terminal_shows_queries_lag_and_top_pages() -> None:
     state.top_pages = {1: {"rank": 1, "page": "/[bold]", "views": 7, "requests": 9}}
     with View(console) as view:
         view.show(state)
-    said = out.getvalue()
+    printed = out.getvalue()
     for words in ("1,234 of 1,234 lines", "page-views", "1,000", "234", "77", "/[bold]"):
-        assert words in said
+        assert words in printed
 
 
 def test_the_report_shows_every_result_once() -> None:

@@ -270,7 +270,7 @@ async def test_an_invalid_length_closes_the_connection(
 
     (record,) = caplog.records
     assert "192.0.2.1:7" in record.getMessage()
-    assert f"a request of {length} bytes; socket.request.max.bytes allows" in record.getMessage()
+    assert f"a request announces {length} bytes; socket.request.max.bytes allows" in record.getMessage()
 
 
 async def test_requests_before_a_bad_one_are_answered(peer: Peer) -> None:

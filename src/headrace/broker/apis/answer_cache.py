@@ -1,4 +1,4 @@
-"""A cache of encoded responses and parts of them, bounded in bytes."""
+"""A cache of encoded replies and parts of them, bounded in bytes."""
 
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar

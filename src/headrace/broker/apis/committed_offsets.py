@@ -63,7 +63,7 @@ class OffsetApis:
         }
 
     def commit(self, context: RequestContext, request: Request) -> RawReply | Steps[RawReply]:
-        """Commit offsets of existing partitions; the response has an error code per partition."""
+        """Commit offsets of existing partitions; the reply has an error code per partition."""
         return in_slices(self._commit(context, request))
 
     def _commit(self, context: RequestContext, request: Request) -> Steps[RawReply]:
@@ -76,7 +76,7 @@ class OffsetApis:
         for topic in request.topics:
             partitions = topic.partitions
             if not partitions:
-                continue  # as in Kafka, omitted in the response
+                continue  # as in Kafka, omitted in the reply
             if version >= _TOPIC_IDS_SINCE:
                 name = (topic.topic_id and self._topics.name_of(topic.topic_id.bytes)) or ""
                 unknown = _UNKNOWN if name else _UNKNOWN_ID
@@ -201,7 +201,7 @@ class OffsetApis:
                 return _no_offset(index, ErrorCode.unstable_offset_commit)
             offset = self._coordinator.committed_offsets(group_id).get(topic, {}).get(index)
         except KafkaError as error:
-            return _no_offset(index, error.code)  # the group moved while a long response was encoded
+            return _no_offset(index, error.code)  # the group moved while a long reply was encoded
         if offset is None or (topic_id is not None and offset.topic_id not in (b"", topic_id.bytes)):
             # Never committed, or committed to an earlier topic of the same name.
             return _no_offset(index)
@@ -256,7 +256,7 @@ class OffsetApis:
 
 
 def _commit_answer(topics: list[tuple[Any, list[ErrorCode]]], version: int) -> Steps[bytearray]:
-    """Encode the response by hand, because commits are frequent
+    """Encode the reply by hand, because commits are frequent
     (layout: https://kafka.apache.org/protocol#The_Messages_OffsetCommit).
     """
     flexible = version >= _FLEXIBLE_COMMIT

@@ -1,4 +1,4 @@
-"""The entries in responses to DescribeConfigs and CreateTopics: value, source, synonyms, type, documentation.
+"""The entries in replies to DescribeConfigs and CreateTopics: value, source, synonyms, type, documentation.
 
 Pure: combines the settings tables, the broker's settings and a resource's own ones.
 """

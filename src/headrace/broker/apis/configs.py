@@ -75,7 +75,7 @@ class ConfigApis:
     def describe_configs(self, context: RequestContext, request: Request) -> Reply | Steps[Reply]:
         """Describe the settings of resources, with synonyms and documentation on request."""
         if len(request.resources) > _FEW_RESOURCES:
-            # Created while they are encoded, which stops if the response becomes too large.
+            # Created while they are encoded, which stops if the reply becomes too large.
             version = context.api_version
             return {"results": Items(request.resources, lambda resource: self._described(version, resource, request))}
         return self._describe_few(context, request)

@@ -1,6 +1,6 @@
-"""Fetch, the hot path for reads. A response consists of handwritten headers and regions of log files.
+"""Fetch, the hot path for reads. A reply consists of handwritten headers and regions of log files.
 
-A fetch that finds less than `min_bytes` waits for its partitions to grow, at most `max_wait`. Layout of the answer:
+A fetch that finds less than `min_bytes` waits for its partitions to grow, at most `max_wait`. Layout of the reply:
 https://kafka.apache.org/protocol#The_Messages_Fetch
 """
 
@@ -56,7 +56,7 @@ class FetchApi:
         self._sessions = FetchSessions(max_sessions, Random())
         self.waiting = WaitingPartitions()
         self.ending = asyncio.Lock()
-        """Serializes the responses to large fetches after their wait."""
+        """Serializes the replies to large fetches after their wait."""
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {ApiKey.FETCH: self.fetch}
@@ -213,7 +213,7 @@ class _Fetch:
                 self._has_error = True
 
     def _collect_in_steps(self, partitions: list[FetchPartition], *, watch: bool = False) -> Steps[None]:
-        """As `collect`. With `watch`, count the growth of every partition from its read on."""
+        """Like `collect`. With `watch`, count the growth of every partition from its read on."""
         self.collect([])
         for start in range(0, len(partitions), OFTEN):
             before = self._bytes
@@ -227,7 +227,7 @@ class _Fetch:
         return self._max_wait <= 0 or self._bytes >= self._min_bytes or self._has_error or not self._answered
 
     def in_steps(self, client: ClientInfo) -> Steps[Reply | Awaitable[Reply]]:
-        """Return the answer, or wait for it."""
+        """Return the reply, or an awaitable of it."""
         self._prepare_wait(client)
         self._is_large = True
         may_wait = self._max_wait > 0 and self.may_wait()
@@ -267,7 +267,7 @@ class _Fetch:
         return True
 
     def wait(self, client: ClientInfo) -> "asyncio.Future[Reply]":
-        """Return the answer when enough data is available or the time is over."""
+        """Return the reply once enough data is available or the time is over."""
         self._prepare_wait(client)
         self._missing -= self._bytes
         self._watch(self._answered)
@@ -350,7 +350,7 @@ class _Fetch:
         return (partition.topic_id if self._session.uses_topic_ids else topic), index
 
     def _end(self) -> None:
-        """Queue the answer: many fetches may end their wait together."""
+        """Queue the reply, because many fetches may end their wait together."""
         if self._timer is None:
             self._missing = 0  # it has not started to wait
         elif not self._is_queued:
@@ -381,7 +381,7 @@ class _Fetch:
         self._api.waiting.release(reserved)
 
     def reply(self) -> RawReply:
-        """Encode the answer; an incremental one contains only changed partitions."""
+        """Encode the reply; an incremental one contains only changed partitions."""
         changed = [answered for answered in self._answered if self._has_changed(answered)]
         if self._session.session_id:
             self._remember(changed)
@@ -399,7 +399,7 @@ class _Fetch:
         return (yield from encode_in_steps(changed, session_id, self._version, read_committed=self._read_committed))
 
     def _remember(self, changed: list[Answered]) -> None:
-        """Store the answer's offsets in the session."""
+        """Store the reply's offsets in the session."""
         for wanted, error, partition, part, _ in changed:
             if error is not ErrorCode.none:
                 wanted.last_high_watermark = -1  # report the end of the error

@@ -1,4 +1,4 @@
-"""Encode the response to Fetch: handwritten headers and regions of log files.
+"""Encode the reply to Fetch: handwritten headers and regions of log files.
 
 Layout: https://kafka.apache.org/protocol#The_Messages_Fetch
 """
@@ -37,7 +37,7 @@ Answered: TypeAlias = tuple[FetchPartition, ErrorCode, Partition | None, FileSli
 
 
 def encode(changed: list[Answered], session_id: int, version: int, *, read_committed: bool) -> RawReply:
-    """Encode the response for the partitions in `changed`."""
+    """Encode the reply for the partitions in `changed`."""
     by_topic: dict[str | UUID, list[Answered]] = {}
     for answered in changed:
         by_topic.setdefault(answered[0].topic, []).append(answered)
@@ -56,7 +56,7 @@ def encode(changed: list[Answered], session_id: int, version: int, *, read_commi
 
 
 def encode_in_steps(changed: list[Answered], session_id: int, version: int, *, read_committed: bool) -> Steps[RawReply]:
-    """As `encode`, for many partitions."""
+    """Like `encode`, for many partitions."""
     by_topic: dict[str | UUID, list[Answered]] = {}
     for start in range(0, len(changed), AT_ONCE):
         for answered in changed[start : start + AT_ONCE]:

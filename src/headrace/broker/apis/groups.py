@@ -1,6 +1,6 @@
 """FindCoordinator, JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-Convert requests to the coordinator's types, and results to responses of every version. No decisions.
+Convert requests to the coordinator's types, and results to replies of every version. No decisions.
 """
 
 import asyncio

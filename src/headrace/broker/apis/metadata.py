@@ -1,6 +1,6 @@
 """Metadata, DescribeCluster and DescribeTopicPartitions.
 
-Metadata requests are frequent and their responses large. Whole responses are cached until the image changes, encoded
+Metadata requests are frequent and their replies large. Whole replies are cached until the image changes, encoded
 topics until the topic changes.
 """
 
@@ -30,11 +30,11 @@ TOPIC_OPERATIONS: Final = 0b1101_1111_1000
 CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
 """All operations on the cluster: create, alter, describe, cluster action, describe and alter configs, write."""
 ANSWERS_BYTES: Final = 8 * 1024 * 1024
-"""Size of the cache of whole responses."""
+"""Size of the cache of whole replies."""
 TOPICS_BYTES: Final = 16 * 1024 * 1024
 """Size of the cache of encoded topics."""
 _MOST_NAMES: Final = 100
-"""Responses for more topics, except for all, are not cached: their keys would be too large."""
+"""Replies for more topics, except for all, are not cached: their keys would be too large."""
 _NAMES_A_STEP: Final = 500
 _COST_A_STEP: Final = 2_000
 """Partitions, or about 100 topics, to encode without a pause."""
@@ -69,7 +69,7 @@ class MetadataApis:
         return self._metadata(context, request, key)
 
     def _key(self, context: RequestContext, request: Request) -> Hashable | None:
-        """Return everything that the response depends on besides the image; None if it is not to be cached."""
+        """Return everything that the reply depends on besides the image; None if the reply is not cached."""
         asked = request.topics
         names: tuple[Any, ...] | None = None
         if asked is not None:
@@ -211,7 +211,7 @@ class MetadataApis:
         ids: Iterable[Any] = (),
         errors: dict[str, KafkaError] | None = None,
     ) -> Steps[bytes]:
-        """Encode the response for these topics."""
+        """Encode the reply for these topics."""
         version = context.api_version
         operations = UNKNOWN_OPERATIONS
         if getattr(request, "include_cluster_authorized_operations", False):
@@ -312,7 +312,7 @@ def _missing_topic(name: str | None, topic_id: Any, errors: Mapping[str, KafkaEr
 
 
 def _raw(answer: bytes) -> RawReply:
-    # Send a large cached response as a separate part, to avoid a copy.
+    # Send a large cached reply as a separate part, to avoid a copy.
     return RawReply((answer,) if len(answer) < _COPIED_BYTES else (b"", answer))
 
 

@@ -44,7 +44,7 @@ def metadata_layout(version: int) -> Layout:
 
 
 class BrokersSeen(NamedTuple):
-    """The brokers that a client sees; hashable."""
+    """The brokers as clients of one listener see them. Hashable, so that encoded partitions can be cached by it."""
 
     alive: frozenset[int]
     reachable: frozenset[int]

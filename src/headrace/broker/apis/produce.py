@@ -1,6 +1,6 @@
-"""Produce, the hot path for writes: validate one batch per partition, append it, and encode the response by hand.
+"""Produce, the hot path for writes: validate one batch per partition, append it, and encode the reply by hand.
 
-Layout of the response: https://kafka.apache.org/protocol#The_Messages_Produce
+Layout of the reply: https://kafka.apache.org/protocol#The_Messages_Produce
 """
 
 import asyncio
@@ -130,7 +130,7 @@ class ProduceApi:
         return replies if isinstance(replies, list) else await replies
 
     async def produce_many(self, requests: Requests) -> Replies:
-        """As `produce_run`, for requests with many batches, with pauses for other clients."""
+        """Like `produce_run`, for requests with many batches, with pauses for other clients."""
         large, prepared = self._large_batches.select(requests)
         if large:
             prepared = {**prepared, **await self._large_batches.prepare(large)}
@@ -149,7 +149,7 @@ class ProduceApi:
     def _append_run(
         self, requests: Requests, prepared: Prepared, verdicts: Verdicts | None
     ) -> Replies | Awaitable[Replies]:
-        """As `produce_run`, after batches have been prepared and transactions verified."""
+        """Like `produce_run`, after batches have been prepared and transactions verified."""
         results: list[Results] = []
         waiting: _Waiting = {}
         incomplete: list[_Incomplete] = []
@@ -283,10 +283,10 @@ class ProduceApi:
         for topic_place, topic in enumerate(request.topic_data):
             outcomes: list[Outcome] = []
             results.append((self._name_bytes(topic, version), outcomes))
-            if refusal is not None:
-                outcomes += [failed(data.index, refusal) for data in topic.partition_data]
-                continue
             name = topic.name if version < _TOPIC_IDS else self._topic_name(topic.topic_id)
+            if refusal is not None:
+                outcomes += [_refused(context, name, data.index, refusal) for data in topic.partition_data]
+                continue
             if name is None:
                 outcomes += [_refused(context, name, data.index, _UNKNOWN_TOPIC_ID) for data in topic.partition_data]
                 continue

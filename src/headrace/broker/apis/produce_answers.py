@@ -1,4 +1,4 @@
-"""Encode responses to Produce by hand.
+"""Encode replies to Produce by hand.
 
 Layout: https://kafka.apache.org/protocol#The_Messages_Produce
 """
@@ -51,7 +51,7 @@ def _reply(results: Results, acks: int, version: int) -> RawReply | InvalidReque
     if acks != 0:
         return RawReply((_encode(results, version),))
     if failed := any_failed(results):
-        # As in Kafka: without a response, closing the connection is the only sign of failure.
+        # As in Kafka: without a reply, closing the connection is the only sign of failure.
         return InvalidRequestError(f"a Produce with acks=0 failed: {failed.message}")
     return NO_REPLY
 

@@ -62,7 +62,7 @@ class _Question(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A request before the coordinator's answer."""
+    """A request before the coordinator's reply."""
 
     question: _Question | None
     version: int
@@ -100,7 +100,7 @@ class TransactionVerification:
         return self._verify_later(begun, asked, answers)
 
     async def verify_many(self, requests: Requests) -> Verdicts | None:
-        """As `verify`, for requests with many partitions, with pauses for other clients."""
+        """Like `verify`, for requests with many partitions, with pauses for other clients."""
         begun = [await finish(self._begin(context, request)) for context, request in requests]
         if not any(begun):
             return None

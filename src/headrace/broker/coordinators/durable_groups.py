@@ -1,4 +1,4 @@
-"""Delay the coordinator's responses until its records are committed."""
+"""Delay the coordinator's replies until its records are committed."""
 
 from collections.abc import Awaitable, Generator, Mapping
 
@@ -12,7 +12,7 @@ from headrace.wire.apis import ApiKey
 
 
 def durable(routes: Mapping[ApiKey, Handler], purgatory: Purgatory) -> dict[ApiKey, Handler]:
-    """Wrap handlers so that responses wait until all appended records of `__consumer_offsets` are committed.
+    """Wrap handlers so that replies wait until all appended records of `__consumer_offsets` are committed.
 
     They raise KafkaError(coordinator_not_available) if that fails.
     """

@@ -50,7 +50,7 @@ _SOON_S: Final = 0.2
 
 
 class Groups:
-    """The broker's part for groups, between `start` and `stop`."""
+    """Runs the group coordinator, its APIs and the group history, from `start` to `stop`."""
 
     def __init__(
         self,

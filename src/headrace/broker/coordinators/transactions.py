@@ -93,7 +93,7 @@ class Transactions:
         return self._open() if self._coordinator is None else self._coordinator
 
     def present(self) -> "list[TransactionMetadata]":
-        """All transactional ids of this coordinator."""
+        """Return all transactional ids of this coordinator."""
         return [] if self._coordinator is None else self._coordinator.present()
 
     def routes(self) -> dict[ApiKey, Handler]:
@@ -109,7 +109,7 @@ class Transactions:
         return handle
 
     def init_producer_id(self, context: RequestContext, request: Request) -> Answer:
-        """InitProducerId with a transactional id."""
+        """Handle InitProducerId with a transactional id."""
         if self._coordinator is None:
             self._open()
         return self._handlers[ApiKey.INIT_PRODUCER_ID](context, request)
@@ -182,7 +182,7 @@ class Transactions:
         try:
             await self._producer_ids.refill()
         except KafkaError as error:
-            log.warning("No producer ids could be allocated: %s", error)
+            log.warning("Cannot allocate producer ids; producers that need one will retry: %s", error)
 
     # Verification
 

@@ -36,12 +36,12 @@ class FailedDisks:
         self._loop.call_soon_threadsafe(self._take_offline, directory, reason)
 
     def partition_failed(self, partition: Partition, error: KafkaError) -> None:
-        """Take a partition offline whose log could not be flushed."""
+        """Take offline a partition whose log could not be flushed."""
         if self._replicas.give_up(partition, str(error)):
             self.on_resigned(partition.topic_partition)
 
     def check(self) -> None:
-        """Take partitions offline whose flush has failed in another thread."""
+        """Take offline the partitions whose flush has failed in another thread."""
         for partition, reason in self._replicas.failed():
             self.partition_failed(partition, KafkaError(ErrorCode.kafka_storage_error, reason))
 

@@ -103,7 +103,7 @@ class Office:
             raise failure
 
     async def close(self) -> None:
-        """Leave the cluster; deletes this broker's ephemeral nodes."""
+        """Leave the cluster, which deletes this broker's ephemeral nodes."""
         await self._store.close()
 
     async def _found_cluster(self, suggested: str | None, founding: Sequence[Operation]) -> str:

@@ -175,7 +175,7 @@ class EmbeddedStore:
             self._lock_wait_s = wait_s
 
     def _lost_reason(self) -> str | None:
-        """Explain why the next start would not find what is written now, which SQLite does not notice; else None."""
+        """Explain why a restart would lose new writes, which SQLite does not notice; None if it would not."""
         try:
             found = _identity(self._path.stat())
         except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Effects that only groups have: responses, their timers, and notes for the operator."""
+"""Effects that only groups have: replies, their timers, and notes for the operator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """The response to a JoinGroup; only the leader gets `members` (id, instance id, metadata)."""
+    """The reply to a JoinGroup; only the leader gets `members` (id, instance id, metadata)."""
 
     error: ErrorCode = ErrorCode.none
     member_id: str = UNKNOWN_MEMBER_ID
@@ -28,7 +28,7 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The response to a SyncGroup."""
+    """The reply to a SyncGroup."""
 
     error: ErrorCode = ErrorCode.none
     protocol_type: str | None = None

@@ -90,7 +90,10 @@ class Group(Protocol):
     def sync(self, request: Sync) -> Result[None]: ...
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Result[ErrorCode]:
-        """Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, coordinator_not_available."""
+        """Answer a classic heartbeat.
+
+        Raises KafkaError: unknown_member_id, fenced_instance_id, illegal_generation, coordinator_not_available.
+        """
 
     def leave(self, leavers: Sequence[Leaver], now_ms: int) -> Result[list[ErrorCode]]:
         """Return an error code per leaver. Raises KafkaError(coordinator_not_available)."""
@@ -113,7 +116,10 @@ class Group(Protocol):
         """
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raises KafkaError: unknown_member_id, stale_member_epoch, illegal_generation (a classic member)."""
+        """Check the member of an OffsetFetch.
+
+        Raises KafkaError: unknown_member_id, stale_member_epoch, illegal_generation (a classic member).
+        """
 
     def timer_fired(self, timer: Timer, now_ms: int) -> Result[None]:
         """Handle the expiry of a timer."""

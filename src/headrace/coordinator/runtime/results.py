@@ -53,7 +53,7 @@ class Then:
 
 @dataclass(slots=True)
 class Result(Generic[A]):
-    """Records to write and replay together, effects to execute in order after that, and the answer.
+    """Records to write and replay together, effects to execute in order after that, and the reply.
 
     Coordinators define further effects. Nothing happens if the records cannot be written.
     """
@@ -65,5 +65,5 @@ class Result(Generic[A]):
     """Raised instead of the answer."""
 
     def answering(self, answer: B) -> "Result[B]":
-        """The same with another answer."""
+        """Return the same result with another reply."""
         return Result(answer, self.records, self.effects, self.error)

@@ -92,7 +92,7 @@ class Runtime(Generic[S]):
     # Results
 
     def carry_out(self, shard: LedShard[S], name: str, result: Result[A]) -> A:
-        """Write and replay the records, execute the effects, and return the answer.
+        """Write and replay the records, execute the effects, and return the reply.
 
         Raises the KafkaError of the result, or of the append, which changes nothing.
         """

@@ -108,7 +108,7 @@ def init_producer_id(
         last = NO_EPOCH if expected is None else metadata.producer_epoch
         changed = _moved(metadata, now_ms, producer_epoch=metadata.producer_epoch + 1, last_epoch=last, **began)
     elif expected.epoch == metadata.last_epoch:
-        changed = _moved(metadata, now_ms, **began)  # a retry after a lost response
+        changed = _moved(metadata, now_ms, **began)  # a retry after a lost reply
     else:
         return _refused(ErrorCode.producer_fenced)
     return Result(changed.identity, records=[(name, changed)])

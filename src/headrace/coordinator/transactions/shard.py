@@ -77,7 +77,7 @@ class TransactionShard:
         """Do nothing: state changes only after writes."""
 
     def timed_out(self, now_ms: int) -> Iterator[str | None]:
-        """The ids whose transaction is to be aborted; None for one that stays open, as of `expired`."""
+        """Yield the ids whose transaction must be aborted, and None for all others, like `expired`."""
         for name in list(self.ongoing):
             metadata = self.ids.get(name)
             yield name if metadata is not None and has_timed_out(metadata, now_ms) else None

@@ -94,7 +94,7 @@ class TopicProgress:
         self.rates.note(self.ends, now_ms)
 
     def markers_after(self, positions: "array[int]") -> "array[int] | None":
-        """Transaction markers between each position and the end; None if there are none."""
+        """Count the transaction markers between each position and the end; None if the topic has none."""
         if not any(self.markers):
             return None
         found = array("q", bytes(8 * max(len(positions), len(self.ends))))
@@ -108,8 +108,8 @@ class TopicProgress:
 
 
 class Arrays(NamedTuple):
-    """A group in a topic: for each partition the committed offset, the first unread one, the end less the markers
-    before it, and the time of the next record; -1 for what is not known.
+    """A group in a topic: for each partition the committed offset, the first unread one, the end minus the markers
+    before it, and the time of the next record; -1 for unknown values.
     """
 
     group_id: str
@@ -254,11 +254,11 @@ class GroupProgress:
         return (offsets + ends + self.times[:count]).tobytes()
 
     def arrays(self, group_id: str, name: str, topic: TopicProgress) -> "Arrays":
-        """All of it, for those that go through every partition."""
+        """Return all values, for callers that visit every partition."""
         return Arrays(group_id, name, self.committed, self.positions, self._unread_ends(topic), self.times)
 
     def _unread_ends(self, topic: TopicProgress) -> "array[int]":
-        """Ends less the markers before them: the distance from a position is the number of records."""
+        """Return the log ends minus their markers, so that the distance from a position is a number of records."""
         if self.markers is None:
             return topic.ends
         return array("q", [end - hidden for end, hidden in zip(topic.ends, self.markers, strict=False)])

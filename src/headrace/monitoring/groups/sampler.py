@@ -213,7 +213,7 @@ class GroupSampler:
                 progress.sum_up(topic, now_ms)
 
     def take_scans(self) -> list[MarkerScan]:
-        """Marker counts missing in the sweep: `scan` makes them in a thread, `learn` takes them."""
+        """Remove and return pending scans. Pass them to `scan` in a thread, and its result to `learn`."""
         scans = list(self._scans.values())[:_SCANS_PER_SWEEP]
         for each in scans:
             del self._scans[each.partition.topic_partition]
@@ -303,6 +303,6 @@ def scan(scans: Iterable[MarkerScan]) -> list[tuple[MarkerScan, Scanned]]:
 
 
 def learn(found: Iterable[tuple[MarkerScan, Scanned]]) -> None:
-    """Take in what `scan` found; the next sweep counts with it."""
+    """Store the counts that `scan` found, for the next sweep."""
     for each, scanned in found:
         each.partition.transactions.markers.learn(scanned)

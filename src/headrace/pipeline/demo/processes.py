@@ -56,7 +56,7 @@ class BrokerProcess:
             raise PipelineError(f"the broker exited ({_described(status)}); its log is {self._log_path}")
 
     def stop(self) -> None:
-        """Shut it down, and wait until it has exited."""
+        """Shut the broker down, and wait until it has exited."""
         _stop(self._process, _BROKER_STOP_TIMEOUT_S)
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -84,7 +84,7 @@ class DriverProcess:
             self._events.put(json.loads(line))
 
     def finish(self) -> None:
-        """Let it process the rest of the topic, report and exit."""
+        """Ask the driver to process the rest of the topic, report and exit."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(FINISH.encode() + b"\n")

@@ -63,4 +63,4 @@ class Shipper:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise PipelineError(f"the broker refused a record of {self._topic}: {self._failure.str()}")
+            raise PipelineError(f"cannot deliver a record to topic {self._topic}: {self._failure.str()}")

@@ -28,7 +28,7 @@ class _Visit:
 
 
 class Visitors:
-    """A fixed number of `requests` to one server, the same in every run, spread over some seconds."""
+    """A fixed number of `requests` to one server, the same in every run, spread over a few seconds."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -85,7 +85,7 @@ class Sink:
             published = self._published(spark, self._topic, batch, earlier.topic_end_offsets)
             records = records.join(published, "key", "left_anti")
             count = records.count()
-            log.info("%s: batch %d was committed before, %d records were missing", self._writer, batch, count)
+            log.info("%s: batch %d is already committed; publishing %d missing records", self._writer, batch, count)
         records.write.format("kafka").option("kafka.bootstrap.servers", self._cluster.bootstrap).option(
             "topic", self._topic
         ).option("includeHeaders", "true").save()

@@ -145,7 +145,7 @@ class OffsetMap:
         self.latest_offset = max(self.latest_offset, last_offset)
 
     def settle(self) -> None:
-        """Decide the fates, after the last `add`."""
+        """Compute the fate of every offset. Call this once, after the last `add`."""
         self._settle_keys()
         fates = np.frombuffer(self._fates, np.uint8)
         places = self._newest.places
@@ -231,7 +231,7 @@ class _Entries(NamedTuple):
         return cls(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
 
     def has(self, digests: Digests) -> Flags:
-        """Return True for every digest that has an entry. Entries are sorted by `high` and unique."""
+        """Return a flag per digest: True if it has an entry. Requires unique entries, sorted by `high`."""
         at = np.searchsorted(self.high, digests.high)
         found = np.zeros(len(at), np.bool_)
         rows = np.flatnonzero(at < len(self.high))

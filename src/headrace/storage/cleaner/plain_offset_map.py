@@ -84,14 +84,14 @@ class PlainOffsetMap:
                     self._newest[digest] = entry
 
     def process_pending(self) -> None:
-        """Nothing is ever pending."""
+        """Do nothing: no batch is ever pending."""
 
     def skip_to(self, last_offset: int) -> None:
         """Extend the map to `last_offset`, before which no more records come."""
         self.latest_offset = max(self.latest_offset, last_offset)
 
     def settle(self) -> None:
-        """Decide the fates, after the last `add`."""
+        """Compute the fate of every offset. Call this once, after the last `add`."""
         for entry in self._newest.values():
             self._fates[entry >> 1] = TOMBSTONE if entry & 1 else LIVE
 

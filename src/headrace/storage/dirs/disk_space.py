@@ -15,7 +15,7 @@ _SOFT_SHARE: Final = 10
 _HARD_SHARE: Final = 20
 """Automatic marks are at most a tenth and a twentieth of the file system, so that small ones are usable."""
 _HYSTERESIS: Final = 10
-"""A mark stays reached until a tenth of it more is free, so that a disk near a mark does not alternate."""
+"""A mark is cleared when free space exceeds it by a tenth, so that the state does not flap near the mark."""
 
 
 class Room(IntEnum):

@@ -67,7 +67,7 @@ class FoundPartitions:
             path.rename(target)
             sync_directory(parent.path)
             self.partitions[topic_partition] = Place(parent, target)
-            log.warning("%s was being moved: using its copy in %s", topic_partition, parent.path)
+            log.warning("%s: completed an interrupted move to %s", topic_partition, parent.path)
 
     def check_readable(self) -> None:
         """Check that Headrace can serve every partition, for directories written by Kafka.
@@ -90,7 +90,7 @@ class FoundPartitions:
         return self._topic_ids[topic_partition]
 
     def stated_topic_id(self, topic_partition: TopicPartition) -> UUID | None:
-        """As `topic_id`, but None for an unreadable file: loading the partition then reports the error."""
+        """Like `topic_id`, but None for an unreadable file: loading the partition then reports the error."""
         try:
             return self.topic_id(topic_partition)
         except KafkaError:
@@ -164,7 +164,7 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
                 log.warning("%s", stray_advice(path))
                 continue
             if topic_partition is None:
-                log.warning("%s is not the directory of a partition; ignoring it", path)
+                log.warning("Ignoring %s, whose name is not topic-partition: move it out of the log directory", path)
                 continue
             twin = found.partitions.get(topic_partition)
             if twin is not None:
@@ -175,7 +175,10 @@ def find_partitions(directories: Iterable[LogDir]) -> FoundPartitions:
             found.partitions[topic_partition] = Place(directory, path)
     for topic_partition, identity, place in copies:
         if topic_partition in found.partitions:
-            log.warning("%s is an unfinished copy; removing it: move the partition again", place.path)
+            log.warning(
+                "Removing %s, the unfinished copy of an interrupted move; to complete the move, start it again",
+                place.path,
+            )
             found.doomed.append(place.path)
         elif replaced_name(topic_partition, identity) in names:
             found.partitions[topic_partition] = place

@@ -166,7 +166,7 @@ class LogDirs:
         return directory.recovery_points.get(topic_partition, 0) >= directory.cleaner_offsets.get(topic_partition, 0)
 
     def _opened(self, directory: LogDir, topic_partition: TopicPartition | None = None) -> None:
-        """Account for a log that was opened or deleted; after the last one, `note_recovered`."""
+        """Note that a log was opened or deleted; after the last one, mark `directory` as recovered."""
         with self._checkpoints:
             unopened = self._unopened.get(directory)
             if unopened is None:
@@ -293,7 +293,7 @@ class LogDirs:
         self._preferred[topic_partition] = directory
 
     def is_here(self, moved: Log) -> bool:
-        """Return True if the log is in use: not deleted, offline or closed."""
+        """Return True if the log is still in use. It is not after it was deleted, taken offline or closed."""
         return not self._closed and self.logs.get(moved.topic_partition) is moved
 
     def place(self, moved: Log) -> Place:
@@ -432,7 +432,7 @@ class LogDirs:
                 if len(logs) == sum(1 for owner, _ in self._places.values() if owner is directory):
                     directory.mark_clean_shutdown()
             except (KafkaError, OSError) as error:
-                log.error("%s: %s; the next start will recover its logs", directory.path, error)
+                log.error("Cannot close %s cleanly: %s. The next start recovers its logs", directory.path, error)
             finally:
                 directory.unlock()
         self.logs.clear()

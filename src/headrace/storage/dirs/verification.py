@@ -40,7 +40,7 @@ _SEARCH_BYTES: Final = 1024 * 1024
 
 
 class Finding(NamedTuple):
-    """One damaged place: its position in bytes and its offset, if known, the damage and the remedy."""
+    """A damaged place: its byte position and offset (None if unknown), what is damaged, and the remedy."""
 
     file: Path
     position: int | None

@@ -16,7 +16,7 @@ _MAX_BUFFERS = 1024
 
 
 class LogFile:
-    """A file descriptor shared by the segment and the responses that are being sent from it.
+    """A file descriptor shared by the segment and the replies that are being sent from it.
 
     The segment never closes it, so a slice of a deleted segment stays readable until it is sent.
     """

@@ -21,7 +21,7 @@ _SHARE: Final = 2
 _SPARE: Final = 32
 """Descriptors left for short uses: indexes, checkpoints, modules."""
 _PART: Final = 8
-"""At the limit, one in so many files is closed, so that the next opens do not reach it again."""
+"""At the limit, this fraction of the files (1/8) is closed, so that the next opens do not reach it again."""
 
 
 class Closable(Protocol):

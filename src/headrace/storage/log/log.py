@@ -96,7 +96,7 @@ class Log:
         try:
             entries = read_entries(directory / LEADER_EPOCHS_FILE)
         except (CorruptCheckpointError, OSError) as error:
-            log.warning("%s; reading the epochs from the log", error)
+            log.warning("%s: reading the leader epochs from the log: %s", directory, error)
             entries = []
         self = cls(directory, topic_partition, config, entries, now_ms)
         try:
@@ -318,7 +318,7 @@ class Log:
         except OSError as error:
             raise self.state.storage_error("delete old segments of", error) from error
         log.info(
-            "%s: removed %s, the log starts at offset %d",
+            "%s: removed %s; the log now starts at offset %d",
             self.topic_partition,
             count(len(doomed), "segment"),
             self.log_start_offset,
@@ -421,7 +421,7 @@ class Log:
 
 
 def _save_nothing(_: Log) -> None:
-    """For a log that belongs to no directory."""
+    """Do nothing: the log belongs to no log directory."""
 
 
 def _unlink(paths: list[Path]) -> None:

@@ -77,9 +77,9 @@ class LogReader:
         return self._look_up(lambda segments: offset_for_timestamp(segments, timestamp, start))
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """Return the largest timestamp in the log, in ms, and the offset of its first record (KIP-734).
+        """Return the largest timestamp in the log, in ms, and the offset of the first record that has it (KIP-734).
 
-        Safe in any thread. Raises as `offset_for_timestamp` does.
+        Returns None for a log without timestamps. Thread-safe. Raises KafkaError like `offset_for_timestamp`.
         """
         return self._look_up(max_timestamp)
 

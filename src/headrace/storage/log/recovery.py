@@ -101,7 +101,13 @@ def load_segments(loading: Loading, epochs: LeaderEpochs) -> tuple[list[Segment]
         )
         lost = following and gapless and segment in unflushed and end_offset < limit
         if (lost or (was_cut and following)) and not cut:
-            log.error("%s ends at offset %d, and the next segment begins at %d", segment.path, end_offset, limit)
+            log.error(
+                "%s ends at offset %d, but the next segment begins at %d: the records in between are lost; restore them"
+                " from a replica or a backup",
+                segment.path,
+                end_offset,
+                limit,
+            )
         if lost and not cut:
             _set_aside(loading.directory, following, "follows a segment whose end was lost")
         if segment not in unflushed:
@@ -296,14 +302,16 @@ def rebuild(
     torn = segment.size - end
     if torn:
         log.warning(
-            "%s: no valid batch at byte %d, offset %d; cutting off %d bytes", segment.path, end, end_offset, torn
+            "%s: no valid batch at byte %d, offset %d; truncating %d bytes", segment.path, end, end_offset, torn
         )
         # before the cut: if a crash comes between, the next recovery must find this segment torn again
         _set_aside(segment.directory, following, "follows a torn segment")
         if copies:
             aside = _name_aside(segment)
             copy_file(segment.path, aside)
-            log.error("%s is a copy of %s before the cut", aside, segment.path)
+            log.error(
+                "Copied %s to %s before truncating it; delete the copy when you no longer need it", segment.path, aside
+            )
         segment.cut(end)
         # a power failure must not bring the old data back after newly written batches
         segment.file.sync()
@@ -423,7 +431,7 @@ def _without_damaged(directory: Path, swaps: list[str]) -> list[str]:
         if end == segment.size or not segment_file(directory, base_offset, LOG_SUFFIX).exists():
             continue
         aside = _name_aside(segment)
-        log.error("%s is damaged at byte %d: renamed to %s; the segments it was made from stay", name, end, aside)
+        log.error("%s is damaged at byte %d: renamed to %s; its source segments stay in use", name, end, aside)
         segment.path.rename(aside)
         for other in [other for other in kept if offset_of(other) == base_offset]:
             kept.remove(other)

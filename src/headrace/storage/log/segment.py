@@ -310,7 +310,7 @@ class Segment:
         self._bytes_since_index = 0
 
     def cut(self, size: int) -> None:
-        """Keep only the first `size` bytes of the log file; the indexes must not refer to later ones."""
+        """Truncate the log file to `size` bytes. The indexes must not refer to positions beyond that."""
         self.file.truncate(size)
         self.size = size
 

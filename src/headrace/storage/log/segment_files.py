@@ -1,4 +1,4 @@
-"""Names of the files in a partition's directory: twenty digits of the base offset and a suffix."""
+"""Names of the files in a partition's directory: the base offset, zero-padded to twenty digits, and a suffix."""
 
 from pathlib import Path
 from typing import Final

@@ -105,7 +105,7 @@ class Segments:
                     for position, header in segment.headers(found[0]):
                         yield segment, position, header
             except KafkaError as error:
-                log.warning("Skipping the rest of a segment: %s", error)
+                log.warning("Skipping the rest of %s: %s", segment.path, error)
 
     def headers_before(self, offset: int, index_entries: int) -> Iterator[BatchHeader]:
         """Yield the headers of the batches before `offset`, a base offset, from `index_entries` index entries back."""

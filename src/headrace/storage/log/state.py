@@ -49,4 +49,4 @@ class LogState:
 
 
 def _ignore(_: LogState, __: OSError) -> None:
-    """For a log that belongs to no log directory."""
+    """Do nothing: the log belongs to no log directory."""

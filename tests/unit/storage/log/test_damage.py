@@ -166,6 +166,6 @@ def test_a_lost_end_after_the_recovery_point_is_logged(log: Log, caplog: pytest.
     with caplog.at_level(logging.ERROR):
         open_log(log.directory)
 
-    assert f"{hit.path} ends at offset {hit.base_offset}, and the next segment begins at {following.base_offset}" in (
+    assert f"{hit.path} ends at offset {hit.base_offset}, but the next segment begins at {following.base_offset}" in (
         caplog.text
     )

@@ -161,7 +161,7 @@ def test_segments_after_a_torn_one_are_removed(directory: Path, caplog: pytest.L
     assert again.log_end_offset == second.base_offset - 2
     assert len(again.segments.ordered) == 1
     assert sorted(path.name for path in directory.glob("*.log")) == [first.path.name]
-    assert "cutting off" in caplog.text
+    assert "truncating" in caplog.text
     assert "follows a torn segment" in caplog.text
 
 

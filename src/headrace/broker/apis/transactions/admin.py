@@ -20,7 +20,7 @@ _PER_SLICE: Final = 256
 """Transactional ids to handle without a pause."""
 
 _Wait: TypeAlias = tuple[dict[str, Any], "asyncio.Future[KafkaError | None]"]
-"""The response for a partition, and the future that it waits for."""
+"""The reply for a partition, and the future that it waits for."""
 
 
 class TransactionAdminApis:

@@ -66,7 +66,7 @@ class TransactionalOffsetsApi:
         return {ApiKey.TXN_OFFSET_COMMIT: self.commit}
 
     async def commit(self, context: RequestContext, request: Request) -> Reply:
-        """Write all offsets in one batch of the transaction. The response has an error code per partition."""
+        """Write all offsets in one batch of the transaction. The reply has an error code per partition."""
         offsets, answers, places = await finish(self._read(context, request))
         if offsets:
             try:

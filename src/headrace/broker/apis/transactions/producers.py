@@ -185,7 +185,7 @@ class TransactionApis:
         return self._once_committed(name, code, lambda code: {"error_code": code})
 
     async def end(self, context: RequestContext, request: Request) -> Reply:
-        """Commit or abort (KIP-98); since version 5 the response contains the next epoch (KIP-890)."""
+        """Commit or abort (KIP-98); since version 5 the reply contains the next epoch (KIP-890)."""
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
 
         def ask() -> ProducerIdentity:

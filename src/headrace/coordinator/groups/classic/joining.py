@@ -52,7 +52,7 @@ class Joining:
         self._max_size = max_size
 
     def join(self, request: Join, now_ms: int) -> list[Effect]:
-        """Answers at once with an error, or parks the request until the join phase completes."""
+        """Answer at once with an error, or park the request until the join phase completes."""
         out: list[Effect] = []
         rebalance = self._rebalance
         if not self._accepts(request.member_id):
@@ -147,7 +147,7 @@ class Joining:
             # The leader rejoins to assign partitions again, for example after topics changed.
             cause = f"leader {member.member_id} rejoined"
         else:
-            # It may not have received the response to its last join: repeat it.
+            # It may not have received the reply to its last join: repeat it.
             out.append(Complete(request.reply_to, rebalance.join_result(member)))
             out.append(rebalance.session_timer(member))
             return

@@ -93,7 +93,7 @@ class Rebalance:
         )
 
     def restore(self, metadata: GroupMetadata) -> None:
-        """Become what a record of the log says; only for a group without history."""
+        """Load the state from a record of the log. Call this only for a new group."""
         self.generation = metadata.generation
         self.protocol_type = metadata.protocol_type or None
         self.protocol_name = metadata.protocol
@@ -134,7 +134,7 @@ class Rebalance:
         self.membership.add(member, reply_to)
 
     def check_alive(self) -> None:
-        """Raises KafkaError(coordinator_not_available)."""
+        """Reject a group that has been deleted. Raises KafkaError(coordinator_not_available)."""
         if self.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.coordinator_not_available)
 
@@ -346,7 +346,7 @@ class Rebalance:
     def join_result(
         self, member: ClassicMember, *, leader: str | None = None, skip_assignment: bool = False
     ) -> JoinResult:
-        """Return the JoinGroup response for `member`; `leader` overrides the leader's id."""
+        """Return the JoinGroup reply for `member`; `leader` overrides the leader's id."""
         leader = self.membership.leader_id if leader is None else leader
         members = self.membership.members.values() if leader == member.member_id else ()
         return JoinResult(

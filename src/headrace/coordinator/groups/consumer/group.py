@@ -230,7 +230,7 @@ class ConsumerGroup:
         knows_epochs: bool = True,
         transactional: bool = False,
     ) -> list[Effect]:
-        """As `ConsumerState.check_offset_commit`. A transaction may commit without naming a member (KIP-447)."""
+        """Like `ConsumerState.check_offset_commit`. A transaction may commit without naming a member (KIP-447)."""
         if transactional and generation < 0 and not member_id and instance_id is None:
             return []
         partitions = frozenset(TopicIdPartition(value.topic_id, index) for _, index, value in offsets)
@@ -267,7 +267,7 @@ class ConsumerGroup:
         return self._steps.replace(out, draft, old, member_id)
 
     def _leaving(self, leaver: Leaver) -> ConsumerMember:
-        """Raises KafkaError: unknown_member_id, fenced_instance_id."""
+        """Return the member that a LeaveGroup names. Raises KafkaError: unknown_member_id, fenced_instance_id."""
         if leaver.instance_id is None:
             return self.known.member(leaver.member_id)
         member_id = leaver.member_id or self.known.instances.get(leaver.instance_id, "")

@@ -35,7 +35,7 @@ class ConsumerMember:
     """The assignor that the member prefers."""
     epoch: int = 0
     previous_epoch: int = 0
-    """Accepted in heartbeats, because the response with `epoch` may have been lost."""
+    """Accepted in heartbeats, because the reply with `epoch` may have been lost."""
     state: MemberState = MemberState.STABLE
     assigned: PartitionEpochs = field(default_factory=dict, hash=False)
     revoking: PartitionEpochs = field(default_factory=dict, hash=False)

@@ -1,4 +1,4 @@
-"""The request and response of ConsumerGroupHeartbeat, independent of their version."""
+"""The request and reply of ConsumerGroupHeartbeat, independent of their version."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -35,7 +35,10 @@ class ConsumerHeartbeat:
         return self.epoch == 0 or (self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None)
 
     def check(self, group_id: str, assignors: Collection[str]) -> None:
-        """Raises KafkaError: invalid_request, unsupported_assignor."""
+        """Check the fields that do not depend on the group.
+
+        Raises KafkaError: invalid_request, unsupported_assignor.
+        """
         _reject_blank(group_id, "GroupId can't be empty.")
         _reject_blank(self.instance_id, "InstanceId can't be empty.")
         _reject_blank(self.rack_id, "RackId can't be empty.")
@@ -64,7 +67,7 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeatResult:
-    """The response; `assignment` is None if it is unchanged."""
+    """The reply; `assignment` is None if it is unchanged."""
 
     member_id: str
     epoch: int

@@ -124,7 +124,10 @@ class ConsumerState:
         return member
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raises KafkaError: unknown_member_id, stale_member_epoch, illegal_generation (a classic member)."""
+        """Check the member of an OffsetFetch.
+
+        Raises KafkaError: unknown_member_id, stale_member_epoch, illegal_generation (a classic member).
+        """
         if not member_id and epoch < 0:
             return
         member = self.member(member_id or "")
@@ -245,7 +248,7 @@ class ConsumerState:
     # Members
 
     def member(self, member_id: str) -> ConsumerMember:
-        """Raises KafkaError(unknown_member_id)."""
+        """Return a member. Raises KafkaError(unknown_member_id)."""
         member = self.members.get(member_id)
         if member is None:
             raise KafkaError(

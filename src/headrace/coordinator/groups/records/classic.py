@@ -79,7 +79,7 @@ def encode_group(value: GroupMetadata) -> bytes:
 
 
 def decode_group(data: bytes) -> GroupMetadata:
-    """Raises KafkaError(corrupt_message) for a truncated value or an unknown version."""
+    """Decode a GroupMetadataValue. Raises KafkaError(corrupt_message) for a truncated value or an unknown version."""
     reader = value_reader(data)
     version = reader.version
     protocol_type = reader.string()

@@ -281,7 +281,10 @@ def decode_consumer_key(data: bytes) -> ConsumerKey | None:
 
 
 def decode_value(key: ConsumerKey, data: bytes) -> ConsumerValue:
-    """Raises KafkaError(corrupt_message) for a truncated value or an unknown version."""
+    """Decode a record of a KIP-848 group.
+
+    Raises KafkaError(corrupt_message) for a truncated value or an unknown version.
+    """
     reader = RecordReader(data, flexible=True)
     if reader.version != 0:
         raise KafkaError(

@@ -55,7 +55,7 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Raises ValueError if the bytes are not a subscription."""
+    """Decode a ConsumerProtocolSubscription. Raises ValueError if the bytes are not a subscription."""
     reader = _Reader(data)
     version = reader.int16()
     if version < 0:
@@ -70,7 +70,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Raises ValueError if the bytes are not an assignment."""
+    """Decode a ConsumerProtocolAssignment. Raises ValueError if the bytes are not an assignment."""
     reader = _Reader(data)
     if reader.int16() < 0:
         raise ValueError("an assignment cannot have a negative version")

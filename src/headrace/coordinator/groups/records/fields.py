@@ -26,7 +26,7 @@ def bytes_(value: bytes) -> bytes:
 
 
 def value_reader(data: bytes) -> RecordReader:
-    """Raises KafkaError(corrupt_message) for an unknown version."""
+    """Return a reader positioned after the version. Raises KafkaError(corrupt_message) for an unknown version."""
     reader = RecordReader(data)
     if not 0 <= reader.version <= _NEWEST_VALUE:
         raise KafkaError(ErrorCode.corrupt_message, f"a value of __consumer_offsets has version {reader.version}")

@@ -75,7 +75,7 @@ def encode_offset(value: CommittedOffset) -> bytes:
 
 
 def decode_offset_key(data: bytes) -> OffsetKey:
-    """Raises KafkaError(corrupt_message) for a truncated key."""
+    """Decode an OffsetCommitKey. Raises KafkaError(corrupt_message) for a truncated key."""
     # Loading decodes hundreds of thousands of these: no reader, no copies.
     try:
         group_end = 4 + _LENGTH.unpack_from(data, 2)[0]
@@ -88,7 +88,7 @@ def decode_offset_key(data: bytes) -> OffsetKey:
 
 
 def decode_offset(data: bytes, record_offset: int = -1) -> CommittedOffset:
-    """Raises KafkaError(corrupt_message) for a truncated value or an unknown version."""
+    """Decode an OffsetCommitValue. Raises KafkaError(corrupt_message) for a truncated value or an unknown version."""
     common = _decode_common_offset(data, record_offset)
     if common is not None:
         return common

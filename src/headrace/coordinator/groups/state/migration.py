@@ -70,8 +70,8 @@ def _are_all_assigned(names: Iterable[str], members: Iterable[ConsumerMember], t
 
 
 def _unrevoked(members: list[tuple[ConsumerMember, Partitions]]) -> list[ConsumerMember]:
-    """Mark partitions that cooperative members have to revoke. They own them until they rejoin; Kafka takes them for
-    free.
+    """Mark partitions that cooperative members must revoke. A member owns them until it rejoins; Kafka treats them as
+    unowned.
     """
     taken = {one for member, _ in members for one in member.assigned}
     out = []

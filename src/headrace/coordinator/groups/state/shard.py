@@ -160,7 +160,7 @@ class GroupShard:
             yield group.group_id, group.unload(error, now_ms)
 
     def timer_fired(self, name: str, timer: Timer, now_ms: int) -> Result[None]:
-        """As `GroupTable.timer_fired`."""
+        """Like `GroupTable.timer_fired`."""
         return self.table.timer_fired(name, timer, now_ms)
 
     def append_failed(self, name: str) -> None:

@@ -58,28 +58,31 @@ class GroupTable:
         self.by_id: dict[str, Group] = {}
 
     def group(self, group_id: str) -> Group:
-        """Raises KafkaError(group_id_not_found)."""
+        """Return a group. Raises KafkaError(group_id_not_found)."""
         group = self.by_id.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         return group
 
     def classic(self, group_id: str) -> ClassicGroup:
-        """Raises KafkaError(group_id_not_found) if the group is not classic."""
+        """Return a classic group. Raises KafkaError(group_id_not_found) if the group is not classic."""
         group = self.group(group_id)
         if not isinstance(group, ClassicGroup):
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a classic group.")
         return group
 
     def consumer(self, group_id: str) -> ConsumerGroup:
-        """Raises KafkaError(group_id_not_found) if the group does not use the consumer protocol."""
+        """Return a consumer group.
+
+        Raises KafkaError(group_id_not_found) if the group does not use the consumer protocol.
+        """
         group = self.group(group_id)
         if not isinstance(group, ConsumerGroup):
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
         return group
 
     def add_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
-        """A new, empty group."""
+        """Create an empty classic group."""
         group = self.by_id[group_id] = ClassicGroup(
             group_id,
             max_size=self._settings.group_max_size,
@@ -107,7 +110,7 @@ class GroupTable:
             return self._watched(group, group.join(request, now_ms))
         except KafkaError as error:
             refused = self._refused(group, error, request.member_id, request.instance_id, "JoinGroup")
-            # Kafka's response omits the member id, too.
+            # Kafka's reply omits the member id, too.
             refused.effects.append(Complete(request.reply_to, JoinResult(error=error.code)))
             refused.error = None
             return refused
@@ -119,7 +122,7 @@ class GroupTable:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> Result[ErrorCode]:
-        """As `Group.heartbeat`."""
+        """Like `Group.heartbeat`."""
         group = self._existing(group_id)
         try:
             return self._watched(group, group.heartbeat(member_id, instance_id, generation, now_ms))
@@ -127,14 +130,14 @@ class GroupTable:
             return self._refused(group, error, member_id, instance_id, "Heartbeat")
 
     def leave(self, group_id: str, leavers: Sequence[Leaver], now_ms: int) -> Result[list[ErrorCode]]:
-        """As `Group.leave`."""
+        """Like `Group.leave`."""
         group = self._existing(group_id)
         return self._watched(group, group.leave(leavers, now_ms))
 
     def consumer_heartbeat(
         self, group_id: str, request: ConsumerHeartbeat, now_ms: int
     ) -> Result[ConsumerHeartbeatResult]:
-        """Raises KafkaError: group_id_not_found, and the errors of `ConsumerGroup.consumer_heartbeat`."""
+        """Like `ConsumerGroup.consumer_heartbeat`. Also raises KafkaError(group_id_not_found)."""
         if request.epoch != 0:
             if request.epoch > 0 and group_id not in self.by_id:
                 raise KafkaError(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
@@ -195,8 +198,9 @@ class GroupTable:
         knows_epochs: bool = True,
         transactional: bool = False,
     ) -> Result[None]:
-        """Raises KafkaError: group_id_not_found (a generation of a missing group), and the errors of
-        `Group.check_offset_commit`.
+        """Like `Group.check_offset_commit`.
+
+        Also raises KafkaError(group_id_not_found) for a generation of a missing group.
         """
         group = self.by_id.get(group_id)
         if group is None:

@@ -37,7 +37,7 @@ class _Index:
     def __init__(self, path: Path, base_offset: int, *, size: int) -> None:
         """Open an index file of `size` bytes. Raises CorruptIndexError; OSError."""
         if size % self._entry.size:
-            raise CorruptIndexError(f"{path} has {size} bytes, which is not a multiple of {self._entry.size}")
+            raise CorruptIndexError(f"{path} has {size} bytes, not a multiple of its {self._entry.size}-byte entries")
         self.path = path
         self.base_offset = base_offset
         self._stored = size // self._entry.size
@@ -172,7 +172,7 @@ class OffsetIndex(_Index):
         self.count += 1
 
     def lookup(self, offset: int) -> int:
-        """Return the position of a batch at most about an index interval before the one that contains `offset`."""
+        """Return the position of the last batch with an index entry at or before `offset`, or 0."""
         if self._last is None or offset <= self.base_offset:
             return 0
         if self._last[0] <= offset - self.base_offset:
@@ -181,7 +181,7 @@ class OffsetIndex(_Index):
         return 0 if floor is None else floor[1][1]
 
     def position_before(self, position: int) -> int:
-        """Return the position of a batch at most about an index interval before `position`."""
+        """Return the position of the last indexed batch before `position`; 0 if the index has none."""
         floor = self._floor(position - 1, 1)
         return 0 if floor is None else floor[1][1]
 

@@ -64,7 +64,7 @@ class TransactionIndex:
         return [AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(data[:whole])]
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Raises OSError."""
+        """Append an entry. Raises OSError."""
         self._exists = True
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:

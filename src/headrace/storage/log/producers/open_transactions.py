@@ -100,7 +100,7 @@ class OpenTransactions(Container[int]):
         return aborted
 
     def end_at(self, producer_id: int, offset: int, marker: Marker) -> AbortedTransaction | None:
-        """As `end`, for an uncommitted marker at `offset`: consumers stop before it until `committed_to`."""
+        """Like `end`, for an uncommitted marker at `offset`: consumers stop before it until `committed_to`."""
         self.markers.note(offset)
         ended = self._open.pop(producer_id, None)
         if ended is None:
