@@ -115,7 +115,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is missed")
     parser.add_argument("--json", action="store_true", help="print all samples as one JSON object instead of the table")
     parser.add_argument(
-        "--only", metavar="WORDS", help="only loads with these words in their title, e.g. 'small batches'"
+        "--only", metavar="WORDS", help="only loads with these words in their titles, e.g. 'small batches'"
     )
     parser.add_argument(
         "--headrace-only", action="store_true", help="without Kafka, to compare two versions of Headrace"

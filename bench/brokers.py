@@ -35,7 +35,7 @@ _CLUSTER_ID: Final = "aGVhZHJhY2UtYmVuY2gxMg"
 
 
 @contextmanager
-def _signals_wait() -> Iterator[None]:
+def _signals_delayed() -> Iterator[None]:
     """Delay signals: a process that has not been registered yet would not be stopped."""
     pending: list[int] = []
     before = {
@@ -83,7 +83,7 @@ class Broker(ABC):
         """Start it. Return the seconds from exec to the first answer. Raises RuntimeError with its log."""
         with (self.directory / "broker.log").open("ab") as log:
             begin = time.perf_counter()
-            with _signals_wait():
+            with _signals_delayed():
                 self._process = subprocess.Popen(
                     self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment()
                 )

@@ -70,7 +70,7 @@ class DurabilityFigures(Figures):
 
 def _one_at_a_time(port: int, clients: int) -> tuple[float, float, float]:
     """Return records per second, and the 50th and 99th percentile of the latency in ms."""
-    taken: list[float] = []
+    samples: list[float] = []
     with selectors.DefaultSelector() as selector:
         connections = []
         for number in range(clients):
@@ -89,10 +89,14 @@ def _one_at_a_time(port: int, clients: int) -> tuple[float, float, float]:
                 if any(frames.produce_errors(raw_client.receive_frame(connection))):
                     raise RuntimeError("the broker refused a record")
                 now = time.perf_counter()
-                taken.append(now - sent)
+                samples.append(now - sent)
                 key.data[2] = now
                 connection.sendall(frame)
         for connection in connections:
             connection.close()
-    taken.sort()
-    return len(taken) / _SECONDS, 1000 * taken[len(taken) // 2], 1000 * taken[len(taken) * 99 // 100]
+    samples.sort()
+    return (
+        len(samples) / _SECONDS,
+        1000 * samples[len(samples) // 2],
+        1000 * samples[len(samples) * 99 // 100],
+    )

@@ -46,7 +46,7 @@ class GroupFigures(Figures):
             for number in range(GROUPS):
                 connection.ask_until_ready(_commit(f"g{number}", PARTITIONS, number), _commit_error)
         broker.stop()
-        bare = broker.start()
+        start_s = broker.start()
         begin = time.perf_counter()
         with _Connection(broker.port) as connection:
             for number in range(GROUPS - 1, -1, -1):
@@ -54,11 +54,11 @@ class GroupFigures(Figures):
                 if number == GROUPS - 1:
                     first = time.perf_counter() - begin
                 if number == GROUPS - 200:
-                    break  # 50 partitions of __consumer_offsets are all among these
-        what = f"{GROUPS} groups x {PARTITIONS} offsets"
-        self.note(f"{what}: restart to the first group's offsets, s", broker, bare + first)
-        self.note(f"{what}: restart to all loaded, s", broker, bare + time.perf_counter() - begin)
-        self.note(f"{what}: resident memory, MB", broker, broker.resident_bytes() / 1e6)
+                    break  # these use all 50 partitions of __consumer_offsets
+        label = f"{GROUPS} groups x {PARTITIONS} offsets"
+        self.note(f"{label}: restart to the first group's offsets, s", broker, start_s + first)
+        self.note(f"{label}: restart to all loaded, s", broker, start_s + time.perf_counter() - begin)
+        self.note(f"{label}: resident memory, MB", broker, broker.resident_bytes() / 1e6)
 
     def _storm(self, broker: Broker, partitions: int) -> None:
         """Measure the CPU share of `CONSUMERS` members that commit once a second."""
@@ -91,7 +91,7 @@ class GroupFigures(Figures):
             time.sleep(0.01)
         self.note(f"{MEMBERS} members (librdkafka, {protocol}) join at once, s", broker, time.perf_counter() - begin)
         for member in members:
-            # Closing hangs if an assignment arrives in the meantime (librdkafka's pull request 4883).
+            # Closing hangs if an assignment arrives during it (librdkafka pull request 4883).
             member.unsubscribe()
         deadline = time.perf_counter() + 30
         while any(member.poll(0) or member.assignment() for member in members) and time.perf_counter() < deadline:
@@ -112,7 +112,7 @@ class _Connection:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.sendall(_frame(10, 0, _string("warm-up")))  # FindCoordinator makes __consumer_offsets
+        self._socket.sendall(_frame(10, 0, _string("warm-up")))  # FindCoordinator creates __consumer_offsets
         self._receive()
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class _Connection:
 
 
 class _Storm:
-    """Members in a group and with a connection of their own."""
+    """Members with separate groups and connections."""
 
     def __init__(self, port: int, partitions: int) -> None:
         self._selector = selectors.DefaultSelector()
@@ -197,7 +197,7 @@ def _member(connection: _Connection, group: str) -> tuple[bytes, int]:
 
 
 def _commit(group: str, partitions: int, offset: int, member_id: bytes = b"", generation: int = -1) -> bytes:
-    """OffsetCommit v2."""
+    """Encode OffsetCommit v2."""
     member = struct.pack(">ih", generation, len(member_id)) + member_id + struct.pack(">q", -1)
     rows = b"".join(struct.pack(">iqh", index, offset, 0) for index in range(partitions))
     body = _string(group) + member + struct.pack(">i", 1) + _string(_TOPIC) + struct.pack(">i", partitions) + rows
@@ -209,7 +209,7 @@ def _commit_error(answer: bytes) -> int:
 
 
 def _fetch(group: str) -> bytes:
-    """OffsetFetch v2 of one partition."""
+    """Encode OffsetFetch v2 of one partition."""
     return _frame(9, 2, _string(group) + struct.pack(">i", 1) + _string(_TOPIC) + struct.pack(">ii", 1, 0))
 
 

@@ -183,8 +183,8 @@ class Loads:
                 records, seconds = record_count(broker, topic), broker.cpu_seconds()
                 rate = raw_client.pipelined(broker.port, frame, in_flight=_FEW_IN_FLIGHT, seconds=self._scale.seconds)
                 used = broker.cpu_seconds() - seconds
-                taken = record_count(broker, topic) - records
-                sample = {f"{row}.rate": rate * per_batch * PARTITIONS, f"{row}.cpu": used / taken * 1e6}
+                written = record_count(broker, topic) - records
+                sample = {f"{row}.rate": rate * per_batch * PARTITIONS, f"{row}.cpu": used / written * 1e6}
             yield sample
 
     def _librdkafka(self, broker: Broker) -> Iterator[Sample]:
@@ -205,8 +205,8 @@ class Loads:
     def _synchronous(self, broker: Broker) -> Iterator[Sample]:
         with fresh_topic(broker, "synchronous") as topic:
             for _ in range(self._scale.turns):
-                taken = raw_client.synchronous(broker.port, topic, self._scale.seconds)
-                yield {"sync.p50": taken.p50, "sync.p99": taken.p99, "sync.p999": taken.p999}
+                latencies = raw_client.synchronous(broker.port, topic, self._scale.seconds)
+                yield {"sync.p50": latencies.p50, "sync.p99": latencies.p99, "sync.p999": latencies.p999}
 
     def _in_flight(self, broker: Broker) -> Iterator[Sample]:
         with fresh_topic(broker, "flight") as topic:
@@ -235,7 +235,7 @@ def crash(broker: Broker, seconds: float) -> Sample:
             done, _ = wait([load], timeout=seconds)
             broker.kill()
         if done or not isinstance(load.exception(), OSError):
-            raise RuntimeError(f"{broker.name} should be killed under load, but the load had ended: {load.exception()}")
+            raise RuntimeError(f"{broker.name} was to be killed under load, but the load had ended: {load.exception()}")
         begin = time.perf_counter()
         broker.start()
         raw_client.wait_for_produce(broker.port, topic, PARTITIONS, 60.0)

@@ -104,7 +104,7 @@ class _Sampler(threading.Thread):
         with tempfile.NamedTemporaryFile(suffix=".stacks") as output:
             sampler = str(Path(sys.executable).parent / "py-spy")
             duration = str(max(1, round(self._seconds) - 1))
-            what = [
+            options = [
                 "--pid",
                 str(self._pid),
                 "--duration",
@@ -116,7 +116,7 @@ class _Sampler(threading.Thread):
                 "--function",
             ]
             subprocess.run(
-                [sampler, "record", "--nonblocking", *what, "--output", output.name], check=True, capture_output=True
+                [sampler, "record", "--nonblocking", *options, "--output", output.name], check=True, capture_output=True
             )
             self._shown = Path(output.name).read_text()
 

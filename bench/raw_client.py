@@ -54,7 +54,7 @@ def wait_for_produce(port: int, topic: str, partitions: int, timeout_s: float) -
 def synchronous(port: int, topic: str, seconds: float) -> Latencies:
     """Send single records and wait for their answers, for `seconds`. The first 2 % of the latencies are dropped."""
     frame = frames.produce(topic, range(1), records=1, record_size=100)
-    taken: list[float] = []
+    latencies: list[float] = []
     with _connected(port, frame) as (connection, size):
         buffer = bytearray(size)
         clock = time.perf_counter
@@ -66,10 +66,10 @@ def synchronous(port: int, topic: str, seconds: float) -> Latencies:
             connection.sendall(frame)
             connection.recv_into(buffer, size, socket.MSG_WAITALL)
             after = clock()
-            taken.append(after - before)
+            latencies.append(after - before)
         _check(bytes(buffer[4:]))
-    taken = sorted(taken[len(taken) // 50 :])
-    return Latencies(*(1000 * taken[int(len(taken) * share)] for share in (0.5, 0.99, 0.999)))
+    latencies = sorted(latencies[len(latencies) // 50 :])
+    return Latencies(*(1000 * latencies[int(len(latencies) * share)] for share in (0.5, 0.99, 0.999)))
 
 
 def pipelined(port: int, frame: bytes, *, in_flight: int, seconds: float) -> float:

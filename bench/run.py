@@ -89,8 +89,8 @@ class Run:
         for number in range(self._scale.rounds + 1):
             for load in chosen:
                 # Not counted: in the first round, Java compiles hot code.
-                what = f"round {number} of {self._scale.rounds}" if number else "warming up"
-                for broker, sample in self._turns(f"{what}: {load.title}", load, brokers[:: 1 if number % 2 else -1]):
+                label = f"round {number} of {self._scale.rounds}" if number else "warming up"
+                for broker, sample in self._turns(f"{label}: {load.title}", load, brokers[:: 1 if number % 2 else -1]):
                     if number:
                         self._keep(broker, sample)
                     for key in FROM_START & sample.keys():
@@ -105,12 +105,12 @@ class Run:
             broker.remove()
             self._alive.remove(broker)
 
-    def _turns(self, what: str, load: Load, brokers: Sequence[Broker]) -> Iterator[tuple[Broker, Sample]]:
+    def _turns(self, label: str, load: Load, brokers: Sequence[Broker]) -> Iterator[tuple[Broker, Sample]]:
         """Run one round of `load`, with the brokers in turn."""
         left = {broker: load.run(broker) for broker in brokers}
         while left:
             for broker, turns in list(left.items()):
-                self._say(f"{what}: {broker.name}")
+                self._say(f"{label}: {broker.name}")
                 try:
                     sample = next(turns, None)
                 except (ToolError, TimeoutError):
@@ -127,11 +127,11 @@ class Run:
             for kind in self._in_turn(number):
                 with self._broker(kind) as broker:
                     broker.start()
-                    what = f"kill -9 under load {number} of {self._scale.crashes}"
-                    self._measure(what, broker, lambda broker: loads.crash(broker, self._scale.crash_seconds))
+                    label = f"kill -9 under load {number} of {self._scale.crashes}"
+                    self._measure(label, broker, lambda broker: loads.crash(broker, self._scale.crash_seconds))
 
-    def _measure(self, what: str, broker: Broker, load: Callable[[Broker], Sample]) -> None:
-        self._say(f"{what}: {broker.name}")
+    def _measure(self, label: str, broker: Broker, load: Callable[[Broker], Sample]) -> None:
+        self._say(f"{label}: {broker.name}")
         self._keep(broker, load(broker))
         broker.check_alive()
 
@@ -166,9 +166,9 @@ class Run:
                 file.write(block)
         (self._directory / "warm-up").unlink()
 
-    def _say(self, what: str) -> None:
+    def _say(self, label: str) -> None:
         elapsed = time.monotonic() - self._begin
-        line = f"[{int(elapsed) // 60:2d}:{int(elapsed) % 60:02d}] {what}"
+        line = f"[{int(elapsed) // 60:2d}:{int(elapsed) % 60:02d}] {label}"
         if self._console.is_terminal:
             sys.stderr.write(f"\r\x1b[2K{line[: self._console.width - 1]}")
             sys.stderr.flush()

@@ -89,7 +89,7 @@ class StorageFigures(Figures):
         # Readers use CPU in both cases: the difference is the effect of the disk.
         for kind, among in (("warm", min(records, _WARM_RECORDS)), ("cold", records)):
             if kind == "cold":
-                _forget_page_cache()
+                _drop_page_cache()
             with _readers(broker, "grown", among):
                 beside = self._synchronous(broker)
             label = f"one record at a time beside {_READERS} readers of {_READ_MB_S} MB/s of {kind} data each"
@@ -107,7 +107,7 @@ class StorageFigures(Figures):
         _write(broker, "reopened", 6, self._scale.reopened)
         for how, end in (("a clean stop", broker.stop), ("kill -9", broker.kill)):
             end()
-            _forget_page_cache()
+            _drop_page_cache()
             begin = time.perf_counter()
             broker.start()
             raw_client.wait_for_produce(broker.port, "reopened", 6, 120.0)
@@ -236,15 +236,15 @@ def _expect_written(connection: socket.socket) -> None:
 
 
 def _fetch_at_random(broker: Broker, topic: str, records: int) -> tuple[float, float]:
-    """Return the median time and the broker's CPU time of a fetch, in us. Each offset has been fetched once before."""
+    """Return the median time and the broker's CPU time of a fetch, in us, after one fetch at the same offsets."""
     offsets = [random.Random(records).randrange(records) for _ in range(_FETCHES)]
     with socket.create_connection(("127.0.0.1", broker.port)) as connection:
         for offset in offsets:
             _fetch(connection, topic, offset)
         cpu = broker.cpu_seconds()
-        taken = [_fetch(connection, topic, offset) for offset in offsets]
+        latencies = [_fetch(connection, topic, offset) for offset in offsets]
         cpu = broker.cpu_seconds() - cpu
-    return median(taken) * 1e6, cpu / _FETCHES * 1e6
+    return median(latencies) * 1e6, cpu / _FETCHES * 1e6
 
 
 def _fetch(connection: socket.socket, topic: str, offset: int) -> float:
@@ -261,7 +261,7 @@ def _readers(broker: Broker, topic: str, records: int) -> Iterator[None]:
     # Processes, so that they do not share an interpreter with the measuring client.
     context = multiprocessing.get_context("spawn")
     starts = [number * records // _READERS for number in range(_READERS)]
-    processes = [context.Process(target=_read_on, args=(broker.port, topic, start, records)) for start in starts]
+    processes = [context.Process(target=_reader, args=(broker.port, topic, start, records)) for start in starts]
     for each in processes:
         each.start()
     try:
@@ -272,14 +272,14 @@ def _readers(broker: Broker, topic: str, records: int) -> Iterator[None]:
             each.join()
 
 
-def _read_on(port: int, topic: str, offset: int, records: int) -> None:
+def _reader(port: int, topic: str, offset: int, records: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as connection:
         due = time.perf_counter()
         while True:
             connection.sendall(frames.fetch(topic, 0, offset, _MB))
             raw_client.receive_frame(connection)
             offset = (offset + 900) % records
-            # No catching up after a delay: that would be a burst.
+            # Do not catch up after a delay: that would be a burst.
             now = time.perf_counter()
             due = max(due + 1 / _READ_MB_S, now)
             time.sleep(due - now)
@@ -303,7 +303,7 @@ def _idle_cpu(broker: Broker) -> float:
     return (process.family_cpu_seconds(broker.pid) - before) / _IDLE_S
 
 
-def _forget_page_cache() -> None:
+def _drop_page_cache() -> None:
     """Drop the page cache if permitted, so that the next reads come from disk."""
     os.sync()
     try:

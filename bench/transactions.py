@@ -1,7 +1,7 @@
 """`python -m bench --transactions`: the cost of transactions, compared with Apache Kafka.
 
 librdkafka is the client of both brokers, which take turns; the first round does not count. Commit latency is the time
-of the commit alone, after the records are acknowledged. CPU is that of the broker, per transaction.
+of the commit rates, after the records are acknowledged. CPU is that of the broker, per transaction.
 """
 
 import socket
@@ -60,8 +60,8 @@ class _Load:
 
     seconds: float = 0.0
     commits: list[float] = field(default_factory=list)
-    wholes: list[float] = field(default_factory=list)
-    """From the begin of a transaction to the end of its commit."""
+    totals: list[float] = field(default_factory=list)
+    """From the start of a transaction to the end of its commit."""
 
 
 class TransactionFigures(Figures):
@@ -85,7 +85,7 @@ class TransactionFigures(Figures):
                     self._at_a_rate(broker)
                     self._loop(broker, number)
             for broker in brokers:
-                self._beside_open(broker)
+                self._reading(broker)
         finally:
             for broker in brokers:
                 broker.remove()
@@ -99,23 +99,23 @@ class TransactionFigures(Figures):
         load = _commit_for(broker, producers, self._scale.seconds, records=records)
         cpu = broker.cpu_seconds() - cpu
         noun = "producer" if producers == 1 else "producers"
-        what = f"{producers} {noun}, {records} records each transaction"
+        label = f"{producers} {noun}, {records} records each transaction"
         count = len(load.commits)
-        self.note(f"{what}: transactions a second", broker, count / load.seconds)
-        self.note(f"{what}: commit p50 ms", broker, _share(load.commits, 0.5))
-        self.note(f"{what}: commit p99 ms", broker, _share(load.commits, 0.99))
-        self.note(f"{what}: begin to committed p50 ms", broker, _share(load.wholes, 0.5))
-        self.note(f"{what}: begin to committed p99 ms", broker, _share(load.wholes, 0.99))
-        self.note(f"{what}: CPU ms of the broker each", broker, cpu * 1000 / count)
+        self.note(f"{label}: transactions a second", broker, count / load.seconds)
+        self.note(f"{label}: commit p50 ms", broker, _percentile(load.commits, 0.5))
+        self.note(f"{label}: commit p99 ms", broker, _percentile(load.commits, 0.99))
+        self.note(f"{label}: begin to committed p50 ms", broker, _percentile(load.totals, 0.5))
+        self.note(f"{label}: begin to committed p99 ms", broker, _percentile(load.totals, 0.99))
+        self.note(f"{label}: CPU ms of the broker each", broker, cpu * 1000 / count)
 
     def _at_a_rate(self, broker: Broker) -> None:
         """Measure latency without load: at full speed it is mostly queueing."""
         load = _commit_for(broker, PRODUCERS, self._scale.seconds, records=10, pause_s=PRODUCERS / RATE)
-        what = f"{PRODUCERS} producers, {RATE} transactions a second in all"
-        self.note(f"{what}: commit p50 ms", broker, _share(load.commits, 0.5))
-        self.note(f"{what}: commit p99 ms", broker, _share(load.commits, 0.99))
-        self.note(f"{what}: begin to committed p50 ms", broker, _share(load.wholes, 0.5))
-        self.note(f"{what}: begin to committed p99 ms", broker, _share(load.wholes, 0.99))
+        label = f"{PRODUCERS} producers, {RATE} transactions a second in all"
+        self.note(f"{label}: commit p50 ms", broker, _percentile(load.commits, 0.5))
+        self.note(f"{label}: commit p99 ms", broker, _percentile(load.commits, 0.99))
+        self.note(f"{label}: begin to committed p50 ms", broker, _percentile(load.totals, 0.5))
+        self.note(f"{label}: begin to committed p99 ms", broker, _percentile(load.totals, 0.99))
 
     def _loop(self, broker: Broker, number: int) -> None:
         """Repeatedly consume and produce a hundred records, and commit them with the offsets."""
@@ -137,7 +137,7 @@ class TransactionFigures(Figures):
         while done < _LOOP_RECORDS:
             records = consumer.consume(_LOOP_BATCH, timeout=_TIMEOUT_S)
             if not records:
-                raise RuntimeError(f"{broker.name} has {done:,} of {_LOOP_RECORDS:,} records to read")
+                raise RuntimeError(f"{broker.name} returned only {done:,} of {_LOOP_RECORDS:,} records")
             producer.begin_transaction()
             for record in records:
                 producer.produce("out", record.value(), partition=0)
@@ -146,25 +146,25 @@ class TransactionFigures(Figures):
             )
             producer.commit_transaction(_TIMEOUT_S)
             done += len(records)
-        took, cpu = time.perf_counter() - begin, broker.cpu_seconds() - cpu
+        seconds, cpu = time.perf_counter() - begin, broker.cpu_seconds() - cpu
         consumer.close()
-        what = f"consume, produce, commit {_LOOP_BATCH} at a time"
-        self.note(f"{what}: records a second", broker, done / took)
-        self.note(f"{what}: CPU ms of the broker per 1,000 records", broker, cpu * 1e6 / done)
+        label = f"consume, produce, commit {_LOOP_BATCH} at a time"
+        self.note(f"{label}: records a second", broker, done / seconds)
+        self.note(f"{label}: CPU ms of the broker per 1,000 records", broker, cpu * 1e6 / done)
 
-    def _beside_open(self, broker: Broker) -> None:
+    def _reading(self, broker: Broker) -> None:
         """Measure readers of a topic without transactions, with and without open transactions elsewhere."""
         _fill(broker, "plain", _READ_RECORDS, partitions=_PARTITIONS)
         _read_all(broker)
-        alone: list[float] = [_read_all(broker) for _ in range(3)]
+        rates: list[float] = [_read_all(broker) for _ in range(3)]
         with socket.create_connection(("127.0.0.1", broker.port), timeout=_TIMEOUT_S) as connection:
             for number in range(OPEN):
                 _leave_open(connection, number)
-            beside = [_read_all(broker) for _ in range(3)]
-        what = "read_committed from a topic without transactions: records a second"
-        for rate in alone:
-            self.note(what, broker, rate)
-        for rate in beside:
+            rates_with_open = [_read_all(broker) for _ in range(3)]
+        label = "read_committed from a topic without transactions: records a second"
+        for rate in rates:
+            self.note(label, broker, rate)
+        for rate in rates_with_open:
             self.note(f"  beside {OPEN:,} open transactions", broker, rate)
 
 
@@ -183,19 +183,19 @@ def _producer(broker: Broker, name: str) -> Producer:
             producer.init_transactions(_TIMEOUT_S)
         except KafkaException as error:
             if not error.args[0].retriable() or time.monotonic() > deadline:
-                raise RuntimeError(f"{broker.name} begins no transactions: {error}") from error
+                raise RuntimeError(f"{broker.name} cannot initialise a transactional id: {error}") from error
         else:
             return producer
 
 
 def _commit_for(broker: Broker, producers: int, seconds: float, *, records: int, pause_s: float = 0.0) -> _Load:
     """Commit transactions in sequence; with `pause_s`, a producer begins at most one per pause."""
-    made = [_producer(broker, f"{producers}-{number}") for number in range(producers)]
+    clients = [_producer(broker, f"{producers}-{number}") for number in range(producers)]
     load = _Load()
     begin = time.perf_counter()
 
     def commit(number: int) -> None:
-        producer = made[number]
+        producer = clients[number]
         turn = begin + pause_s * number / producers
         while (now := time.perf_counter()) < begin + seconds:
             time.sleep(max(turn - now, 0) if pause_s else 0)
@@ -209,7 +209,7 @@ def _commit_for(broker: Broker, producers: int, seconds: float, *, records: int,
             producer.commit_transaction(_TIMEOUT_S)
             done = time.perf_counter()
             load.commits.append((done - sent) * 1000)
-            load.wholes.append((done - begun) * 1000)
+            load.totals.append((done - begun) * 1000)
 
     with ThreadPoolExecutor(producers) as pool:
         for _ in pool.map(commit, range(producers)):
@@ -228,7 +228,7 @@ def _fill(broker: Broker, topic: str, records: int, *, partitions: int) -> None:
             except BufferError:
                 producer.poll(0.01)
     if producer.flush(_TIMEOUT_S):
-        raise RuntimeError(f"{broker.name} does not take {records:,} records")
+        raise RuntimeError(f"{broker.name} did not accept {records:,} records")
 
 
 def _read_all(broker: Broker) -> float:
@@ -249,16 +249,16 @@ def _read_all(broker: Broker) -> float:
     while done < _READ_RECORDS:
         records = consumer.consume(10_000, timeout=_TIMEOUT_S)
         if not records:
-            raise RuntimeError(f"{broker.name} has {done:,} of {_READ_RECORDS:,} records to read")
+            raise RuntimeError(f"{broker.name} returned only {done:,} of {_READ_RECORDS:,} records")
         done += len(records)
         if not begin:
             first, begin = done, time.perf_counter()
-    took = time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
     consumer.close()
-    return (done - first) / took
+    return (done - first) / seconds
 
 
-def _share(values: list[float], share: float) -> float:
+def _percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
@@ -309,7 +309,7 @@ def _ask_until_taken(
     message: dict[str, Any],
     error_of: Callable[[Any], ErrorCode],
 ) -> Any:
-    """Send a request, again if the coordinator is not ready, and return the answer."""
+    """Send a request until the coordinator is ready, and return the answer."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
         answer = _ask(connection, key, version, message)

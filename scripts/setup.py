@@ -21,7 +21,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 BUILD = ROOT / ".build"
 LOCK = ROOT / "requirements.lock"
-WALK = ROOT / "src" / "headrace" / "wire" / "record_checks.py"
+RECORD_CHECKS = ROOT / "src" / "headrace" / "wire" / "record_checks.py"
 SPARK_POM = ROOT / "src" / "headrace" / "pipeline" / "jars.pom.xml"
 KAFKA_POM = ROOT / "tests" / "clients" / "kafka.pom.xml"
 KAFKA_39_POM = ROOT / "tests" / "adoption" / "kafka-3.9.pom.xml"
@@ -38,11 +38,11 @@ PROGRAMS = {
 
 
 class MissingError(Exception):
-    """Something is missing on this machine; the message says what needs it and how to get it."""
+    """Something is missing; the message says what needs it and how to get it."""
 
 
 class Step(NamedTuple):
-    """A step; repeated if `inputs` change, something is missing, or it no longer `holds`."""
+    """A step, repeated if `inputs` change, a program or output is missing, or `holds` returns False."""
 
     name: str
     run: Callable[[], None]
@@ -92,7 +92,7 @@ def python_packages() -> None:
     try:
         import ensurepip  # noqa: F401  (a separate package on Debian)
     except ImportError:
-        raise MissingError("This Python cannot make virtual environments: apt-get install python3-venv") from None
+        raise MissingError("This Python cannot create virtual environments: apt-get install python3-venv") from None
     if venv_is_of_this_python():
         fill_venv()
         return
@@ -103,7 +103,7 @@ def python_packages() -> None:
     if VENV.is_dir():
         VENV.rename(before)
     try:
-        run(sys.executable, "-m", "venv", VENV, hint="Could not make the virtual environment .venv.")
+        run(sys.executable, "-m", "venv", VENV, hint="Could not create the virtual environment .venv.")
         fill_venv()
     except BaseException:
         if before.exists():
@@ -118,8 +118,8 @@ def venv_is_of_this_python() -> bool:
 
 
 def fill_venv() -> None:
-    if not any(VENV.glob("lib/*/site-packages/pip")):  # for example, one made by uv
-        run(PYTHON, "-m", "ensurepip", hint="Could not put pip into the virtual environment .venv.")
+    if not any(VENV.glob("lib/*/site-packages/pip")):  # for example, if uv created it
+        run(PYTHON, "-m", "ensurepip", hint="Could not install pip into the virtual environment .venv.")
     # uv takes a second, pip two minutes. It is in the lock file too.
     uv_lock = BUILD / "uv.lock.txt"
     uv_lock.write_text(locked("uv"))
@@ -234,7 +234,7 @@ def steps() -> list[Step]:
         Step(
             "Python packages",
             python_packages,
-            inputs=[LOCK, pyproject, ROOT / "hatch_build.py", WALK],
+            inputs=[LOCK, pyproject, ROOT / "hatch_build.py", RECORD_CHECKS],
             outputs=[VENV / "bin" / "headrace"],
             holds=venv_is_of_this_python,
         ),
@@ -248,7 +248,7 @@ def steps() -> list[Step]:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print to standard error: standard output is for what runs next, as in `make demo DEMO_ARGS=--json`."""
+    """Print to standard error: standard output belongs to the next command, as in `make demo DEMO_ARGS=--json`."""
     print(text, end=end, file=sys.stderr, flush=True)
 
 

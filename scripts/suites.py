@@ -35,7 +35,7 @@ class Suite:
     script: str
     passed: Callable[[Path], set[str]]
     selection: Callable[[set[str]], list[str]]
-    """Returns the script's arguments to run only these tests."""
+    """Returns the script's arguments that select these tests."""
     environment: dict[str, str]
 
     @property
@@ -73,11 +73,11 @@ def run(name: str, suite: Suite, *, grow: bool) -> bool:
     Allowed tests that fail are run again, because some have timeouts too short for a busy machine.
     """
     allowed = set(suite.allow_list.read_text().split()) if suite.allow_list.exists() else set()
-    passed, lived = attempt(name, suite, [])
+    passed, survived = attempt(name, suite, [])
     again = allowed - passed
-    if again and lived:
+    if again and survived:
         print(f"{name}: retrying {', '.join(sorted(again))}", flush=True)
-        more, lived = attempt(name, suite, suite.selection(again))
+        more, survived = attempt(name, suite, suite.selection(again))
         passed |= more
     if grow:
         suite.allow_list.write_text("".join(f"{test}\n" for test in sorted(allowed | passed)))
@@ -85,10 +85,10 @@ def run(name: str, suite: Suite, *, grow: bool) -> bool:
         print(f"{name}: FAILED {test}, which is in {suite.allow_list.relative_to(ROOT)}")
     for test in sorted(passed - allowed):
         print(f"{name}: {test} passed but is not in the list{'' if grow else ' (--grow adds it)'}")
-    if not lived:
+    if not survived:
         print(f"{name}: the broker exited; see {BUILD / name / 'broker.log'}")
-    print(f"{name}: {len(passed)} passed, {len(allowed - passed)} of the {len(allowed)} allowed did not")
-    return lived and bool(passed) and allowed <= passed
+    print(f"{name}: {len(passed)} passed; {len(allowed - passed)} of {len(allowed)} allowed tests did not")
+    return survived and bool(passed) and allowed <= passed
 
 
 def attempt(name: str, suite: Suite, arguments: list[str]) -> tuple[set[str], bool]:
@@ -103,15 +103,15 @@ def attempt(name: str, suite: Suite, arguments: list[str]) -> tuple[set[str], bo
         print(f"{name}: running against {broker.bootstrap}, logs in {logs}", flush=True)
         environment = {**os.environ, "WORK": work, "LOG": str(logs), **suite.environment}
         subprocess.run(["bash", str(SUITES / suite.script), broker.bootstrap, *arguments], env=environment, check=False)
-        lived = broker.running
+        survived = broker.running
         (logs / "broker.log").write_text(broker.log())
-    return suite.passed(logs), lived
+    return suite.passed(logs), survived
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Clients' own test suites against a broker.")
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{' or '.join(ALL)}; both when none is named")
-    parser.add_argument("--grow", action="store_true", help="add what passed to the allow-lists")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{' or '.join(ALL)}; default: both")
+    parser.add_argument("--grow", action="store_true", help="add newly passing tests to the allow-lists")
     arguments = parser.parse_args()
     unknown = set(arguments.suites) - set(ALL)
     if unknown:

@@ -33,8 +33,8 @@ def test_the_first_expression_loads_re2_without_output() -> None:
         "    else: sys.exit(regex)\n"
         "assert 're2' in sys.modules\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def _loaded_by(code: str, modules: set[str]) -> set[str]:

@@ -81,9 +81,7 @@ def test_the_lock_file_satisfies_every_requirement() -> None:
             continue  # extras are listed separately
         locked = re.search(rf"^{re.escape(canonicalize_name(wanted.name))}==([^ ;]+)", LOCK, re.MULTILINE)
         assert locked, f"{wanted.name} is not locked: run `make lock`"
-        assert wanted.specifier.contains(locked.group(1)), (
-            f"{requirement} is locked at another version: run `make lock`"
-        )
+        assert wanted.specifier.contains(locked.group(1)), f"{requirement} is locked differently: run `make lock`"
 
 
 def test_the_lock_file_pins_every_package_by_hash_without_addresses() -> None:
@@ -121,16 +119,16 @@ def without_extras(code: str, *args: str) -> "subprocess.CompletedProcess[str]":
     ],
 )
 def test_a_command_without_its_packages_explains_the_installation_in_one_line(args: str, extra: str) -> None:
-    ran = without_extras(AS_A_COMMAND, *args.split())
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == (
+    result = without_extras(AS_A_COMMAND, *args.split())
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
         f"Error: `headrace {args.split(maxsplit=1)[0]}` needs the package typer, which is not installed:"
         f" pip install 'headrace[{extra}]'\n"
     )
 
 
 @pytest.mark.parametrize(
-    ("args", "status", "said"),
+    ("args", "status", "expected"),
     [
         ("--version", 0, "headrace "),
         ("--help", 0, "Usage: headrace start "),
@@ -142,11 +140,11 @@ def test_a_command_without_its_packages_explains_the_installation_in_one_line(ar
         ("start --data", 2, "Error: --data needs a value"),
     ],
 )
-def test_a_broker_alone_prints_help_and_errors_without_typer(args: str, status: int, said: str) -> None:
-    ran = without_extras(AS_A_COMMAND, *args.split())
-    assert ran.returncode == status
-    assert (ran.stdout + ran.stderr).startswith(said)
-    assert "Traceback" not in ran.stderr
+def test_a_broker_alone_prints_help_and_errors_without_typer(args: str, status: int, expected: str) -> None:
+    result = without_extras(AS_A_COMMAND, *args.split())
+    assert result.returncode == status
+    assert (result.stdout + result.stderr).startswith(expected)
+    assert "Traceback" not in result.stderr
 
 
 def test_a_broker_alone_serves_the_fixture() -> None:
@@ -158,17 +156,17 @@ with Broker() as broker:
         client.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
         assert client.recv(4)
 """
-    ran = without_extras(code)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    result = without_extras(code)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_a_command_names_its_missing_package(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=0\nbroker.id=0\ncluster.id=abc\n")
     code = f"import sys; sys.modules['kazoo'] = None\n{AS_A_COMMAND}"
     command = [sys.executable, "-c", code, "takeover", "--data", str(tmp_path), "--zookeeper", "127.0.0.1:1"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert ran.returncode == 1
-    assert ran.stderr == (
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr == (
         "Error: this command needs the package kazoo, which is not installed: pip install 'headrace[zookeeper]'\n"
     )
 
@@ -177,10 +175,10 @@ def test_a_command_names_its_missing_package(tmp_path: Path) -> None:
 def test_a_pipeline_without_its_packages_explains_the_installation(module: str, tmp_path: Path) -> None:
     (tmp_path / "_delta_log").mkdir()
     arguments = [str(tmp_path)] if module.endswith("look") else ["--bootstrap", "127.0.0.1:1", "--data", str(tmp_path)]
-    ran = without_extras(f"import runpy; runpy.run_module({module!r}, run_name='__main__')", *arguments)
-    assert ran.returncode != 0
-    assert "pip install 'headrace[pipeline]'" in ran.stdout + ran.stderr
-    assert "Traceback" not in ran.stderr
+    result = without_extras(f"import runpy; runpy.run_module({module!r}, run_name='__main__')", *arguments)
+    assert result.returncode != 0
+    assert "pip install 'headrace[pipeline]'" in result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_the_wheel_contains_only_the_package(tmp_path: Path) -> None:

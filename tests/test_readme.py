@@ -33,10 +33,10 @@ def test_the_quickstart_prints_hello(broker: BrokerProcess) -> None:
         }
 
         def shell(command: str) -> str:
-            done = subprocess.run(
+            result = subprocess.run(
                 command, shell=True, env=environment, capture_output=True, text=True, check=True, timeout=60
             )
-            return done.stdout
+            return result.stdout
 
         for command in commands[:-1]:
             shell(command)

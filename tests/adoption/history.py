@@ -66,15 +66,15 @@ def write_plain(bootstrap: str) -> None:
     plain = Producer(settings)
     for number in range(300):
         plain.produce("orders", b"order %d" % number, b"key %d" % (number % 17), headers={"n": str(number)})
-    settle(plain)
+    flush(plain)
     for codec in CODECS:
         squeezing = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20})
         for number in range(200):
             squeezing.produce(f"codec-{codec}", b"value %d " % number * 10, b"%d" % number)
-        settle(squeezing)
+        flush(squeezing)
     for number in range(6000):
         plain.produce("long", b"%0300d" % number, timestamp=LONG_AGO + number // 3)
-    settle(plain)
+    flush(plain)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_records([TopicPartition("long", 0, 1234)])[TopicPartition("long", 0)].result(20)
     now = round(1000 * time.time())
@@ -83,7 +83,7 @@ def write_plain(bootstrap: str) -> None:
             value = b"lot %d" % lot if number % 4 or lot < 4 else None
             # one segment per lot, at any speed
             plain.produce("latest", value, b"key %d" % number, timestamp=now + 10 * lot)
-        settle(plain)
+        flush(plain)
 
 
 def write_transactions(bootstrap: str) -> Producer:
@@ -93,16 +93,16 @@ def write_transactions(bootstrap: str) -> Producer:
             producer = transactional(bootstrap, f"{topic}-{name}")
             for number in range(10):
                 producer.produce(topic, f"{name} {number}", b"key %d" % number)
-            settle(producer)
+            flush(producer)
             send_offset(producer, bootstrap, TopicPartition("orders", 1, 11 if commit else 99))
             (producer.commit_transaction if commit else producer.abort_transaction)(20)
     hanging = transactional(bootstrap, "open")
     hanging.produce("payments", "open", b"open")
-    settle(hanging)
+    flush(hanging)
     send_offset(hanging, bootstrap, TopicPartition("orders", 0, 77))
     later = Producer({"bootstrap.servers": bootstrap})
     later.produce("payments", "after the open one", b"later")
-    settle(later)
+    flush(later)
     return hanging
 
 
@@ -127,13 +127,13 @@ def transactional(bootstrap: str, transactional_id: str) -> Producer:
     return producer
 
 
-def settle(producer: Producer) -> None:
+def flush(producer: Producer) -> None:
     assert producer.flush(30) == 0
 
 
 def commit_offsets(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
-    positions = [TopicPartition(*where, offset, metadata="noted") for where, offset in offsets.items()]
+    positions = [TopicPartition(*partition, offset, metadata="noted") for partition, offset in offsets.items()]
     consumer.commit(offsets=positions, asynchronous=False)
     consumer.close()
 
@@ -161,7 +161,7 @@ def join_consumer_group(bootstrap: str, group: str, topic: str) -> None:
     consumer.close()
 
 
-def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
+def read_view(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
     """Read everything that consumers of both isolation levels get."""
     records: dict[tuple[str, int, str], list[Seen]] = {}
     ends: dict[tuple[str, int, str], tuple[int, int]] = {}
@@ -179,12 +179,12 @@ def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
             }
         )
         found = wait_for(partial(led_topics, consumer, topics), "leaders of all partitions")
-        places = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
-        for place in places:
-            records[place.topic, place.partition, level] = []
-            ends[place.topic, place.partition, level] = consumer.get_watermark_offsets(place, 20)
-        consumer.assign(places)
-        left = len(places)
+        positions = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
+        for position in positions:
+            records[position.topic, position.partition, level] = []
+            ends[position.topic, position.partition, level] = consumer.get_watermark_offsets(position, 20)
+        consumer.assign(positions)
+        left = len(positions)
         while left:
             message = consumer.poll(20)
             assert message is not None, f"{left} partitions have not reached their end"
@@ -197,9 +197,9 @@ def look(bootstrap: str, topics: Sequence[str] = tuple(TOPICS)) -> View:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 left -= 1
         if level == "read_committed" and "long" in topics:
-            for moment in range(LONG_AGO - 1, LONG_AGO + 2002, 100):
-                (found_at,) = consumer.offsets_for_times([TopicPartition("long", 0, moment)], 20)
-                by_time[moment] = found_at.offset
+            for timestamp in range(LONG_AGO - 1, LONG_AGO + 2002, 100):
+                (found_at,) = consumer.offsets_for_times([TopicPartition("long", 0, timestamp)], 20)
+                by_time[timestamp] = found_at.offset
         consumer.close()
     return View(records, ends, by_time)
 

@@ -29,10 +29,10 @@ from tests.adoption.history import (
     committed,
     create_topics,
     files,
+    flush,
     join_consumer_group,
     log_start_is_on_disk,
-    look,
-    settle,
+    read_view,
     topic_ids,
     topic_settings,
     write,
@@ -70,7 +70,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
         join_consumer_group(kafka.bootstrap, "modern", "codec-none")
         wait_for(lambda: cleaner_has_cleaned(kafka.data, "latest"), "Kafka's cleaner", timeout_s=40)
         wait_for(lambda: log_start_is_on_disk(kafka.data), "the log start offset in its checkpoint")
-        view = look(kafka.bootstrap)
+        view = read_view(kafka.bootstrap)
         ids = topic_ids(kafka.bootstrap)
         settings = {topic: topic_settings(kafka.bootstrap, topic) for topic in TOPICS}
         with pytest.raises(KafkaError) as refused:
@@ -94,7 +94,7 @@ def clean(written: Written, tmp_path: Path) -> Path:
 
 def test_headrace_serves_everything_that_kafka_did(written: Written, directory: Path) -> None:
     with Broker(data=directory) as broker:
-        assert look(broker.bootstrap) == written.view
+        assert read_view(broker.bootstrap) == written.view
         assert topic_ids(broker.bootstrap) == written.ids
         assert {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS} == written.settings
         assert committed(broker.bootstrap, "billing") == {("orders", 0): 5, ("orders", 2): 7}
@@ -118,14 +118,14 @@ def test_an_adopted_directory_takes_writes_and_survives_a_kill(written: Written,
                 partition=0,
                 on_delivery=lambda _, message: offsets.append(message.offset()),
             )
-        settle(more)
+        flush(more)
         end = written.view.ends["orders", 0, "read_committed"][1]
         assert offsets == list(range(end, end + 50))
 
         broker.sigkill()
         broker.start()
 
-        now = look(broker.bootstrap)
+        now = read_view(broker.bootstrap)
         assert now.records["orders", 0, "read_committed"][:end] == written.view.records["orders", 0, "read_committed"]
         assert now.ends["orders", 0, "read_committed"] == (0, end + 50)
         unchanged = {key: value for key, value in now.records.items() if key[:2] != ("orders", 0)}
@@ -176,17 +176,17 @@ def test_an_open_transaction_is_aborted_after_its_timeout(
     key = "payments", 0, "read_committed"
     seen = written.view.records[key]
     with Broker(data=clean) as broker:
-        assert look(broker.bootstrap, ["payments"]).records[key] == seen
+        assert read_view(broker.bootstrap, ["payments"]).records[key] == seen
     later = SYSTEM._replace(wall_ms=lambda: SYSTEM.wall_ms() + 700_000)
     monkeypatch.setattr(transactions, "SYSTEM", later)
     with Broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}, data=clean) as broker:
-        wait_for(lambda: look(broker.bootstrap, ["payments"]).ends[key] == (0, 36), "the abort")
-        view = look(broker.bootstrap, ["payments"])
+        wait_for(lambda: read_view(broker.bootstrap, ["payments"]).ends[key] == (0, 36), "the abort")
+        view = read_view(broker.bootstrap, ["payments"])
         assert view.records[key] == [*seen, (34, b"later", b"after the open one")]
         assert view.ends[key] == (0, 36)
         assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
     with Broker(data=clean) as broker:
-        assert look(broker.bootstrap, ["payments"]) == view
+        assert read_view(broker.bootstrap, ["payments"]) == view
     files_of_it = [str(path) for path in sorted((clean / "payments-0").glob("0*")) if path.suffix in KINDS]
     text = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(files_of_it))
     assert re.search(r"firstOffset: 33 lastOffset: 35 lastStableOffset: 36", text)
@@ -197,7 +197,7 @@ def test_producers_get_ids_that_kafka_has_not_assigned(clean: Path) -> None:
     with Broker(data=clean) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
         producer.produce("codec-none", b"by a new producer")
-        settle(producer)
+        flush(producer)
     segment = (clean / "codec-none-0" / "00000000000000000000.log").read_bytes()
     *_, (_, newest) = batch_headers(segment)
     assert newest.producer_id >= 1000
@@ -216,7 +216,7 @@ def test_derived_files_are_rebuilt_from_the_records(written: Written, clean: Pat
         for path in clean.glob(f"[a-z]*/{pattern}"):
             path.unlink()
     with Broker(data=clean) as broker:
-        assert look(broker.bootstrap) == written.view
+        assert read_view(broker.bootstrap) == written.view
 
 
 def test_a_truncated_segment_loses_only_its_own_records(written: Written, clean: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_truncated_segment_loses_only_its_own_records(written: Written, clean:
     os.truncate(first, first.stat().st_size // 2)
     after = int(second.stem)
     with Broker(data=clean) as broker, WireClient(broker.bootstrap) as client:
-        seen = look(broker.bootstrap, [topic for topic in TOPICS if topic != "long"])
+        seen = read_view(broker.bootstrap, [topic for topic in TOPICS if topic != "long"])
         answer = fetched(client, "long", 0, offset=after - 1)
         assert answer["error_code"] == "corrupt_message"
         assert fetched(client, "long", 0, offset=after)["error_code"] == "none"
@@ -245,9 +245,9 @@ def test_a_transactional_log_is_compacted_and_kafka_can_read_every_file(written:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(2):  # the second rolls the first one's segment, which is then no longer active
             producer.produce("ledger", b"new", b"new", timestamp=int(time.time() * 1000) + 60_000 * number)
-            settle(producer)
+            flush(producer)
         wait_for(lambda: cleaner_has_cleaned(clean, "ledger"), "Headrace's cleaner")
-        seen = look(broker.bootstrap, ["ledger"])
+        seen = read_view(broker.bootstrap, ["ledger"])
         committed_records = seen.records["ledger", 0, "read_committed"]
         assert {key: value for _, key, value in committed_records} == {**last, b"new": b"new"}
         assert len(committed_records) < len(written.view.records["ledger", 0, "read_committed"])
@@ -384,7 +384,7 @@ def test_a_part_of_a_cluster_is_adopted_if_enabled(written: Written, clean: Path
     append_metadata(clean, replicas(clean, "orders-1", 8), replicas(clean, "orders-2", 8, 7))
     shutil.rmtree(clean / "orders-1")
     with Broker({"headrace.adopt.partial": "true"}, data=clean) as broker:
-        seen = look(broker.bootstrap, ["orders"])
+        seen = read_view(broker.bootstrap, ["orders"])
     assert seen.records["orders", 1, "read_committed"] == []
     for index in (0, 2):
         assert (
@@ -396,11 +396,11 @@ def test_metadata_lost_after_the_adoption_is_not_replaced_by_kafkas(written: Wri
     with Broker({"num.partitions": "1"}, data=clean) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce("made-since", b"value")
-        settle(producer)
+        flush(producer)
     for path in clean.glob("metadata.db*"):
         path.unlink()
     with Broker(data=clean) as broker:
-        seen = look(broker.bootstrap, ["orders", "made-since"])
+        seen = read_view(broker.bootstrap, ["orders", "made-since"])
         assert len(seen.records["made-since", 0, "read_committed"]) == 1
         assert topic_settings(broker.bootstrap, "latest")["cleanup.policy"] == "compact"
         assert topic_settings(broker.bootstrap, "orders")["retention.ms"] == "-1"

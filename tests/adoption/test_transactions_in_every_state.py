@@ -15,7 +15,7 @@ from headrace.coordinator.transactions.states import TransactionState
 from headrace.testing import Broker
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, batch_headers, build_batch, iter_records
-from tests.adoption.history import look
+from tests.adoption.history import read_view
 from tests.adoption.kafka import Kraft
 from tests.parity.both import Message, Side
 from tests.parity.transactions import Producer, errors_in
@@ -27,13 +27,13 @@ STATES = ("Empty", "Ongoing", *ENDED, *PREPARED)
 """Also the transactional ids, and the topics they write to."""
 
 
-class Left(NamedTuple):
+class KafkaDirectory(NamedTuple):
     directory: Path
     level: int
 
 
 @pytest.fixture(scope="module", params=[0, 1, 2], ids=lambda level: f"transaction.version={level}")
-def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Left:
+def kafka_directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> KafkaDirectory:
     level: int = request.param
     base = tmp_path_factory.mktemp("kraft")
     with Kraft(base, features={"transaction.version": level}) as kafka:
@@ -41,10 +41,10 @@ def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         _write(side, kafka.bootstrap, level)
         side.close()
         with kafka.frozen():
-            shutil.copytree(kafka.data, base / "left")
+            shutil.copytree(kafka.data, base / "kafka_directory")
     for name, state in PREPARED.items():
-        _prepare(base / "left", name, state, level)
-    return Left(base / "left", level)
+        _prepare(base / "kafka_directory", name, state, level)
+    return KafkaDirectory(base / "kafka_directory", level)
 
 
 def _write(side: Side, bootstrap: str, level: int) -> None:
@@ -93,16 +93,16 @@ def _prepare(directory: Path, name: str, state: TransactionState, level: int) ->
 
 
 @pytest.fixture
-def broker(left: Left, tmp_path: Path) -> Iterator[Broker]:
-    with Broker(data=shutil.copytree(left.directory, tmp_path / "data")) as broker:
+def broker(kafka_directory: KafkaDirectory, tmp_path: Path) -> Iterator[Broker]:
+    with Broker(data=shutil.copytree(kafka_directory.directory, tmp_path / "data")) as broker:
         yield broker
 
 
 def states(bootstrap: str) -> dict[str, str]:
     side = Side(bootstrap)
     try:
-        asked: Message = {"state_filters": [], "producer_id_filters": []}
-        listed = side.ask(ApiKey.LIST_TRANSACTIONS, 0, asked, "transactions")
+        request: Message = {"state_filters": [], "producer_id_filters": []}
+        listed = side.ask(ApiKey.LIST_TRANSACTIONS, 0, request, "transactions")
         return {each["transactional_id"]: each["transaction_state"] for each in listed["transaction_states"]}
     finally:
         side.close()
@@ -118,7 +118,7 @@ def test_only_decided_transactions_are_completed(broker: Broker) -> None:
         "PrepareAbort": "CompleteAbort",
     }
     wait_for(lambda: states(broker.bootstrap) == expected, "the decided ones are completed")
-    view = look(broker.bootstrap, STATES)
+    view = read_view(broker.bootstrap, STATES)
     counts = {state: len(view.records[state, 0, "read_committed"]) for state in STATES}
     assert counts == {state: int(state in ("CompleteCommit", "PrepareCommit")) for state in STATES}
     ends = {state: view.ends[state, 0, "read_committed"] for state in STATES}
@@ -133,17 +133,17 @@ def test_the_producers_successor_continues(broker: Broker, state: str) -> None:
     successor.produce(state, b"by the successor", partition=0)
     successor.commit_transaction(30)
 
-    values = [value for _, _, value in look(broker.bootstrap, [state]).records[state, 0, "read_committed"]]
+    values = [value for _, _, value in read_view(broker.bootstrap, [state]).records[state, 0, "read_committed"]]
     first = [b"value"] if state in ("CompleteCommit", "PrepareCommit") else []
     assert values == [*first, b"by the successor"]
 
 
-def test_the_feature_keeps_its_level(broker: Broker, left: Left) -> None:
+def test_the_feature_keeps_its_level(broker: Broker, kafka_directory: KafkaDirectory) -> None:
     side = Side(broker.bootstrap)
     try:
-        asked = {"client_software_name": "tests", "client_software_version": "1"}
-        answer = side.ask(ApiKey.API_VERSIONS, 3, asked, "features")
+        request = {"client_software_name": "tests", "client_software_version": "1"}
+        answer = side.ask(ApiKey.API_VERSIONS, 3, request, "features")
     finally:
         side.close()
     levels = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
-    assert levels.get("transaction.version", 0) == left.level
+    assert levels.get("transaction.version", 0) == kafka_directory.level

@@ -26,8 +26,8 @@ from tests.adoption.history import (
     committed,
     create_topics,
     files,
-    look,
-    settle,
+    flush,
+    read_view,
     topic_ids,
     topic_settings,
     write_plain,
@@ -38,13 +38,13 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 from tests.support.wire_client import WireClient
 
-BORN_IN_KAFKA = "born-in-kafka"
+KAFKA_TOPIC = "born-in-kafka"
 
 
 def headrace(*arguments: str) -> tuple[int, str]:
     """Run a command; return its exit code and output."""
-    done = CliRunner().invoke(app, list(arguments))
-    return done.exit_code, re.sub(r"\s+", " ", done.output)
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, re.sub(r"\s+", " ", result.output)
 
 
 class Round(NamedTuple):
@@ -57,11 +57,11 @@ class Round(NamedTuple):
     ids: dict[str, str]
     while_running: tuple[int, str]
     in_use: tuple[int, str]
-    at_first_by_kafka: View
+    first_by_kafka: View
     settings_in_kafka: dict[str, dict[str, str]]
     ids_in_kafka: dict[str, str]
     offsets_in_kafka: dict[tuple[str, int], int]
-    at_last_by_kafka: View
+    last_by_kafka: View
     after_a_kill_by_headrace: View
     after_a_kill_by_kafka: View
 
@@ -81,28 +81,28 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         write_plain(broker.bootstrap)
         commit_offsets(broker.bootstrap, "billing", {("orders", 0): 5, ("orders", 2): 7})
         wait_for(lambda: cleaner_has_cleaned(data, "latest"), "Headrace's cleaner")
-        by_headrace = look(broker.bootstrap)
+        by_headrace = read_view(broker.bootstrap)
         settings = {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS}
         ids = topic_ids(broker.bootstrap)
         in_use = headrace("handover", "--data", str(data), "--zookeeper", zookeeper.address)
-    code, said = headrace("handover", "--data", str(data), "--zookeeper", zookeeper.address)
-    assert code == 0, said
+    code, output = headrace("handover", "--data", str(data), "--zookeeper", zookeeper.address)
+    assert code == 0, output
     kafka = WithZooKeeper(base / "kafka", zookeeper.address, data=data)
     with kafka:
-        at_first = look(kafka.bootstrap)
+        first = read_view(kafka.bootstrap)
         settings_in_kafka = {topic: topic_settings(kafka.bootstrap, topic) for topic in TOPICS}
         ids_in_kafka = topic_ids(kafka.bootstrap)
         offsets = committed(kafka.bootstrap, "billing")
         more = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
         for number in range(100):
             more.produce("orders", b"more %d" % number, b"key %d" % (number % 17))
-        settle(more)
+        flush(more)
         hanging = write_transactions(kafka.bootstrap)
-        new = NewTopic(BORN_IN_KAFKA, 2, 1, config={"retention.ms": "777777777"})
+        new = NewTopic(KAFKA_TOPIC, 2, 1, config={"retention.ms": "777777777"})
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.create_topics([new])[BORN_IN_KAFKA].result(20)
+        admin.create_topics([new])[KAFKA_TOPIC].result(20)
         commit_offsets(kafka.bootstrap, "billing", {("orders", 0): 50})
-        at_last = look(kafka.bootstrap, [*TOPICS, BORN_IN_KAFKA])
+        last = read_view(kafka.bootstrap, [*TOPICS, KAFKA_TOPIC])
         while_running = headrace("takeover", "--data", str(data), "--zookeeper", zookeeper.address)
         kafka.sigterm()
     # Another round trip, from a killed Headrace: Kafka must recover the directory.
@@ -110,13 +110,13 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
     headrace("takeover", "--data", str(killed), "--zookeeper", zookeeper.address)
     with BrokerProcess(killed) as dying:
         write_plain(dying.bootstrap)
-        after_a_kill_by_headrace = look(dying.bootstrap)
+        after_a_kill_by_headrace = read_view(dying.bootstrap)
         dying.sigkill()
-    code, said = headrace("handover", "--data", str(killed), "--zookeeper", zookeeper.address)
-    assert code == 0, said
+    code, output = headrace("handover", "--data", str(killed), "--zookeeper", zookeeper.address)
+    assert code == 0, output
     kafka = WithZooKeeper(base / "recovering-kafka", zookeeper.address, {"log.cleaner.enable": "false"}, data=killed)
     with kafka:
-        after_a_kill_by_kafka = look(kafka.bootstrap)
+        after_a_kill_by_kafka = read_view(kafka.bootstrap)
         kafka.sigterm()
     headrace("takeover", "--data", str(killed), "--zookeeper", zookeeper.address)
     yield Round(
@@ -127,11 +127,11 @@ def round_trip(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -
         ids,
         while_running,
         in_use,
-        at_first,
+        first,
         settings_in_kafka,
         ids_in_kafka,
         offsets,
-        at_last,
+        last,
         after_a_kill_by_headrace,
         after_a_kill_by_kafka,
     )
@@ -144,7 +144,7 @@ def from_kafka(round_trip: Round, tmp_path: Path) -> Path:
 
 
 def test_kafka_serves_the_records_of_headrace(round_trip: Round) -> None:
-    assert round_trip.at_first_by_kafka == round_trip.by_headrace
+    assert round_trip.first_by_kafka == round_trip.by_headrace
     assert round_trip.settings_in_kafka == round_trip.settings
     assert round_trip.ids_in_kafka == round_trip.ids
     assert round_trip.offsets_in_kafka == {("orders", 0): 5, ("orders", 2): 7}
@@ -155,21 +155,21 @@ def test_kafka_recovers_the_records_of_a_killed_headrace(round_trip: Round) -> N
 
 
 def test_both_commands_are_refused_while_a_broker_runs(round_trip: Round) -> None:
-    code, said = round_trip.in_use
-    assert (code, "in use by another broker" in said) == (1, True)
-    code, said = round_trip.while_running
-    assert (code, "broker 7. Stop it first" in said) == (1, True)
+    code, output = round_trip.in_use
+    assert (code, "in use by another broker" in output) == (1, True)
+    code, output = round_trip.while_running
+    assert (code, "broker 7. Stop it first" in output) == (1, True)
 
 
 def test_headrace_continues_after_kafka(round_trip: Round, from_kafka: Path) -> None:
-    code, said = headrace("takeover", "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
-    assert code == 0, said
-    assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", said)
+    code, output = headrace("takeover", "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
+    assert code == 0, output
+    assert re.search(r"Took over 13 topics, \d+ partitions and \d+ settings from ZooKeeper at", output)
 
     with Broker(data=from_kafka) as broker:
-        assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.last_by_kafka
         assert {topic: topic_settings(broker.bootstrap, topic) for topic in TOPICS} == round_trip.settings
-        assert topic_settings(broker.bootstrap, BORN_IN_KAFKA) == {"retention.ms": "777777777"}
+        assert topic_settings(broker.bootstrap, KAFKA_TOPIC) == {"retention.ms": "777777777"}
         assert topic_ids(broker.bootstrap) == round_trip.ids
         assert committed(broker.bootstrap, "billing") == {("orders", 0): 50, ("orders", 2): 7}
         assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
@@ -203,17 +203,17 @@ def test_an_idempotent_producer_continues_its_sequence(round_trip: Round, from_k
 
 def test_a_directory_can_change_brokers_repeatedly(round_trip: Round, from_kafka: Path) -> None:
     for command in ("takeover", "handover", "takeover"):
-        code, said = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
-        assert code == 0, said
+        code, output = headrace(command, "--data", str(from_kafka), "--zookeeper", round_trip.zookeeper)
+        assert code == 0, output
     with Broker(data=from_kafka) as broker:
-        assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.last_by_kafka
 
 
 def test_without_zookeeper_records_are_adopted_and_nothing_expires(round_trip: Round, from_kafka: Path) -> None:
     with Broker(data=from_kafka) as broker:
-        assert look(broker.bootstrap, [*TOPICS, BORN_IN_KAFKA]) == round_trip.at_last_by_kafka
+        assert read_view(broker.bootstrap, [*TOPICS, KAFKA_TOPIC]) == round_trip.last_by_kafka
         assert topic_ids(broker.bootstrap) == round_trip.ids
-        for topic in (*(f"codec-{codec}" for codec in CODECS), BORN_IN_KAFKA):
+        for topic in (*(f"codec-{codec}" for codec in CODECS), KAFKA_TOPIC):
             assert topic_settings(broker.bootstrap, topic) == {"retention.ms": "-1", "retention.bytes": "-1"}
         assert topic_settings(broker.bootstrap, "latest") == {"cleanup.policy": "compact"}
 
@@ -236,6 +236,6 @@ def test_mismatched_directories_are_refused_unchanged(round_trip: Round, from_ka
 def test_the_zookeeper_of_another_cluster_is_refused(round_trip: Round, tmp_path: Path) -> None:
     with Broker(data=tmp_path):
         pass
-    code, said = headrace("handover", "--data", str(tmp_path), "--zookeeper", round_trip.zookeeper)
-    assert (code, "belongs to cluster" in said) == (1, True)
+    code, output = headrace("handover", "--data", str(tmp_path), "--zookeeper", round_trip.zookeeper)
+    assert (code, "belongs to cluster" in output) == (1, True)
     assert (tmp_path / METADATA_FILE).exists()

@@ -13,16 +13,16 @@ REFUSED = b"{}\n"
 
 
 def test_an_incomplete_job_is_not_started() -> None:
-    done = subprocess.run(WORKER, input=b'{"directory": "/tm', capture_output=True, timeout=30, check=False)
-    assert (done.stdout, done.stderr) == (b"", b"")
+    result = subprocess.run(WORKER, input=b'{"directory": "/tm', capture_output=True, timeout=30, check=False)
+    assert (result.stdout, result.stderr) == (b"", b"")
 
 
 def test_the_process_ends_silently_if_its_output_is_closed() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(WORKER, input=REFUSED, stdout=writing, stderr=subprocess.PIPE, timeout=30, check=False)
+    result = subprocess.run(WORKER, input=REFUSED, stdout=writing, stderr=subprocess.PIPE, timeout=30, check=False)
     os.close(writing)
-    assert done.stderr == b""
+    assert result.stderr == b""
 
 
 def test_the_process_ends_silently_after_its_parent_is_killed(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def fill(broker: Broker, topic: str, megabytes: int = 5) -> dict[bytes, int]:
         assert error is None
         last[message.key()] = message.offset()
 
-    for place in range(megabytes * 100):
-        value = random.Random(place).randbytes(10_000)  # incompressible
-        producer.produce(topic, value, key=f"key-{place % KEYS}", partition=0, on_delivery=delivered)
+    for number in range(megabytes * 100):
+        value = random.Random(number).randbytes(10_000)  # incompressible
+        producer.produce(topic, value, key=f"key-{number % KEYS}", partition=0, on_delivery=delivered)
         producer.poll(0)
     assert producer.flush(30) == 0
     return last
@@ -103,9 +103,7 @@ def test_a_topic_shrinks_to_the_last_values(broker: Broker) -> None:
     assert {key: offset for offset, key in read(broker, "table")} == again
 
 
-def test_a_damaged_log_is_reported_once_and_others_are_still_compacted(
-    broker: Broker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_log_is_reported_and_others_compacted(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     create(broker, "damaged")
     create(broker, "sound")
     with caplog.at_level(logging.INFO):
@@ -131,7 +129,9 @@ def test_compacted_records_survive_a_restart(tmp_path: Path) -> None:
         create(broker, "table")
         last = fill(broker, "table")
         checkpoint = tmp_path / "cleaner-offset-checkpoint"
-        wait_for(lambda: checkpoint.exists() and "table 0 " in checkpoint.read_text(), "the compaction is noted")
+        wait_for(
+            lambda: checkpoint.exists() and "table 0 " in checkpoint.read_text(), "the checkpoint of the compaction"
+        )
         wait_for(lambda: log_bytes(broker, "table") < 2 * MEGABYTE, "the log shrinks")
     with Broker(SETTINGS, data=tmp_path) as broker:
         assert {key: offset for offset, key in read(broker, "table")} == last

@@ -186,12 +186,12 @@ def test_damage_in_the_middle_of_a_log_is_logged_once_and_not_served(
 ) -> None:
     path = data / "t-0" / "00000000000000000000.log"
     with Broker(data=data) as broker, WireClient(broker.bootstrap) as client:
-        whole = path.read_bytes()
-        path.write_bytes(whole[:16] + b"\x7f" + whole[17:])
+        original = path.read_bytes()
+        path.write_bytes(original[:16] + b"\x7f" + original[17:])
         for _ in range(3):
             assert fetched(client, "t", 0)["error_code"] == "corrupt_message"
         assert values(client, 1) == [b"t"]
-        path.write_bytes(whole)
+        path.write_bytes(original)
         assert values(client, 0) == [b"t"]
     logged = [each.getMessage() for each in caplog.records if "the file is damaged" in each.getMessage()]
     assert len(logged) == 1

@@ -67,7 +67,7 @@ def test_a_renamed_directory_takes_only_its_own_partitions_offline(tmp_path: Pat
     dirs = Directories(tmp_path)
     with dirs.broker, WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 2)
-        there, here = (0, 1) if dirs.where("t-0") == dirs.b else (1, 0)
+        there, here = (0, 1) if dirs.directory_of("t-0") == dirs.b else (1, 0)
         dirs.b.rename(tmp_path / "aside")
         dirs.create(client, "u", 4)
         assert len(list(dirs.a.glob("u-?"))) == 4
@@ -83,7 +83,7 @@ def test_changes_are_refused_without_the_metadata_directory(tmp_path: Path) -> N
     dirs = Directories(tmp_path)
     with dirs.broker, WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 2)
-        here = 0 if dirs.where("t-0") == dirs.b else 1
+        here = 0 if dirs.directory_of("t-0") == dirs.b else 1
         dirs.a.rename(tmp_path / "aside")
         refused = new_topic(client, "u")
         assert refused["error_code"] == STORAGE_ERROR

@@ -27,9 +27,7 @@ def broker(tmp_path: Path, disk: Disk) -> Iterator[Broker]:
         disk.free.set()
 
 
-class Sending:
-    """A record in flight."""
-
+class PendingRecord:
     def __init__(self, broker: Broker, topic: str, **settings: object) -> None:
         self.outcome: str | None = None
         self._producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, **settings})
@@ -37,35 +35,35 @@ class Sending:
             topic, b"v", on_delivery=lambda error, _: setattr(self, "outcome", str(error) if error else "written")
         )
 
-    def look(self) -> str | None:
+    def poll(self) -> str | None:
         self._producer.poll(0.01)
         return self.outcome
 
 
-def hold(broker: Broker, disk: Disk, topic: str) -> None:
+def block_disk(broker: Broker, disk: Disk, topic: str) -> None:
     disk.stuck.add(next((broker.data / f"{topic}-0").glob("*.log")).stat().st_ino)
 
 
 def test_an_answer_waits_for_its_fsync_and_does_not_block_others(broker: Broker, disk: Disk) -> None:
-    hold(broker, disk, "t")
-    waiting = [Sending(broker, "t", acks=acks) for acks in (1, "all")]
+    block_disk(broker, disk, "t")
+    waiting = [PendingRecord(broker, "t", acks=acks) for acks in (1, "all")]
     assert disk.begun.wait(10)
-    other = Sending(broker, "u")
-    assert wait_for(other.look, "an answer for a partition on a fast disk") == "written"
+    other = PendingRecord(broker, "u")
+    assert wait_for(other.poll, "an answer for a partition on a fast disk") == "written"
     reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     assert reader.get_watermark_offsets(TopicPartition("t", 0), timeout=10) == (0, 0)
     reader.close()
-    assert [each.look() for each in waiting] == [None, None]
+    assert [each.poll() for each in waiting] == [None, None]
     disk.free.set()
     for each in waiting:
-        assert wait_for(each.look, "an answer") == "written"
+        assert wait_for(each.poll, "an answer") == "written"
 
 
 def test_committed_offsets_are_on_disk_before_the_answer(broker: Broker, disk: Disk) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     offset = [TopicPartition("u", 0, 0)]
     consumer.commit(offsets=offset, asynchronous=False)
-    hold(broker, disk, "__consumer_offsets")
+    block_disk(broker, disk, "__consumer_offsets")
     disk.begun.clear()
     committed = threading.Thread(target=lambda: consumer.commit(offsets=offset, asynchronous=False))
     committed.start()
@@ -95,13 +93,13 @@ def test_a_failed_write_of_committed_offsets_is_answered_with_its_error(tmp_path
 
 
 def test_a_failed_fsync_is_not_retried(broker: Broker, disk: Disk) -> None:
-    assert wait_for(Sending(broker, "t").look, "an answer") == "written"
+    assert wait_for(PendingRecord(broker, "t").poll, "an answer") == "written"
     disk.error = errno.EIO
-    refused = Sending(broker, "t", **{"message.timeout.ms": 3000})
-    assert "written" not in str(wait_for(refused.look, "the end of the attempts"))
+    refused = PendingRecord(broker, "t", **{"message.timeout.ms": 3000})
+    assert "written" not in str(wait_for(refused.poll, "the end of the attempts"))
     disk.error = None
-    late = Sending(broker, "t", **{"message.timeout.ms": 1000})
-    assert "written" not in str(wait_for(late.look, "the end of the attempts"))
+    late = PendingRecord(broker, "t", **{"message.timeout.ms": 1000})
+    assert "written" not in str(wait_for(late.poll, "the end of the attempts"))
 
 
 def test_the_durability_mode_is_printed_at_the_start(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def refused_changes(client: WireClient) -> list[str]:
     change = {"name": "retention.ms", "config_operation": 0, "value": "1"}
     altered: dict[str, Any] = {"resource_type": 2, "resource_name": "t", "configs": [change]}
     grown = {"topics": [{"name": "t", "count": 3, "assignments": None}], "timeout": 9000, "validate_only": False}
-    wanted = {
+    metadata = {
         "topics": [{"topic_id": None, "name": "v"}],
         "allow_auto_topic_creation": True,
         "include_topic_authorized_operations": False,
@@ -66,7 +66,7 @@ def refused_changes(client: WireClient) -> list[str]:
         (ApiKey.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": 9000}, "responses"),
         (ApiKey.CREATE_PARTITIONS, 1, grown, "results"),
         (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [altered], "validate_only": False}, "responses"),
-        (ApiKey.METADATA, 12, wanted, "topics"),
+        (ApiKey.METADATA, 12, metadata, "topics"),
     ]
     codes = [
         client.ask(api, version, message)[answers][0]["error_code"] for api, version, message, answers in questions

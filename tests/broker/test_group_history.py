@@ -97,9 +97,9 @@ def test_lag_pace_and_owners_are_current(broker: Broker, protocol: str) -> None:
     assert (read["committed"], read["end"], read["lag"], read["lost"]) == (40, 100, 60, 0)
     assert 0 < read["lag_seconds"] < 60
     assert (empty["committed"], empty["end"], empty["lag"], empty["lag_seconds"]) == (None, 0, 0, 0.0)
-    [who] = described["member_list"]
-    assert (who["client_id"], who["host"], who["partitions"]) == ("app", "127.0.0.1", {"orders": [0, 1]})
-    assert read["member_id"] == who["member_id"]
+    [entry] = described["member_list"]
+    assert (entry["client_id"], entry["host"], entry["partitions"]) == ("app", "127.0.0.1", {"orders": [0, 1]})
+    assert read["member_id"] == entry["member_id"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -115,7 +115,7 @@ def test_lag_without_a_commit_counts_from_the_reset_position(protocol: str, assu
             wait_for(lambda: metrics(broker).get("headrace_consumergroup_assumed_offset"), "a sample")
             wait_for(lambda: get(broker.http, "/groups")["groups"][0]["lag"] == 60 + unread, "a sample")
         # Its lag remains after its last member has gone.
-        wait_for(lambda: get(broker.http, "/groups")["groups"][0]["members"] == 0, "the member is gone")
+        wait_for(lambda: get(broker.http, "/groups")["groups"][0]["members"] == 0, "the member leaves")
         listed = get(broker.http, "/groups")
         assert get(broker.http, "/groups/describe?group=billing")["lag"] == 60 + unread
         found = metrics(broker)
@@ -167,9 +167,9 @@ def test_a_timeline_shows_joins_leaves_and_the_slowest_member(broker: Broker, pr
             wait_for(lambda: (first.poll(0.02), second.poll(0.02), second.assignment())[-1], "both have partitions")
         wait_for(lambda: (first.poll(0.02), len(first.assignment()) == 2)[-1], "the first has all")
     rebalances = get(broker.http, "/groups/timeline?group=g")["rebalances"]
-    by_second = next(each for each in rebalances if [who["client_id"] for who in each["joined"]] == ["second"])
-    assert any(who["client_id"] == "first" for phase in by_second["phases"] for who in phase["waited_for"])
-    assert [who["client_id"] for each in rebalances for who in each["left"]] == ["second", "first"]
+    by_second = next(each for each in rebalances if [entry["client_id"] for entry in each["joined"]] == ["second"])
+    assert any(entry["client_id"] == "first" for phase in by_second["phases"] for entry in phase["waited_for"])
+    assert [entry["client_id"] for each in rebalances for entry in each["left"]] == ["second", "first"]
     assert rebalances[-1]["outcome"] == "empty"
 
 
@@ -185,7 +185,7 @@ def test_a_timeline_shows_a_fenced_static_member(broker: Broker) -> None:
 def test_a_timeline_shows_a_member_that_stopped_polling(broker: Broker) -> None:
     with member(broker.bootstrap, "g", "slow", session_timeout_ms=6000, max_poll_interval_ms=6000) as slow:
         # It no longer polls: the client leaves the group and gives the reason.
-        wait_for(lambda: ("left", "slow") in events(broker.http, "g"), "it is gone")
+        wait_for(lambda: ("left", "slow") in events(broker.http, "g"), "the member leaves")
         slow.poll(0)
 
 
@@ -205,7 +205,7 @@ def test_a_history_has_every_sample_and_ends_with_its_group(broker: Broker) -> N
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_consumer_groups(["g"])["g"].result(10)
     before = len(points(broker, "g"))
-    wait_for(lambda: "g" not in [each["group"] for each in get(broker.http, "/groups")["groups"]], "it is gone")
+    wait_for(lambda: "g" not in [each["group"] for each in get(broker.http, "/groups")["groups"]], "removal")
     again = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "other"})
     again.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
     again.close()
@@ -254,15 +254,15 @@ def test_answers_have_the_documented_fields(broker: Broker) -> None:
             "/groups/timeline",
         ]
         for path, example in documented:
-            assert shape(get(broker.http, path)) == shape(json.loads(example)), path
+            assert paths(get(broker.http, path)) == paths(json.loads(example)), path
 
 
-def shape(value: Any, path: str = "") -> set[str]:
+def paths(value: Any, path: str = "") -> set[str]:
     """Return the path of every field; elements of a list share one path."""
     if isinstance(value, dict):
-        return {each for name, field in value.items() for each in {f"{path}.{name}", *shape(field, f"{path}.{name}")}}
+        return {each for name, field in value.items() for each in {f"{path}.{name}", *paths(field, f"{path}.{name}")}}
     if isinstance(value, list):
-        return {each for element in value for each in shape(element, f"{path}[]")}
+        return {each for element in value for each in paths(element, f"{path}[]")}
     return set()
 
 

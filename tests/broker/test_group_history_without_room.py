@@ -21,7 +21,7 @@ from tests.support.waiting import wait_for
 LOST = "headrace_group_history_events_lost_total"
 
 
-class Scene:
+class Disks:
     """A broker with metadata and history on a small disk, and the groups' topics on a large one."""
 
     def __init__(self, small: Path, roomy: Path) -> None:
@@ -38,7 +38,7 @@ class Scene:
                 ballast.write(bytes(4096))
         assert not os.statvfs(self.small).f_bavail
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         (self.small / "ballast").unlink()
 
     def last_point(self) -> list[Any]:
@@ -54,15 +54,15 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def disks(tmp_path: Path) -> Iterator[Disks]:
     with small_disk(tmp_path / "small", 8) as disk:
-        scene = Scene(disk, tmp_path / "roomy")
-        with scene.broker:
-            admin = AdminClient({"bootstrap.servers": scene.broker.bootstrap})
+        disks = Disks(disk, tmp_path / "roomy")
+        with disks.broker:
+            admin = AdminClient({"bootstrap.servers": disks.broker.bootstrap})
             # A new partition goes to the directory with the fewest: orders and the offsets topic go to the large disk.
             for topic in ("first", "orders", "third"):
                 admin.create_topics([NewTopic(topic, 1)])[topic].result(10)
-            yield scene
+            yield disks
 
 
 def commit(consumer: Consumer, offset: int) -> None:
@@ -73,27 +73,27 @@ def last_offset(messages: list[Message]) -> int | None:
     return messages[-1].offset() if messages else None
 
 
-def test_groups_work_and_their_history_resumes_after_space_is_freed(scene: Scene) -> None:
-    bootstrap = scene.broker.bootstrap
+def test_groups_work_and_their_history_resumes_after_space_is_freed(disks: Disks) -> None:
+    bootstrap = disks.broker.bootstrap
     produce(bootstrap, 100)
     with member(bootstrap, "g") as consumer:
         commit(consumer, 10)
-        wait_for(lambda: scene.last_point()[1] == 10, "a sample")
-        assert {"orders-0", "__consumer_offsets-0"} <= {each.name for each in scene.roomy.iterdir()}
+        wait_for(lambda: disks.last_point()[1] == 10, "a sample")
+        assert {"orders-0", "__consumer_offsets-0"} <= {each.name for each in disks.roomy.iterdir()}
 
-        scene.fill()
+        disks.fill()
         for offset in range(11, 61):
             commit(consumer, offset)
         produce(bootstrap, 10)
         with member(bootstrap, "late") as late:
             wait_for(lambda: last_offset(late.consume(200, 0.1)) == 109, "the last record")
             commit(late, 110)
-        wait_for(scene.events_lost, "events that cannot be kept")
-        [now] = get(scene.http, "/groups/describe?group=g")["partitions"]
+        wait_for(disks.events_lost, "events that cannot be kept")
+        [now] = get(disks.http, "/groups/describe?group=g")["partitions"]
         assert (now["committed"], now["end"]) == (60, 110), "the current state does not need the disk"
 
-        scene.make_room()
+        disks.free_space()
         commit(consumer, 77)
-        wait_for(lambda: scene.last_point()[1:4] == [77, 110, 33], "a sample after the gap")
-    wait_for(lambda: get(scene.http, "/groups/timeline?group=g")["events"][-1]["event"] == "empty", "later events")
-    assert scene.broker.log().count("Cannot read or write the history of groups") == 1
+        wait_for(lambda: disks.last_point()[1:4] == [77, 110, 33], "a sample after the gap")
+    wait_for(lambda: get(disks.http, "/groups/timeline?group=g")["events"][-1]["event"] == "empty", "later events")
+    assert disks.broker.log().count("Cannot read or write the history of groups") == 1

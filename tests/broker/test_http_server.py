@@ -335,12 +335,12 @@ async def test_answers_are_sent_without_delay(server: HttpServer, monkeypatch: p
     seen: list[int] = []
     send = http_side._send
 
-    async def look(writer: asyncio.StreamWriter, answer: Any, *, keep_alive: bool, with_body: bool) -> None:
+    async def inspect(writer: asyncio.StreamWriter, answer: Any, *, keep_alive: bool, with_body: bool) -> None:
         connection = writer.get_extra_info("socket")
         seen.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         await send(writer, answer, keep_alive=keep_alive, with_body=with_body)
 
-    monkeypatch.setattr(http_side, "_send", look)
+    monkeypatch.setattr(http_side, "_send", inspect)
     await get(server, "/")
     assert all(seen)
     assert seen

@@ -84,9 +84,9 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[str, int, int]]
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     found: dict[int, list[tuple[str, int, int]]] = {}
     for partition in range(PARTITIONS):
-        where = TopicPartition(topic, partition, OFFSET_BEGINNING)
-        low, end = consumer.get_watermark_offsets(where, timeout=20)
-        consumer.assign([where])
+        position = TopicPartition(topic, partition, OFFSET_BEGINNING)
+        low, end = consumer.get_watermark_offsets(position, timeout=20)
+        consumer.assign([position])
         records: list[tuple[str, int, int]] = []
         found[partition] = records
 
@@ -118,9 +118,9 @@ def test_no_acknowledged_record_is_lost_duplicated_or_reordered(tmp_path: Path, 
             Writer(broker.bootstrap, "t", "packed", **{"compression.type": "lz4"}),
         ]
         for _ in range(KILLS):
-            wanted = [writer.count + RECORDS_BETWEEN_KILLS for writer in writers]
+            goals = [writer.count + RECORDS_BETWEEN_KILLS for writer in writers]
             wait_for(
-                lambda wanted=wanted: all(w.count >= n or w.errors for w, n in zip(writers, wanted, strict=True)),  # type: ignore[misc]
+                lambda goals=goals: all(w.count >= n or w.errors for w, n in zip(writers, goals, strict=True)),  # type: ignore[misc]
                 "acknowledged records",
                 timeout_s=60,
             )

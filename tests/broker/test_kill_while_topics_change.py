@@ -19,7 +19,7 @@ CHANGES_BETWEEN_KILLS = 15
 NAMES = [f"topic-{number}" for number in range(12)]
 
 
-class Changer:
+class TopicChanger:
     """A client that creates, extends and deletes topics of few names at random until its connection ends."""
 
     def __init__(self, bootstrap: str, seed: int) -> None:
@@ -33,12 +33,12 @@ class Changer:
         try:
             with WireClient(self._bootstrap) as client:
                 while True:
-                    self._change_one(client, self._random.choice(NAMES))
+                    self._change_topic(client, self._random.choice(NAMES))
                     self.changes += 1
         except OSError:
             return
 
-    def _change_one(self, client: WireClient, name: str) -> None:
+    def _change_topic(self, client: WireClient, name: str) -> None:
         new = {"name": name, "num_partitions": 3, "replication_factor": 1, "assignments": [], "configs": []}
         created = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
         if created["topics"][0]["error_code"] == "none":
@@ -64,7 +64,7 @@ def produce(client: WireClient, topic: str, partition: int) -> str:
 
 
 def fetched(client: WireClient, topic: str, partition: int, offset: int = 0) -> dict[str, Any]:
-    wanted = {
+    partition_request = {
         "partition": partition,
         "current_leader_epoch": -1,
         "fetch_offset": offset,
@@ -80,7 +80,7 @@ def fetched(client: WireClient, topic: str, partition: int, offset: int = 0) -> 
         "isolation_level": 0,
         "session_id": 0,
         "session_epoch": -1,
-        "topics": [{"topic": topic, "partitions": [wanted]}],
+        "topics": [{"topic": topic, "partitions": [partition_request]}],
         "forgotten_topics_data": [],
         "rack_id": "",
     }
@@ -94,8 +94,8 @@ def check_agreement(bootstrap: str, data: Path) -> None:
     Partial deletions are set aside as strays.
     """
     with WireClient(bootstrap) as client:
-        asked = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
-        topics = client.ask(ApiKey.METADATA, 12, asked)["topics"]
+        request = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        topics = client.ask(ApiKey.METADATA, 12, request)["topics"]
         expected: dict[str, uuid.UUID] = {}
         for topic in topics:
             assert topic["error_code"] == "none", topic
@@ -121,7 +121,7 @@ def test_metadata_and_log_directories_agree_after_every_kill(tmp_path: Path) -> 
     data = tmp_path / "data"
     with BrokerProcess(data, settings={"log.segment.delete.delay.ms": 50}) as broker:
         for kill in range(KILLS):
-            changers = [Changer(broker.bootstrap, 10 * kill + number) for number in range(3)]
+            changers = [TopicChanger(broker.bootstrap, 10 * kill + number) for number in range(3)]
             wait_for(lambda: sum(each.changes for each in changers) >= CHANGES_BETWEEN_KILLS, "changes of topics")  # noqa: B023
             broker.sigkill()
             for changer in changers:

@@ -21,10 +21,10 @@ def write(broker: Broker, *, then_open: bool = False) -> Producer:
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result()
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "writer"})
     producer.init_transactions(30)
-    for place in range(4 if then_open else 3):
+    for number in range(4 if then_open else 3):
         producer.begin_transaction()
         producer.produce("t", b"x", partition=0)
-        if place < 3:
+        if number < 3:
             producer.produce("t", b"x", partition=0)
             producer.commit_transaction(30)
     producer.flush(30)

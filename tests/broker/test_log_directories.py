@@ -48,7 +48,7 @@ class Directories:
         answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})
         assert answer["topics"][0]["error_code"] == "none", answer
 
-    def where(self, name: str) -> Path:
+    def directory_of(self, name: str) -> Path:
         """Return the log directory of a partition."""
         return next(each for each in (self.a, self.b) if (each / name).exists())
 
@@ -71,8 +71,8 @@ def slow(tmp_path: Path) -> Iterator[Directories]:
 
 
 def move(client: WireClient, directory: Path, topic: str, partition: int = 0) -> str:
-    wanted = {"path": str(directory), "topics": [{"name": topic, "partitions": [partition]}]}
-    answer = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, {"dirs": [wanted]})
+    request = {"path": str(directory), "topics": [{"name": topic, "partitions": [partition]}]}
+    answer = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, {"dirs": [request]})
     code: str = answer["results"][0]["partitions"][0]["error_code"]
     return code
 
@@ -142,7 +142,7 @@ def test_a_partition_moved_off_a_full_disk_accepts_records_again(tmp_path: Path)
         with dirs.broker, WireClient(dirs.broker.bootstrap) as client:
             move(client, dirs.b, "t")
             dirs.create(client, "t", 1)
-            assert dirs.where("t-0") == dirs.b
+            assert dirs.directory_of("t-0") == dirs.b
             wait_for(lambda: append(client, "t", 0) == STORAGE_ERROR, "a refusal")
             assert move(client, dirs.a, "t") == "none"
             wait_for(lambda: append(client, "t", 0) == "none", "room")
@@ -152,20 +152,20 @@ def test_a_partition_moves_and_returns_under_load(dirs: Directories) -> None:
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 1)
-        home = dirs.where("t-0")
+        home = dirs.directory_of("t-0")
         writer = Writer(dirs.broker.bootstrap, "t")
         for target in (dirs.other(home), home, dirs.other(home)):
             writer.wait_for_more()
             assert move(client, target, "t") == "none"
-            wait_for((target / "t-0").exists, "the partition in its new place")
+            wait_for((target / "t-0").exists, "the partition in its new directory")
         writer.wait_for_more()
         writer.stop()
         assert not writer.refused
-        wait_for(lambda: not (home / "t-0").exists() and not list(dirs.a.glob("t-0.*")), "the old files to go")
+        wait_for(lambda: not (home / "t-0").exists() and not list(dirs.a.glob("t-0.*")), "removal of the old files")
         dirs.broker.restart()
     with WireClient(dirs.broker.bootstrap) as client:
         assert values(client, "t") == [b"%d" % number for number in range(writer.count)]
-        assert dirs.where("t-0") == dirs.other(home)
+        assert dirs.directory_of("t-0") == dirs.other(home)
 
 
 def test_a_move_is_described_cancelled_and_dropped_by_a_restart(slow: Directories) -> None:
@@ -174,13 +174,13 @@ def test_a_move_is_described_cancelled_and_dropped_by_a_restart(slow: Directorie
         slow.create(client, "t", 1)
         for number in range(5):
             assert append(client, "t", number, size=60_000) == "none"
-        home, target = slow.where("t-0"), slow.other(slow.where("t-0"))
+        home, target = slow.directory_of("t-0"), slow.other(slow.directory_of("t-0"))
         assert move(client, target, "t") == "none"
         [copy] = wait_for(lambda: copies(client, target), "the copy to be shown")
         assert 0 < copy["offset_lag"] <= 5
         assert described(client, home)["topics"][0]["partitions"][0]["partition_size"] > 300_000
         assert move(client, home, "t") == "none"
-        wait_for(lambda: not list(target.glob("t-0.*")), "the copy to go")
+        wait_for(lambda: not list(target.glob("t-0.*")), "removal of the copy")
         assert not copies(client, target)
 
         assert move(client, target, "t") == "none"
@@ -188,7 +188,7 @@ def test_a_move_is_described_cancelled_and_dropped_by_a_restart(slow: Directorie
         slow.broker.restart()
     with WireClient(slow.broker.bootstrap) as client:
         assert len(values(client, "t")) == 5
-        assert slow.where("t-0") == home
+        assert slow.directory_of("t-0") == home
         assert not copies(client, target)
     assert "the unfinished copy of an interrupted move" in slow.broker.log()
 
@@ -197,7 +197,7 @@ def test_an_impossible_move_is_refused(dirs: Directories) -> None:
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 1)
-        assert move(client, dirs.where("t-0"), "t") == "none"
+        assert move(client, dirs.directory_of("t-0"), "t") == "none"
         assert move(client, dirs.a.parent, "t") == "log_dir_not_found"
         assert move(client, dirs.a, "t", 7) == "unknown_topic_or_partition"
 
@@ -233,7 +233,7 @@ def test_partitions_of_an_unmounted_directory_are_offline(dirs: Directories) -> 
     with WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 2)
         assert produce(client, "t", 0) == produce(client, "t", 1) == "none"
-    here, there = (0, 1) if dirs.where("t-0") == dirs.a else (1, 0)
+    here, there = (0, 1) if dirs.directory_of("t-0") == dirs.a else (1, 0)
     dirs.broker.sigterm()
     dirs.b.rename(dirs.b.with_name("unmounted"))
     for _ in range(2):
@@ -294,10 +294,10 @@ def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path, fai
         dirs.broker.start()
         with WireClient(dirs.broker.bootstrap) as client:
             dirs.create(client, "t", 2)
-            good, bad = (0, 1) if dirs.where("t-0") == dirs.a else (1, 0)
+            good, bad = (0, 1) if dirs.directory_of("t-0") == dirs.a else (1, 0)
             assert produce(client, "t", good) == produce(client, "t", bad) == "none"
             fail(failing_disk)
-            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure to show")
+            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure")
             for _ in range(20):
                 assert produce(client, "t", bad) == STORAGE_ERROR
                 assert fetched(client, "t", bad)["error_code"] == STORAGE_ERROR
@@ -324,9 +324,9 @@ def test_other_partitions_are_served_after_the_metadata_disk_fails(tmp_path: Pat
         dirs.broker.start()
         with WireClient(dirs.broker.bootstrap) as client:
             dirs.create(client, "t", 2)
-            good, bad = (0, 1) if dirs.where("t-0") == dirs.b else (1, 0)
+            good, bad = (0, 1) if dirs.directory_of("t-0") == dirs.b else (1, 0)
             fail(failing_disk)
-            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure to show")
+            wait_for(lambda: produce(client, "t", bad) == STORAGE_ERROR, "the failure")
             assert produce(client, "t", good) == "none"
             new = {"name": "u", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
             answer = client.ask(ApiKey.CREATE_TOPICS, 5, {"topics": [new], "timeout": 9000, "validate_only": False})

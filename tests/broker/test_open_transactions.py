@@ -85,10 +85,10 @@ def mixed(dirs: Directories) -> Producer:
 def test_a_partition_moves_to_another_directory(dirs: Directories) -> None:
     create(dirs)
     producer = mixed(dirs)
-    was = dirs.where("t-0")
+    home = dirs.directory_of("t-0")
     client = WireClient(dirs.broker.bootstrap)
-    assert move(client, dirs.other(was), "t") == "none"
-    wait_for(lambda: dirs.where("t-0") != was, "the move")
+    assert move(client, dirs.other(home), "t") == "none"
+    wait_for(lambda: dirs.directory_of("t-0") != home, "the move")
     client.close()
     assert committed(dirs) == ["a"]
     send(producer, "e")
@@ -100,7 +100,7 @@ def test_the_broker_is_killed(dirs: Directories) -> None:
     create(dirs)
     producer = mixed(dirs)
     dirs.broker.sigkill()
-    for path in dirs.where("t-0").glob("t-0/*.txnindex"):
+    for path in dirs.directory_of("t-0").glob("t-0/*.txnindex"):
         path.unlink()
     dirs.broker.start()
     assert committed(dirs) == ["a"]
@@ -133,7 +133,7 @@ def test_compaction_stops_before_an_open_transaction(dirs: Directories) -> None:
     old.begin_transaction()
     send(old, *(f"later {number}" for number in range(100)), key="k", size=30_000)
     old.commit_transaction(20)
-    checkpoint = dirs.where("t-0") / "cleaner-offset-checkpoint"
+    checkpoint = dirs.directory_of("t-0") / "cleaner-offset-checkpoint"
     wait_for(lambda: checkpoint.exists() and "t 0 " in checkpoint.read_text(), "a compaction")
     assert "99" in committed(dirs)
     open_one.abort_transaction(20)

@@ -48,11 +48,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     append_all = Partition.append_all
 
-    def noting(self: Partition, batches: Sequence[Batch], *, now_ms: int) -> list[Appended]:
+    def recording(self: Partition, batches: Sequence[Batch], *, now_ms: int) -> list[Appended]:
         sizes.append(len(batches))
         return append_all(self, batches, now_ms=now_ms)
 
-    monkeypatch.setattr(Partition, "append_all", noting)
+    monkeypatch.setattr(Partition, "append_all", recording)
     return sizes
 
 
@@ -79,8 +79,8 @@ def produce_frame(
 
 
 def latest(topic: str, partitions: int, timestamp: int = -1) -> dict[str, Any]:
-    asked = [{"partition_index": index, "timestamp": timestamp} for index in range(partitions)]
-    return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": asked}]}
+    partition_requests = [{"partition_index": index, "timestamp": timestamp} for index in range(partitions)]
+    return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": partition_requests}]}
 
 
 def batch(sequence: int = -1, *, producer_id: int = 7, value: bytes = b"v", count: int = 1) -> bytes:
@@ -127,7 +127,7 @@ def connect(broker: Broker) -> RawConnection:
 # The same requests one by one and together
 
 
-class RandomRequests:
+class Scenario:
     """Random requests to one topic, in rounds; each round uses a new connection."""
 
     def __init__(self, seed: int) -> None:
@@ -169,8 +169,8 @@ class RandomRequests:
                 self._correlation_id, {"unknown": [(0, batch())], "__consumer_offsets": [(0, batch())]}
             )
         acks = 2 if luck < 0.12 else self._random.choice([1, 1, -1])
-        wanted = range(self._random.choice([1, 1, 2]))
-        batches = [self._any_batch(self._random.randrange(self.partitions), is_sound=False) for _ in wanted]
+        times = range(self._random.choice([1, 1, 2]))
+        batches = [self._any_batch(self._random.randrange(self.partitions), is_sound=False) for _ in times]
         version = self._random.choice([3, 8, 9, 12])
         return produce_frame(self._correlation_id, {self.topic: batches}, acks=acks, version=version)
 
@@ -183,10 +183,10 @@ class RandomRequests:
         records = [RecordData(key, value, timestamp + chance.randrange(30)) for key in keys]
         codec = chance.choice([Codec.NONE, Codec.NONE, Codec.GZIP])
         if is_sound or chance.random() < 0.25:
-            made = build_batch(records, codec=codec)
+            content = build_batch(records, codec=codec)
         else:
-            made = self._of_producer((partition, chance.randrange(3)), records, codec)
-        return partition, torn_checksum(made) if not is_sound and chance.random() < 0.04 else made
+            content = self._of_producer((partition, chance.randrange(3)), records, codec)
+        return partition, torn_checksum(content) if not is_sound and chance.random() < 0.04 else content
 
     def _of_producer(self, key: tuple[int, int], records: list[RecordData], codec: Codec) -> bytes:
         epoch, sequence = self._next.get(key, (0, 0))
@@ -200,12 +200,12 @@ class RandomRequests:
             epoch = max(0, epoch - 1)
         elif luck < 0.24:
             epoch, sequence = epoch + 1, 0
-        made = build_batch(
+        content = build_batch(
             records, codec=codec, producer_id=1000 + key[1], producer_epoch=epoch, base_sequence=sequence
         )
-        sent.append(made)
+        sent.append(content)
         self._next[key] = epoch, sequence + len(records)
-        return made
+        return content
 
     def _end(self) -> bytes:
         """Return a request that ends the connection."""
@@ -265,24 +265,24 @@ def files_of(broker: Broker, topic: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("part", range(3))
 def test_requests_sent_together_have_the_same_effects_as_one_by_one(tmp_path: Path, runs: list[int], part: int) -> None:
-    stories = [RandomRequests(seed) for seed in range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART)]
+    scenarios = [Scenario(seed) for seed in range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART)]
     with Broker(data=tmp_path / "single") as single, Broker(data=tmp_path / "together") as together:
-        for story in stories:
+        for scenario in scenarios:
             for broker in (single, together):
-                create_topic(broker, story.topic, story.partitions, **story.configs)
-            for requests in story.rounds:
+                create_topic(broker, scenario.topic, scenario.partitions, **scenario.configs)
+            for requests in scenario.rounds:
                 expected = answers_to(single, requests)
-                whole = b"".join(requests)
-                cut = None if len(runs) % 2 else len(whole) // 2
-                assert answers_to(together, [whole], cut=cut) == expected, story.configs
+                joined = b"".join(requests)
+                cut = None if len(runs) % 2 else len(joined) // 2
+                assert answers_to(together, [joined], cut=cut) == expected, scenario.configs
             with WireClient(single.bootstrap) as one, WireClient(together.bootstrap) as other:
-                for question in story.questions():
-                    assert one.ask(*question) == other.ask(*question), story.configs
+                for question in scenario.questions():
+                    assert one.ask(*question) == other.ask(*question), scenario.configs
     assert sum(runs) > 5 * SEEDS_PER_PART
-    for story in stories:
-        written = files_of(single, story.topic)
-        assert len(written) >= story.partitions
-        assert files_of(together, story.topic) == written, story.configs
+    for scenario in scenarios:
+        written = files_of(single, scenario.topic)
+        assert len(written) >= scenario.partitions
+        assert files_of(together, scenario.topic) == written, scenario.configs
 
 
 # Single cases
@@ -297,8 +297,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 def run_of(sequences: Sequence[int], *, topic: str = "t", first_id: int = 0) -> bytes:
     return b"".join(
-        produce_frame(first_id + place, {topic: [(0, batch(sequence, value=bytes(300)))]})
-        for place, sequence in enumerate(sequences)
+        produce_frame(first_id + number, {topic: [(0, batch(sequence, value=bytes(300)))]})
+        for number, sequence in enumerate(sequences)
     )
 
 
@@ -308,12 +308,12 @@ def test_batches_refused_by_a_full_disk_are_appended_once_when_retried(
 ) -> None:
     create_topic(broker, "u", internal_segment_bytes=segment_bytes)
     append = LogFile.append
-    room = [1 + is_kept]
+    capacity = [1 + is_kept]
 
     def full(*arguments: Any) -> None:
-        if not room[0]:
+        if not capacity[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        room[0] -= 1
+        capacity[0] -= 1
         append(*arguments)
 
     monkeypatch.setattr(LogFile, "append", full)
@@ -321,12 +321,12 @@ def test_batches_refused_by_a_full_disk_are_appended_once_when_retried(
         connection.send(run_of([0], topic="u"))
         assert outcomes(connection, 1) == [(0, NONE, 0)]
         connection.send(run_of([1, 2, 3, 4], topic="u", first_id=1))
-        kept = [(1 + place, NONE, 1 + place) for place in range(is_kept)]
-        assert outcomes(connection, 4) == kept + [(place, STORAGE, -1) for place in range(1 + is_kept, 5)]
-        room[0] = 100
+        kept = [(1 + number, NONE, 1 + number) for number in range(is_kept)]
+        assert outcomes(connection, 4) == kept + [(number, STORAGE, -1) for number in range(1 + is_kept, 5)]
+        capacity[0] = 100
         for _ in range(2):
             connection.send(run_of([1, 2, 3, 4], topic="u", first_id=1))
-            assert outcomes(connection, 4) == [(place, NONE, place) for place in range(1, 5)]
+            assert outcomes(connection, 4) == [(number, NONE, number) for number in range(1, 5)]
         connection.send(run_of([5], topic="u", first_id=5))
         assert outcomes(connection, 1) == [(5, NONE, 5)]
     assert 4 in runs
@@ -334,7 +334,7 @@ def test_batches_refused_by_a_full_disk_are_appended_once_when_retried(
 
 def test_batches_of_a_run_are_validated_separately(broker: Broker, runs: list[int]) -> None:
     batches = [batch(0), torn_checksum(batch(1)), batch(1), batch(9), batch(0), batch(2)]
-    frames = [produce_frame(place, {"t": [(0, each)]}) for place, each in enumerate(batches)]
+    frames = [produce_frame(number, {"t": [(0, each)]}) for number, each in enumerate(batches)]
     with connect(broker) as connection:
         connection.send(b"".join(frames))
         assert outcomes(connection, 6) == [
@@ -390,10 +390,10 @@ def test_a_run_whose_flush_fails_is_answered_with_the_error(broker: Broker, disk
 def test_a_run_may_arrive_split_at_any_byte(broker: Broker) -> None:
     name = f"cut-{uuid.uuid4().hex[:8]}"
     create_topic(broker, name)
-    whole = b"".join(produce_frame(place, {name: [(0, batch())]}) for place in range(3))
+    joined = b"".join(produce_frame(number, {name: [(0, batch())]}) for number in range(3))
     with connect(broker) as connection:
-        for cut in range(1, len(whole)):
-            connection.send(whole[:cut])
-            connection.send(whole[cut:])
+        for cut in range(1, len(joined)):
+            connection.send(joined[:cut])
+            connection.send(joined[cut:])
             first = 3 * (cut - 1)
-            assert outcomes(connection, 3) == [(place, NONE, first + place) for place in range(3)]
+            assert outcomes(connection, 3) == [(number, NONE, first + number) for number in range(3)]

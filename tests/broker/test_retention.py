@@ -92,7 +92,7 @@ def test_a_shorter_retention_takes_effect_at_once(broker: Broker, consumer: Cons
     assert start_of(consumer, "timed") == 50
     configure(admin, "timed", retention_ms=1000)
 
-    wait_for(lambda: start_of(consumer, "timed") == 100, "the setting is in force")
+    wait_for(lambda: start_of(consumer, "timed") == 100, "the setting takes effect")
 
 
 def test_deleted_records_are_hidden_from_readers_at_once(broker: Broker, consumer: Consumer) -> None:
@@ -102,10 +102,10 @@ def test_deleted_records_are_hidden_from_readers_at_once(broker: Broker, consume
     admin.delete_records([TopicPartition("cut", 0, 25)])[TopicPartition("cut", 0)].result(10)
 
     assert start_of(consumer, "cut") == 25
-    wait_for(lambda: log_bytes(broker, "cut") < 3 * MEGABYTE, "whole segments below the start go")
+    wait_for(lambda: log_bytes(broker, "cut") < 3 * MEGABYTE, "removal of whole segments below the start")
 
 
-def bases(broker: Broker, topic: str) -> list[int]:
+def base_offsets(broker: Broker, topic: str) -> list[int]:
     return sorted(int(path.stem) for path in Path(broker.data, f"{topic}-0").glob("*.log"))
 
 
@@ -129,17 +129,17 @@ def test_segments_roll_by_time_size_and_index_as_settings_change(broker: Broker)
     now = time.time_ns() // 1_000_000
     admin = create(broker, "rolling", retention_ms=-1)
     write(broker, "rolling", 3, timestamp_ms=now - 10_000)
-    assert bases(broker, "rolling") == [0]
+    assert base_offsets(broker, "rolling") == [0]
     configure(admin, "rolling", segment_ms=5000)
     write(broker, "rolling", 1, timestamp_ms=now)
-    assert bases(broker, "rolling") == [0, 3]
+    assert base_offsets(broker, "rolling") == [0, 3]
     configure(admin, "rolling", segment_ms=604_800_000, segment_bytes=MEGABYTE)
     write(broker, "rolling", 3, size=400_000, timestamp_ms=now)
-    assert bases(broker, "rolling") == [0, 3, 6]
+    assert base_offsets(broker, "rolling") == [0, 3, 6]
     configure(admin, "rolling", segment_index_bytes=32, index_interval_bytes=0)
     for _ in range(10):  # records sent together would get one index entry
         write(broker, "rolling", 1, timestamp_ms=now)
-    assert len(bases(broker, "rolling")) > 4
+    assert len(base_offsets(broker, "rolling")) > 4
     sizes = [path.stat().st_size for path in Path(broker.data, "rolling-0").glob("*.index")]
     assert max(sizes) <= 32
 
@@ -166,7 +166,7 @@ def test_a_removed_segment_is_kept_for_its_readers(broker: Broker, consumer: Con
         configure(admin, "slow", retention_bytes=MEGABYTE)
         wait_for(lambda: start_of(consumer, "slow") > 20, "the log's start moves")
         assert list(directory.glob("*.log.deleted"))
-        wait_for(lambda: not list(directory.glob("*.deleted")), "the files go")
+        wait_for(lambda: not list(directory.glob("*.deleted")), "removal of the files")
         (topic,) = reader.receive(ApiKey.FETCH, 4)["responses"]
     (partition,) = topic["partitions"]
     assert partition["error_code"] == "none"

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.replication import slow_disk
 from headrace.storage.files.log_file import LogFile
 from headrace.testing import Broker
-from tests.broker.test_durability import Sending, hold
+from tests.broker.test_durability import PendingRecord, block_disk
 from tests.support.flush_disk import Disk
 from tests.support.waiting import wait_for
 
@@ -46,17 +46,17 @@ def stalls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_after_a_stall_only_producers_wait_for_the_disk(
     broker: Broker, disk: Disk, stalls: list[float], acks: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert wait_for(Sending(broker, "t").look, "an answer from a fast disk") == "written"
-    hold(broker, disk, "t")
+    assert wait_for(PendingRecord(broker, "t").poll, "an answer from a fast disk") == "written"
+    block_disk(broker, disk, "t")
     stalls.append(STALL_S * 1.5)
-    stalled = Sending(broker, "t", acks=1)
+    stalled = PendingRecord(broker, "t", acks=1)
     assert disk.begun.wait(10)
-    late = Sending(broker, "t", acks=acks)
+    late = PendingRecord(broker, "t", acks=acks)
     assert AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
-    assert stalled.look() is None
-    assert late.look() in ({None, "written"} if acks == 0 else {None})
+    assert stalled.poll() is None
+    assert late.poll() in ({None, "written"} if acks == 0 else {None})
     disk.free.set()
-    assert [wait_for(each.look, "an answer") for each in (stalled, late)] == ["written", "written"]
+    assert [wait_for(each.poll, "an answer") for each in (stalled, late)] == ["written", "written"]
     assert "The disk is slower than the producers" in caplog.text
 
 
@@ -65,6 +65,6 @@ def test_producers_stop_waiting_after_the_disk_has_recovered(
 ) -> None:
     monkeypatch.setattr(slow_disk, "_LASTS_NS", 0)
     stalls.append(STALL_S * 1.5)
-    assert wait_for(Sending(broker, "t").look, "an answer") == "written"
-    hold(broker, disk, "t")
-    assert wait_for(Sending(broker, "t").look, "an answer without the disk") == "written"
+    assert wait_for(PendingRecord(broker, "t").poll, "an answer") == "written"
+    block_disk(broker, disk, "t")
+    assert wait_for(PendingRecord(broker, "t").poll, "an answer without the disk") == "written"

@@ -89,10 +89,10 @@ def test_it_prints_its_address_and_stops_on_a_signal(command: list[str], tmp_pat
     assert process.returncode == 0
     assert "Traceback" not in errors
     assert banner[0].startswith("Headrace ")
-    said = {line.split()[0] + line.split()[1][:2]: line for line in banner[1:]}
+    fields = {line.split()[0] + line.split()[1][:2]: line for line in banner[1:]}
     assert command[5] in banner[1]
     assert banner[2].split() == ["broker", "id", "0"]
-    assert len(banner[3].split()[-1]) == 22, said
+    assert len(banner[3].split()[-1]) == 22, fields
     assert str(tmp_path / "data") in banner[4]
     assert "page cache" in banner[5]
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()

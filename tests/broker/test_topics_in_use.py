@@ -45,7 +45,7 @@ def delete(client: WireClient, name: str = "t") -> None:
 
 
 def fetch(topic_id: uuid.UUID, *, session: tuple[int, int] = (0, -1), max_wait: int = 0, offset: int = 0) -> Any:
-    wanted = {
+    partition_request = {
         "partition": 0,
         "current_leader_epoch": -1,
         "fetch_offset": offset,
@@ -60,7 +60,7 @@ def fetch(topic_id: uuid.UUID, *, session: tuple[int, int] = (0, -1), max_wait: 
         "isolation_level": 0,
         "session_id": session[0],
         "session_epoch": session[1],
-        "topics": [{"topic_id": topic_id, "partitions": [wanted]}],
+        "topics": [{"topic_id": topic_id, "partitions": [partition_request]}],
         "forgotten_topics_data": [],
         "rack_id": "",
     }

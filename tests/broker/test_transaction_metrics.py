@@ -25,7 +25,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def begun(broker: Broker, timeout_ms: int = 60_000) -> Producer:
+def open_transaction(broker: Broker, timeout_ms: int = 60_000) -> Producer:
     """A producer with two records in an open transaction."""
     settings = {
         "bootstrap.servers": broker.bootstrap,
@@ -50,7 +50,7 @@ def metrics(broker: Broker) -> dict[str, float]:
 
 
 def test_an_open_transaction_holds_back_the_last_stable_offset(broker: Broker) -> None:
-    producer = begun(broker)
+    producer = open_transaction(broker)
     [distance] = [
         value for name, value in metrics(broker).items() if name.startswith("kafka_cluster_partition_laststableoffset")
     ]
@@ -60,7 +60,7 @@ def test_an_open_transaction_holds_back_the_last_stable_offset(broker: Broker) -
 
 
 def test_transactions_are_counted_by_state(broker: Broker) -> None:
-    producer = begun(broker)
+    producer = open_transaction(broker)
     assert metrics(broker)['headrace_transactions{state="Ongoing"}'] == 1
     producer.commit_transaction(30)
     wait_for(lambda: metrics(broker)['headrace_transactions{state="CompleteCommit"}'] == 1, "the end")
@@ -68,7 +68,7 @@ def test_transactions_are_counted_by_state(broker: Broker) -> None:
 
 def test_the_oldest_open_transaction_has_an_age(broker: Broker) -> None:
     assert metrics(broker)["headrace_transactions_oldest_open_seconds"] == 0
-    producer = begun(broker)
+    producer = open_transaction(broker)
     wait_for(lambda: metrics(broker)["headrace_transactions_oldest_open_seconds"] > 0, "an age")
     producer.abort_transaction(30)
     wait_for(lambda: metrics(broker)["headrace_transactions_oldest_open_seconds"] == 0, "no open transaction")
@@ -78,6 +78,6 @@ def test_a_transaction_that_outlives_its_timeout_is_logged_with_its_client(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        begun(broker, timeout_ms=1000)
+        open_transaction(broker, timeout_ms=1000)
         wait_for(lambda: "open for more than 1000 ms" in caplog.text, "the abort")
     assert "transactional id writer (client billing at 127.0.0.1, producer " in caplog.text

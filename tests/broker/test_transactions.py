@@ -259,8 +259,8 @@ def test_offsets_of_a_transaction_are_unstable_until_it_ends(broker: Broker) -> 
         return producer.client.ask(ApiKey.TXN_OFFSET_COMMIT, 5, message)["topics"][0]["partitions"][0]["error_code"]
 
     def fetch() -> Any:
-        asked = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}], "require_stable": True}
-        found = producer.client.ask(ApiKey.OFFSET_FETCH, 7, asked)["topics"][0]["partitions"][0]
+        request = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}], "require_stable": True}
+        found = producer.client.ask(ApiKey.OFFSET_FETCH, 7, request)["topics"][0]["partitions"][0]
         return found["error_code"], found["committed_offset"]
 
     wait_for(lambda: commit() == NONE, "the commit")

@@ -11,7 +11,7 @@ from headrace.wire.apis import ApiKey
 from tests.support.wire_client import WireClient
 
 
-def verified(*directories: Path) -> tuple[int, str]:
+def verify(*directories: Path) -> tuple[int, str]:
     """Return the exit code and the output."""
     result = CliRunner().invoke(app, ["verify", *map(str, directories)], env={"COLUMNS": "2000"})
     return result.exit_code, result.output
@@ -29,29 +29,29 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_log_directories_with_and_without_topics_are_valid(data: Path, tmp_path: Path) -> None:
-    status, text = verified(data)
+    status, text = verify(data)
     assert status == 0
     assert "Read 4 partitions" in text
-    assert verified(data / "t-0")[0] == 0
+    assert verify(data / "t-0")[0] == 0
     with Broker(data=tmp_path / "new"):
-        assert verified(tmp_path / "new")[0] == 0
+        assert verify(tmp_path / "new")[0] == 0
 
 
 def test_other_directories_are_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "named-0").mkdir()
     for directory in (Path("/etc"), tmp_path / "empty"):
-        status, text = verified(directory)
+        status, text = verify(directory)
         assert status == 1
         assert f"{directory} is not a log directory" in text
-    status, text = verified(data.parent)
+    status, text = verify(data.parent)
     assert status == 1
     assert f"Did you mean {data}?" in text
 
 
 def test_a_malformed_topic_id_is_found(data: Path) -> None:
     (data / "t-1" / "partition.metadata").write_text("nonsense")
-    status, text = verified(data)
+    status, text = verify(data)
     assert status == 1
     assert "t-1/partition.metadata is malformed" in text
 
@@ -62,7 +62,7 @@ def test_a_swapped_topic_id_is_found(data: Path, with_metadata: bool) -> None:
     if not with_metadata:
         (data / "metadata.db").unlink()
     before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
-    status, text = verified(data)
+    status, text = verify(data)
     assert status == 1
     assert "t-1/partition.metadata" in text
     assert "remove the file while the broker is down" in text
@@ -74,19 +74,19 @@ def test_exchanged_topic_ids_are_found(data: Path) -> None:
     for name, other in ("tu", "ut"):
         for partition in (0, 1):
             (data / f"{name}-{partition}" / "partition.metadata").write_bytes(ids[other])
-    assert "4 problems" in verified(data)[1]
+    assert "4 problems" in verify(data)[1]
 
 
 def test_unserved_records_are_found_with_commands_to_restore_them(data: Path) -> None:
     stray = data / "t-0.0123456789abcdef0123456789abcdef-stray"
     (data / "t-0").rename(stray)
-    status, text = verified(data)
+    status, text = verify(data)
     assert status == 1
     assert f"mv '{stray}' '{data / 't-0'}'" in text
 
 
 def test_damaged_metadata_is_found(data: Path) -> None:
     (data / "metadata.db").write_bytes(b"nonsense" * 1000)
-    status, text = verified(data)
+    status, text = verify(data)
     assert status == 1
     assert "metadata.db" in text

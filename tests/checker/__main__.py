@@ -16,16 +16,16 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seconds", type=float, default=30.0, help="duration of the faults in a run")
     parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args()
+    options = parser.parse_args()
     bad = 0
-    with ProcessPoolExecutor(given.jobs) as pool:
-        seeds = range(given.first, given.first + given.seeds)
-        runs = {pool.submit(_play, seed, given.seconds): seed for seed in seeds}
+    with ProcessPoolExecutor(options.jobs) as pool:
+        seeds = range(options.first, options.first + options.seeds)
+        runs = {pool.submit(_play, seed, options.seconds): seed for seed in seeds}
         for done in as_completed(runs):
             failure = done.exception()
             bad += failure is not None or bool(done.result().anomalies)
             print(f"seed {runs[done]}: {failure!r}" if failure is not None else done.result(), flush=True)
-    print(f"{given.seeds - bad} of {given.seeds} runs passed")
+    print(f"{options.seeds - bad} of {options.seeds} runs passed")
     return 1 if bad else 0
 
 

@@ -63,53 +63,51 @@ def analyse(history: History) -> list[Anomaly]:
 class _Sent:
     transaction: Transaction
     partition: Partition
-    place: int
+    position: int
     """Position in the transaction."""
 
     @property
     def order(self) -> tuple[int, int]:
         """The position among the records of its incarnation."""
-        return self.transaction.number, self.place
+        return self.transaction.number, self.position
 
 
 class _Analysis:
     def __init__(self, history: History) -> None:
         self._history = history
         self._sent = {
-            value: _Sent(transaction, partition, place)
+            value: _Sent(transaction, partition, position)
             for transaction in history.transactions
-            for place, (partition, value) in enumerate(transaction.records)
+            for position, (partition, value) in enumerate(transaction.records)
         }
         self._starts = {(start.producer, start.incarnation): start for start in history.starts}
-        self._there = Counter(value for end in history.final.values() for _, value in end.records)
+        self._final = Counter(value for end in history.final.values() for _, value in end.records)
 
     def run(self) -> Iterator[Anomaly]:
         for transaction in self._history.transactions:
-            yield from self._of_transaction(transaction)
+            yield from self._check_transaction(transaction)
         for partition, end in self._history.final.items():
-            yield from self._of_partition(partition, end)
+            yield from self._check_partition(partition, end)
         for session in _sessions(self._history.reads).values():
-            yield from self._of_session(session)
-        yield from self._of_offsets()
-        yield from self._fences()
+            yield from self._check_session(session)
+        yield from self._check_offsets()
+        yield from self._check_fences()
         for original, copy in self._history.copied.items():
-            yield from self._copies(original, copy)
+            yield from self._check_copies(original, copy)
 
-    def _of_transaction(self, transaction: Transaction) -> Iterator[Anomaly]:
+    def _check_transaction(self, transaction: Transaction) -> Iterator[Anomaly]:
         values = [value for _, value in transaction.records]
-        missing = [value for value in values if value not in self._there]
+        missing = [value for value in values if value not in self._final]
         if transaction.outcome is Outcome.COMMITTED:
             if missing:
                 yield Anomaly(Kind.LOST_WRITE, f"{transaction.name} is committed, without {_some(missing)}")
         elif transaction.outcome is Outcome.ABORTED and len(missing) < len(values):
-            found = [value for value in values if value in self._there]
-            yield Anomaly(
-                Kind.ABORTED_READ, f"{transaction.name} is aborted, but its records {_some(found)} are present"
-            )
+            found = [value for value in values if value in self._final]
+            yield Anomaly(Kind.ABORTED_READ, f"{transaction.name} is aborted, but has {_some(found)}")
         if 0 < len(missing) < len(values):
             yield Anomaly(Kind.SPLIT_TRANSACTION, f"{transaction.name} is present without {_some(missing)}")
 
-    def _of_partition(self, partition: Partition, end: End) -> Iterator[Anomaly]:
+    def _check_partition(self, partition: Partition, end: End) -> Iterator[Anomaly]:
         if end.stable != end.high_watermark:
             yield Anomaly(Kind.HANGING, f"{_name(partition)} ends at {end.stable} of {end.high_watermark}")
         last: dict[str, tuple[_Sent, str]] = {}
@@ -118,7 +116,7 @@ class _Analysis:
             if sent is None or sent.partition != partition:
                 yield Anomaly(Kind.UNKNOWN_VALUE, f"{value!r} at {offset} of {_name(partition)}")
                 continue
-            if self._there[value] > 1:
+            if self._final[value] > 1:
                 yield Anomaly(Kind.DUPLICATE, f"{value!r} at {offset} of {_name(partition)} is also at another offset")
             before = last.get(sent.transaction.producer)
             if before is not None and self._precedes(sent, before[0]):
@@ -132,12 +130,12 @@ class _Analysis:
         return self._is_successor(other.transaction.incarnation, one.transaction)
 
     def _is_successor(self, incarnation: int, transaction: Transaction) -> bool:
-        """Return True if the incarnation asked to start after that of `transaction` had started, and so fences it."""
+        """Return True if the incarnation began to start after that of `transaction` had started, and so fences it."""
         own = self._starts.get((transaction.producer, transaction.incarnation))
         other = self._starts.get((transaction.producer, incarnation))
-        return own is not None and other is not None and own.time < other.asked
+        return own is not None and other is not None and own.time < other.requested
 
-    def _of_session(self, session: Sequence[Read]) -> Iterator[Anomaly]:
+    def _check_session(self, session: Sequence[Read]) -> Iterator[Anomaly]:
         """Check the reads of one partition by one session."""
         partition = session[0].partition
         for earlier, later in pairwise(session):
@@ -145,7 +143,7 @@ class _Analysis:
                 text = f"{later.reader} got {later.offset} after {earlier.offset} of {_name(partition)}"
                 yield Anomaly(Kind.BACKWARDS, text)
         for read in session:
-            yield from self._of_read(read)
+            yield from self._check_read(read)
         offsets = {read.offset for read in session}
         last = max(offsets)
         end = self._history.final.get(partition)
@@ -154,48 +152,48 @@ class _Analysis:
             text = f"{session[0].reader} missed {_some(skipped)} of {_name(partition)}, but read {last}"
             yield Anomaly(Kind.SKIPPED, text)
 
-    def _of_read(self, read: Read) -> Iterator[Anomaly]:
+    def _check_read(self, read: Read) -> Iterator[Anomaly]:
         sent = self._sent.get(read.value)
-        where = f"{read.value!r} at {read.offset} of {_name(read.partition)} to {read.reader}"
+        read_text = f"{read.value!r} at {read.offset} of {_name(read.partition)} to {read.reader}"
         if sent is None or sent.partition != read.partition:
-            yield Anomaly(Kind.UNKNOWN_VALUE, where)
+            yield Anomaly(Kind.UNKNOWN_VALUE, read_text)
         elif sent.transaction.outcome is Outcome.ABORTED:
-            yield Anomaly(Kind.ABORTED_READ, where)
-        elif read.time < sent.transaction.commit_asked:
-            yield Anomaly(Kind.DIRTY_READ, f"{where}, before its commit was requested")
-        elif read.partition in self._history.final and read.value not in self._there:
-            yield Anomaly(Kind.DIRTY_READ, f"{where}, but it is not in the final log")
+            yield Anomaly(Kind.ABORTED_READ, read_text)
+        elif read.time < sent.transaction.commit_requested:
+            yield Anomaly(Kind.DIRTY_READ, f"{read_text}, before its commit was requested")
+        elif read.partition in self._history.final and read.value not in self._final:
+            yield Anomaly(Kind.DIRTY_READ, f"{read_text}, but it is not in the final log")
 
-    def _of_offsets(self) -> Iterator[Anomaly]:
+    def _check_offsets(self) -> Iterator[Anomaly]:
         """Check that an offset has one value and a value one offset, for all readers at any time."""
         values: dict[tuple[Partition, int], str] = {}
-        places: dict[str, tuple[Partition, int]] = {}
-        in_the_end = (
+        positions: dict[str, tuple[Partition, int]] = {}
+        final = (
             (partition, offset, value)
             for partition, end in self._history.final.items()
             for offset, value in end.records
         )
         read = ((read.partition, read.offset, read.value) for read in self._history.reads)
-        for partition, offset, value in (*in_the_end, *read):
+        for partition, offset, value in (*final, *read):
             if values.setdefault((partition, offset), value) != value:
                 text = f"{offset} of {_name(partition)} is {value!r} and {values[partition, offset]!r}"
                 yield Anomaly(Kind.REWRITTEN, text)
-            if places.setdefault(value, (partition, offset)) != (partition, offset) and self._there[value] < 2:
-                yield Anomaly(Kind.DUPLICATE, f"{value!r} at {places[value]} and at {(partition, offset)}")
+            if positions.setdefault(value, (partition, offset)) != (partition, offset) and self._final[value] < 2:
+                yield Anomaly(Kind.DUPLICATE, f"{value!r} at {positions[value]} and at {(partition, offset)}")
 
-    def _fences(self) -> Iterator[Anomaly]:
+    def _check_fences(self) -> Iterator[Anomaly]:
         """Check that commits requested after the start of a successor fail."""
         for transaction in self._history.transactions:
             if transaction.outcome is not Outcome.COMMITTED:
                 continue
             for start in self._history.starts:
-                if start.producer != transaction.producer or start.time > transaction.commit_asked:
+                if start.producer != transaction.producer or start.time > transaction.commit_requested:
                     continue
                 if self._is_successor(start.incarnation, transaction):
                     text = f"{transaction.name} was committed after incarnation {start.incarnation} had started"
                     yield Anomaly(Kind.NOT_FENCED, text)
 
-    def _copies(self, original: str, copy: str) -> Iterator[Anomaly]:
+    def _check_copies(self, original: str, copy: str) -> Iterator[Anomaly]:
         originals = {
             Source(partition.number, offset): value
             for partition, end in self._history.final.items()
@@ -210,7 +208,7 @@ class _Analysis:
                 sent = self._sent.get(value)
                 if sent is None:
                     continue
-                source = sent.transaction.sources[sent.place]
+                source = sent.transaction.sources[sent.position]
                 copies[source] += 1
                 if not value.endswith(f" {originals.get(source)}"):
                     yield Anomaly(Kind.WRONG_COPY, f"{value!r} of {source}, which is {originals.get(source)!r}")

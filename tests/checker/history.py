@@ -29,9 +29,9 @@ class Outcome(Enum):
     COMMITTED = "committed"
     """The client got an acknowledgement of the commit."""
     ABORTED = "aborted"
-    """The client never asked for a commit, or learned that the transaction was aborted."""
+    """The client never requested a commit, or learned that the transaction was aborted."""
     UNKNOWN = "unknown"
-    """The client asked for a commit and got no answer: both outcomes are valid."""
+    """The client requested a commit and got no answer: both outcomes are valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Transaction:
     sources: Sequence[Source] = ()
     """For copies: the originals, in the order of `records`."""
     outcome: Outcome
-    commit_asked: int = NEVER
+    commit_requested: int = NEVER
     """In ns."""
 
     @property
@@ -76,7 +76,7 @@ class Start:
 
     producer: str
     incarnation: int
-    asked: int
+    requested: int
     time: int
     """Times of the request and the answer in ns."""
 
@@ -109,13 +109,13 @@ def load(directory: Path, final: Mapping[Partition, End], copied: Mapping[str, s
     for path in sorted(directory.glob("*.jsonl")):
         open_transaction: dict[str, Any] | None = None
         producer, _, incarnation = path.stem.rpartition(".")
-        asked = 0
+        begin = 0
         for event in _events(path):
             match event["event"]:
                 case "starting":
-                    asked = event["time"]
+                    begin = event["time"]
                 case "started":
-                    start = Start(producer=producer, incarnation=int(incarnation), asked=asked, time=event["time"])
+                    start = Start(producer=producer, incarnation=int(incarnation), requested=begin, time=event["time"])
                     starts.append(start)
                 case "transaction":
                     if open_transaction is not None:
@@ -160,5 +160,5 @@ def _transaction(producer: str, incarnation: int, event: Mapping[str, Any]) -> T
         records=[(Partition(topic, partition), value) for topic, partition, value in event["records"]],
         sources=[Source(*source) for source in event.get("sources", ())],
         outcome=outcome,
-        commit_asked=event.get("commit", NEVER),
+        commit_requested=event.get("commit", NEVER),
     )

@@ -85,15 +85,15 @@ def missing_fence() -> None:
         return producer if metadata is None else metadata.identity
 
     def for_all(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: TransactionCoordinator, name: str, producer: ProducerIdentity, *given: Any, **named: Any) -> Any:
-            return method(self, name, current(self, name, producer), *given, **named)
+        def call(self: TransactionCoordinator, name: str, producer: ProducerIdentity, *args: Any, **kwargs: Any) -> Any:
+            return method(self, name, current(self, name, producer), *args, **kwargs)
 
         return call
 
     def unless_fenced(method: Callable[..., Any], instead: object) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             try:
-                return method(*given, **named)
+                return method(*args, **kwargs)
             except KafkaError as error:
                 if error.code is not ErrorCode.invalid_producer_epoch:
                     raise

@@ -174,7 +174,7 @@ class _Run:
             self._kill_client: 3,
             self._replace_client: 2,
             self._cut: 2,
-            self._trouble: 3,
+            self._disturb_network: 3,
         }
         if self._only:
             faults = {fault: 1 for fault in faults if fault.__name__.strip("_") in self._only}
@@ -191,21 +191,21 @@ class _Run:
         bootstrap = self._proxy.address
         for worker in self._crew.values():
             worker.bury()  # a stuck process would still be a member of the group
-        for worker in self._of("writer"):
+        for worker in self._workers("writer"):
             worker.stop()
             _fence(bootstrap, worker.name)
         ends = _ends(bootstrap, SOURCE)
         deadline = time.monotonic() + _DRAIN_S
         while not _is_copied(bootstrap, ends) and time.monotonic() < deadline:
             self._idle(0.3)
-        for worker in self._of("copier"):
+        for worker in self._workers("copier"):
             worker.stop()
             _fence(bootstrap, worker.name)
         ends |= _ends(bootstrap, COPY)
         self._crew["reader"].stop()
         return ends
 
-    def _of(self, kind: str) -> list[_Worker]:
+    def _workers(self, kind: str) -> list[_Worker]:
         return [worker for worker in self._crew.values() if worker.kind == kind]
 
     def _idle(self, seconds: float) -> None:
@@ -229,7 +229,7 @@ class _Run:
         self._chance.choice(list(self._crew.values())).kill()
 
     def _replace_client(self) -> None:
-        worker = self._chance.choice(self._of("writer") + self._of("copier"))
+        worker = self._chance.choice(self._workers("writer") + self._workers("copier"))
         worker.bury()
         worker.replace()
         self._idle(self._chance.uniform(0.5, 6))
@@ -238,7 +238,7 @@ class _Run:
     def _cut(self) -> None:
         self._proxy.cut(self._chance.choice([0.3, 1.0]))
 
-    def _trouble(self) -> None:
+    def _disturb_network(self) -> None:
         chance = self._chance
         self._proxy.faults = Faults(
             lose_request=chance.choice([0, 0.01]),
@@ -278,11 +278,11 @@ def play(
 
 
 def _judge(seed: int, history: History, faults: list[str]) -> Verdict:
-    there = {value for end in history.final.values() for _, value in end.records}
+    present = {value for end in history.final.values() for _, value in end.records}
     return Verdict(
         seed=seed,
         anomalies=analyse(history),
-        committed=sum(any(value in there for _, value in each.records) for each in history.transactions),
+        committed=sum(any(value in present for _, value in each.records) for each in history.transactions),
         copied=sum(len(end.records) for partition, end in history.final.items() if partition.topic == COPY),
         faults=faults,
     )
@@ -328,7 +328,7 @@ def _ends(bootstrap: str, topic: str) -> dict[Partition, End]:
 
 
 def _end(bootstrap: str, topic: str, number: int, deadline: float) -> End:
-    where = TopicPartition(topic, number)
+    position = TopicPartition(topic, number)
     config = {"bootstrap.servers": bootstrap, "group.id": "not-used", "log_level": 0, "enable.auto.commit": False}
     eager = {"enable.partition.eof": True, "fetch.wait.max.ms": 10}
     with (
@@ -337,7 +337,7 @@ def _end(bootstrap: str, topic: str, number: int, deadline: float) -> End:
     ):
 
         def limits() -> tuple[int, int]:
-            return committed.get_watermark_offsets(where, 20)[1], uncommitted.get_watermark_offsets(where, 20)[1]
+            return committed.get_watermark_offsets(position, 20)[1], uncommitted.get_watermark_offsets(position, 20)[1]
 
         while len(set(stable_and_high := limits())) > 1 and time.monotonic() < deadline:
             time.sleep(0.1)

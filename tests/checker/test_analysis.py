@@ -17,7 +17,7 @@ def transaction(
     *values: tuple[Partition, str],
     outcome: Outcome = Outcome.COMMITTED,
     incarnation: int = 0,
-    commit_asked: int = 100,
+    commit_requested: int = 100,
     producer: str = "a",
     sources: Sequence[Source] = (),
 ) -> Transaction:
@@ -28,7 +28,7 @@ def transaction(
         records=values,
         sources=sources,
         outcome=outcome,
-        commit_asked=commit_asked,
+        commit_requested=commit_requested,
     )
 
 
@@ -45,7 +45,7 @@ def kinds(history: History) -> set[Kind]:
     return {anomaly.kind for anomaly in analyse(history)}
 
 
-GOOD = History(
+VALID = History(
     transactions=[
         transaction(0, (LEFT, "a0"), (RIGHT, "a0'")),
         transaction(1, (LEFT, "a1"), outcome=Outcome.ABORTED),
@@ -55,14 +55,14 @@ GOOD = History(
     ],
     final={LEFT: end((0, "a0"), (4, "a2"), (6, "a4")), RIGHT: end((0, "a0'"))},
     reads=[read(0, "a0"), read(4, "a2"), read(6, "a4"), read(0, "a0", reader="s")],
-    starts=[Start(producer="a", incarnation=0, asked=1, time=2)],
+    starts=[Start(producer="a", incarnation=0, requested=1, time=2)],
 )
 
-SUCCESSOR = Start(producer="a", incarnation=1, asked=50, time=60)
+SUCCESSOR = Start(producer="a", incarnation=1, requested=50, time=60)
 
 
 def test_a_valid_history_has_no_anomalies() -> None:
-    assert analyse(GOOD) == []
+    assert analyse(VALID) == []
 
 
 def test_concurrent_starts_may_fence_each_other_in_either_order() -> None:
@@ -70,8 +70,8 @@ def test_concurrent_starts_may_fence_each_other_in_either_order() -> None:
     history = History(
         transactions=[transaction(0, (LEFT, "a")), transaction(0, (LEFT, "b"), incarnation=1)],
         starts=[
-            Start(producer="a", incarnation=0, asked=1, time=20),
-            Start(producer="a", incarnation=1, asked=10, time=15),
+            Start(producer="a", incarnation=0, requested=1, time=20),
+            Start(producer="a", incarnation=1, requested=10, time=15),
         ],
         final={LEFT: end((0, "b"), (2, "a"))},
     )
@@ -79,37 +79,37 @@ def test_concurrent_starts_may_fence_each_other_in_either_order() -> None:
 
 
 def changed(**parts: object) -> History:
-    return replace(GOOD, **parts)  # type: ignore[arg-type]
+    return replace(VALID, **parts)  # type: ignore[arg-type]
 
 
-WRONG = {
-    "a committed record is gone": (
-        changed(final={**GOOD.final, LEFT: end((0, "a0"), (4, "a2"))}, reads=[]),
+INVALID = {
+    "a committed record is missing": (
+        changed(final={**VALID.final, LEFT: end((0, "a0"), (4, "a2"))}, reads=[]),
         {Kind.LOST_WRITE},
     ),
-    "an aborted record is there": (
-        changed(final={**GOOD.final, LEFT: end((0, "a0"), (2, "a1"), (4, "a2"), (6, "a4"))}, reads=[]),
+    "an aborted record is present": (
+        changed(final={**VALID.final, LEFT: end((0, "a0"), (2, "a1"), (4, "a2"), (6, "a4"))}, reads=[]),
         {Kind.ABORTED_READ},
     ),
     "a reader gets an aborted record": (changed(reads=[read(0, "a0"), read(2, "a1")]), {Kind.ABORTED_READ}),
     "a reader gets a record before its commit": (changed(reads=[read(0, "a0", time=50)]), {Kind.DIRTY_READ}),
-    "a reader gets a record that goes away": (
-        changed(reads=[read(0, "a3", partition=RIGHT)], final={**GOOD.final, RIGHT: end((2, "a0'"))}),
+    "a reader gets a record that is lost": (
+        changed(reads=[read(0, "a3", partition=RIGHT)], final={**VALID.final, RIGHT: end((2, "a0'"))}),
         {Kind.DIRTY_READ},
     ),
-    "half of an unknown transaction is there": (
+    "half of an unknown transaction is present": (
         History(
             transactions=[transaction(0, (LEFT, "a0"), (RIGHT, "a0'"), outcome=Outcome.UNKNOWN)],
             final={LEFT: end((0, "a0")), RIGHT: end()},
         ),
         {Kind.SPLIT_TRANSACTION},
     ),
-    "half of a committed transaction is there": (
-        changed(final={**GOOD.final, RIGHT: end()}),
+    "half of a committed transaction is present": (
+        changed(final={**VALID.final, RIGHT: end()}),
         {Kind.LOST_WRITE, Kind.SPLIT_TRANSACTION},
     ),
-    "a record is there twice": (
-        changed(final={**GOOD.final, RIGHT: end((0, "a0'"), (1, "a0'"))}),
+    "a record is present twice": (
+        changed(final={**VALID.final, RIGHT: end((0, "a0'"), (1, "a0'"))}),
         {Kind.DUPLICATE},
     ),
     "a reader gets a record from two offsets": (
@@ -117,7 +117,7 @@ WRONG = {
         {Kind.DUPLICATE},
     ),
     "transactions are in another order": (
-        changed(final={**GOOD.final, LEFT: end((0, "a0"), (4, "a4"), (6, "a2"))}, reads=[]),
+        changed(final={**VALID.final, LEFT: end((0, "a0"), (4, "a4"), (6, "a2"))}, reads=[]),
         {Kind.REORDERED},
     ),
     "records of a transaction are in another order": (
@@ -129,8 +129,8 @@ WRONG = {
     ),
     "a record of an older incarnation comes after the newer's": (
         History(
-            transactions=[transaction(0, (LEFT, "b"), incarnation=1), transaction(0, (LEFT, "a"), commit_asked=55)],
-            starts=[*GOOD.starts, SUCCESSOR],
+            transactions=[transaction(0, (LEFT, "b"), incarnation=1), transaction(0, (LEFT, "a"), commit_requested=55)],
+            starts=[*VALID.starts, SUCCESSOR],
             final={LEFT: end((0, "b"), (2, "a"))},
         ),
         {Kind.REORDERED},
@@ -139,34 +139,34 @@ WRONG = {
         changed(reads=[read(0, "a0"), read(4, "a2"), read(0, "a0"), read(4, "a2")]),
         {Kind.BACKWARDS},
     ),
-    "a reader is not given a record": (changed(reads=[read(0, "a0"), read(6, "a4")]), {Kind.SKIPPED}),
+    "a reader misses a record": (changed(reads=[read(0, "a0"), read(6, "a4")]), {Kind.SKIPPED}),
     "an offset changes its value": (
         changed(reads=[read(0, "a0"), read(4, "a2"), read(6, "a4"), read(0, "a4", reader="s")]),
         {Kind.REWRITTEN, Kind.DUPLICATE},
     ),
-    "a record comes from nowhere": (changed(reads=[read(0, "a0"), read(1, "?")]), {Kind.UNKNOWN_VALUE}),
+    "a record has no sender": (changed(reads=[read(0, "a0"), read(1, "?")]), {Kind.UNKNOWN_VALUE}),
     "a record is in another partition": (
-        changed(final={**GOOD.final, RIGHT: end((0, "a0'"), (2, "a4"))}, reads=[]),
+        changed(final={**VALID.final, RIGHT: end((0, "a0'"), (2, "a4"))}, reads=[]),
         {Kind.UNKNOWN_VALUE, Kind.DUPLICATE},
     ),
     "a producer commits after its successor's start": (
-        changed(starts=[*GOOD.starts, SUCCESSOR]),
+        changed(starts=[*VALID.starts, SUCCESSOR]),
         {Kind.NOT_FENCED},
     ),
-    "a partition's end is out of reach": (
-        changed(final={**GOOD.final, RIGHT: end((0, "a0'"), stable=1)}),
+    "a partition's end is unreadable": (
+        changed(final={**VALID.final, RIGHT: end((0, "a0'"), stable=1)}),
         {Kind.HANGING},
     ),
 }
 
 
-@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("case", INVALID.values(), ids=INVALID)
 def test_only_the_anomaly_is_found(case: tuple[History, set[Kind]]) -> None:
     history, expected = case
     assert kinds(history) == expected
 
 
-def copies(*done: tuple[int, str, Outcome], there: Sequence[tuple[int, str]]) -> History:
+def copies(*done: tuple[int, str, Outcome], found: Sequence[tuple[int, str]]) -> History:
     """Return a history in which `done`, one transaction per record, copies `a0` and `a1`."""
     return History(
         transactions=[
@@ -176,7 +176,7 @@ def copies(*done: tuple[int, str, Outcome], there: Sequence[tuple[int, str]]) ->
                 for number, (offset, value, outcome) in enumerate(done)
             ),
         ],
-        final={LEFT: end((0, "a0"), (1, "a1")), COPY: end(*there)},
+        final={LEFT: end((0, "a0"), (1, "a1")), COPY: end(*found)},
         copied={"in": "out"},
     )
 
@@ -185,26 +185,26 @@ C, A = Outcome.COMMITTED, Outcome.ABORTED
 
 
 def test_complete_copies_have_no_anomalies() -> None:
-    history = copies((0, "c0 a0", A), (0, "c1 a0", C), (1, "c2 a1", C), there=[(2, "c1 a0"), (4, "c2 a1")])
+    history = copies((0, "c0 a0", A), (0, "c1 a0", C), (1, "c2 a1", C), found=[(2, "c1 a0"), (4, "c2 a1")])
     assert analyse(history) == []
 
 
 @pytest.mark.parametrize(
     ("history", "expected"),
     [
-        pytest.param(copies((0, "c0 a0", C), there=[(0, "c0 a0")]), {Kind.LOST_COPY}, id="lost"),
+        pytest.param(copies((0, "c0 a0", C), found=[(0, "c0 a0")]), {Kind.LOST_COPY}, id="lost"),
         pytest.param(
             copies(
                 (0, "c0 a0", C),
                 (0, "c1 a0", C),
                 (1, "c2 a1", C),
-                there=[(0, "c0 a0"), (2, "c1 a0"), (4, "c2 a1")],
+                found=[(0, "c0 a0"), (2, "c1 a0"), (4, "c2 a1")],
             ),
             {Kind.COPIED_TWICE},
             id="twice",
         ),
         pytest.param(
-            copies((0, "c0 a1", C), (1, "c2 a1", C), there=[(0, "c0 a1"), (2, "c2 a1")]), {Kind.WRONG_COPY}, id="wrong"
+            copies((0, "c0 a1", C), (1, "c2 a1", C), found=[(0, "c0 a1"), (2, "c2 a1")]), {Kind.WRONG_COPY}, id="wrong"
         ),
     ],
 )
@@ -233,7 +233,7 @@ class TestPlantedFaults:
     def test_a_missing_fence_lets_the_older_producer_continue(self) -> None:
         history = History(
             transactions=[transaction(0, (LEFT, "a0")), transaction(0, (LEFT, "b0"), incarnation=1)],
-            starts=[*GOOD.starts, SUCCESSOR],
+            starts=[*VALID.starts, SUCCESSOR],
             final={LEFT: end((0, "b0"), (2, "a0"))},
         )
         assert kinds(history) == {Kind.NOT_FENCED, Kind.REORDERED}
@@ -248,5 +248,5 @@ class TestPlantedFaults:
         assert kinds(history) == {Kind.ABORTED_READ}
 
     def test_an_offset_committed_outside_an_aborted_transaction_loses_its_copies(self) -> None:
-        history = copies((0, "c0 a0", A), (1, "c1 a1", C), there=[(2, "c1 a1")])
+        history = copies((0, "c0 a0", A), (1, "c1 a1", C), found=[(2, "c1 a1")])
         assert kinds(history) == {Kind.LOST_COPY}

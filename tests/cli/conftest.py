@@ -51,7 +51,6 @@ def cluster(bootstrap: str) -> Cluster:
 
 @pytest.fixture
 def environment(bootstrap: str) -> Mapping[str, str]:
-    """The environment of commands in other processes."""
     return {**os.environ, "HEADRACE_BOOTSTRAP": bootstrap}
 
 
@@ -80,9 +79,9 @@ def new_name(cluster: Cluster) -> Iterator[Callable[[], str]]:
         return names[-1]
 
     yield name
-    there = [name for name in names if cluster.exists(name)]
-    if there:
-        for future in cluster.admin.delete_topics(there).values():
+    existing = [name for name in names if cluster.exists(name)]
+    if existing:
+        for future in cluster.admin.delete_topics(existing).values():
             future.result()
 
 

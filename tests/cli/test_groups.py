@@ -181,7 +181,7 @@ def test_a_misspelt_group_gets_a_suggestion(headrace: Headrace, group: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("where", "expected"),
+    ("position", "expected"),
     [
         (("--to", "earliest"), [0, 0]),
         (("--to", "latest"), [10, 5]),
@@ -196,14 +196,14 @@ def test_a_misspelt_group_gets_a_suggestion(headrace: Headrace, group: str) -> N
     ],
 )
 def test_a_group_is_reset_only_with_execute(
-    headrace: Headrace, group: str, where: tuple[str, ...], expected: list[int]
+    headrace: Headrace, group: str, position: tuple[str, ...], expected: list[int]
 ) -> None:
-    tried = json.loads(headrace("groups", "reset", group, *where, "--json").stdout)
+    tried = json.loads(headrace("groups", "reset", group, *position, "--json").stdout)
     assert [each["new"] for each in tried["offsets"]] == expected
     assert [each["current"] for each in tried["offsets"]] == [4, 0]
     assert offsets(headrace, group) == [4, 0]
 
-    headrace("groups", "reset", group, *where, "--execute")
+    headrace("groups", "reset", group, *position, "--execute")
     assert offsets(headrace, group) == expected
 
 
@@ -323,9 +323,7 @@ def test_a_timeline_without_an_http_listener_explains_what_it_needs(headrace: He
     assert "no answer from the broker's HTTP listener at 127.0.0.1:1" in unreachable.stderr
 
 
-def test_the_http_listener_is_found_in_the_brokers_settings(
-    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_http_listener_is_found_in_broker_settings(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     with Broker({"headrace.http.listener": f"127.0.0.1:{port}"}) as broker:
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)

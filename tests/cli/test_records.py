@@ -115,7 +115,7 @@ def test_a_record_over_the_limit_is_refused_in_one_line(headrace: Headrace, topi
 
 
 @pytest.fixture
-def hours(headrace: Headrace, topic: str) -> str:
+def hourly(headrace: Headrace, topic: str) -> str:
     """A topic with hourly records in partition 0, from 2025-11-21 10:00 to 14:00 UTC."""
     headrace("topics", "alter", topic, "--config", "retention.ms=-1")
     lines = [f'{{"value": "{hour}", "timestamp": "2025-11-21T{hour}:00:00Z"}}\n' for hour in range(10, 15)]
@@ -137,42 +137,42 @@ def hours(headrace: Headrace, topic: str) -> str:
         ("1h ago", ""),
     ],
 )
-def test_consume_starts_at_the_given_position(headrace: Headrace, hours: str, start: str, values: str) -> None:
-    assert _consumed(headrace, hours, "--from", start, "--partition", "0") == values.split()
+def test_consume_starts_at_the_given_position(headrace: Headrace, hourly: str, start: str, values: str) -> None:
+    assert _consumed(headrace, hourly, "--from", start, "--partition", "0") == values.split()
 
 
-def test_consume_stops_after_the_given_number_of_records(headrace: Headrace, hours: str) -> None:
-    result = headrace("consume", hours, "-n", "2")
+def test_consume_stops_after_the_given_number_of_records(headrace: Headrace, hourly: str) -> None:
+    result = headrace("consume", hourly, "-n", "2")
     assert result.stdout == "10\n11\n"
-    assert result.stderr.startswith(f"2 records (4 B) from {hours} in ")
+    assert result.stderr.startswith(f"2 records (4 B) from {hourly} in ")
 
 
-def test_too_few_records_before_the_timeout_are_a_failure(headrace: Headrace, hours: str) -> None:
-    result = headrace("consume", hours, "-n", "6", "--timeout", "0.5", status=1)
+def test_too_few_records_before_the_timeout_are_a_failure(headrace: Headrace, hourly: str) -> None:
+    result = headrace("consume", hourly, "-n", "6", "--timeout", "0.5", status=1)
     assert len(result.stdout.splitlines()) == 5
     assert "read only 5 of 6 records" in result.stderr
-    headrace("consume", hours, "--timeout", "0.5")
+    headrace("consume", hourly, "--timeout", "0.5")
 
 
-def test_fields_are_printed_in_columns_or_with_a_template(headrace: Headrace, hours: str) -> None:
+def test_fields_are_printed_in_columns_or_with_a_template(headrace: Headrace, hourly: str) -> None:
     columns = ["--print-timestamp", "--print-partition", "--print-offset", "--print-headers", "--print-key"]
-    assert _consumed(headrace, hours, *columns, "-n", "1") == ["1763719200000\t0\t0\t\tnull\t10"]
-    assert _consumed(headrace, hours, "-n", "1", "--format", "{topic}/{offset} {time}\\t{value}") == [
-        f"{hours}/0 2025-11-21T10:00:00.000Z\t10"
+    assert _consumed(headrace, hourly, *columns, "-n", "1") == ["1763719200000\t0\t0\t\tnull\t10"]
+    assert _consumed(headrace, hourly, "-n", "1", "--format", "{topic}/{offset} {time}\\t{value}") == [
+        f"{hourly}/0 2025-11-21T10:00:00.000Z\t10"
     ]
 
 
-def test_a_group_resumes_at_its_offset(headrace: Headrace, hours: str) -> None:
-    group = ["--group", f"{hours}-group"]
-    assert headrace("consume", hours, *group, "-n", "2").stdout.split() == ["10", "11"]
-    assert _consumed(headrace, hours, *group) == ["12", "13", "14"]
-    assert _consumed(headrace, hours, *group) == []
-    headrace("produce", hours, "-p", "0", stdin="15\n")
-    assert _consumed(headrace, hours, *group) == ["15"]
+def test_a_group_resumes_at_its_offset(headrace: Headrace, hourly: str) -> None:
+    group = ["--group", f"{hourly}-group"]
+    assert headrace("consume", hourly, *group, "-n", "2").stdout.split() == ["10", "11"]
+    assert _consumed(headrace, hourly, *group) == ["12", "13", "14"]
+    assert _consumed(headrace, hourly, *group) == []
+    headrace("produce", hourly, "-p", "0", stdin="15\n")
+    assert _consumed(headrace, hourly, *group) == ["15"]
 
 
-def test_a_new_group_starts_at_the_given_position(headrace: Headrace, hours: str) -> None:
-    assert _consumed(headrace, hours, "--group", f"{hours}-late", "--from", "2025-11-21T13:00:00Z") == ["13", "14"]
+def test_a_new_group_starts_at_the_given_position(headrace: Headrace, hourly: str) -> None:
+    assert _consumed(headrace, hourly, "--group", f"{hourly}-late", "--from", "2025-11-21T13:00:00Z") == ["13", "14"]
 
 
 def test_a_missing_partition_is_named(headrace: Headrace, topic: str) -> None:

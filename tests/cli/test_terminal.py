@@ -108,7 +108,7 @@ def test_long_names_of_groups_fit_the_terminal(width: int, environment: Mapping[
     name = "settlement-reconciliation-service.production.europe-west-4"
     topic = f"payments.transactions.{name}.v2"
     with Broker({"headrace.http.listener": f"127.0.0.1:{port}"}) as broker:
-        there = {**environment, "HEADRACE_BOOTSTRAP": broker.bootstrap}
+        own_environment = {**environment, "HEADRACE_BOOTSTRAP": broker.bootstrap}
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(topic, 6)])[topic].result(10)
         settings = {"bootstrap.servers": broker.bootstrap, "group.id": name}
@@ -124,7 +124,7 @@ def test_long_names_of_groups_fit_the_terminal(width: int, environment: Mapping[
                 ("timeline", name, "--rebalances"),
                 ("reset", name, "--to", "latest", "--topic", topic),
             ):
-                lines = _seen(there, "groups", *words, width=width)
+                lines = _seen(own_environment, "groups", *words, width=width)
                 assert max(map(len, lines)) <= width, words
                 # A name is whole or shortened in the middle, and never wraps.
                 pieces = {piece.rstrip(",;:") for line in lines for piece in line.split() if len(piece) > 20}
@@ -156,8 +156,8 @@ def test_ctrl_c_at_a_question_interrupts_the_command(
 ) -> None:
     headrace("produce", topic, stdin="a\n")
     headrace("consume", topic, "--group", topic, "--until-end")
-    asked = [word.format(topic=topic) for word in words]
-    seen = _seen(environment, *asked, status=130, interrupt_at=b"[y/N]")
+    command = [word.format(topic=topic) for word in words]
+    seen = _seen(environment, *command, status=130, interrupt_at=b"[y/N]")
     assert "Traceback" not in "\n".join(seen)
     assert topic in headrace("topics", "list").stdout
     assert topic in headrace("groups", "list").stdout
@@ -181,9 +181,7 @@ def test_typed_input_starts_with_instructions(headrace: Headrace, topic: str, en
     assert headrace("consume", topic, "--until-end").stdout == "hello\n"
 
 
-def test_control_characters_in_records_are_escaped(
-    headrace: Headrace, topic: str, environment: Mapping[str, str]
-) -> None:
+def test_control_characters_are_escaped(headrace: Headrace, topic: str, environment: Mapping[str, str]) -> None:
     headrace("produce", topic, stdin="\x1b[2Jgone\x07\n")
     assert _seen(environment, "consume", topic, "--until-end")[0] == "\\x1b[2Jgone\\x07"
     assert headrace("consume", topic, "--until-end").stdout == "\x1b[2Jgone\x07\n"

@@ -40,8 +40,8 @@ def producer(bootstrap: str, topic: str) -> Iterator[Producer]:
 def hanging(bootstrap: str, topic: str) -> int:
     """The id of a producer with a transaction in partition 0 that is unknown to every coordinator."""
     with WireClient(bootstrap) as client:
-        asked = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
-        producer_id: int = client.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)["producer_id"]
+        init_request = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
+        producer_id: int = client.ask(ApiKey.INIT_PRODUCER_ID, 4, init_request)["producer_id"]
         batch = build_batch(
             [RecordData(None, b"x", clock.now_ms() - HOUR_MS)],
             producer_id=producer_id,

@@ -26,8 +26,7 @@ class BrokerUnderTest(Protocol):
     def bootstrap(self) -> str: ...
 
     @property
-    def data(self) -> Path:
-        """The log directory of the broker."""
+    def data(self) -> Path: ...
 
     def start(self) -> None: ...
 

@@ -107,11 +107,7 @@ class Members:
         return description
 
     def close(self) -> None:
-        """Let all members leave before closing them.
-
-        librdkafka's close hangs, with Python's interpreter lock held, if an assignment arrives during it (librdkafka
-        pull request 4883).
-        """
+        """Leave, then close: librdkafka's close hangs if an assignment arrives during it (its pull request 4883)."""
         for consumer in self.consumers:
             # A fenced consumer can only be closed.
             with contextlib.suppress(KafkaException):

@@ -41,16 +41,14 @@ def members(broker: BrokerProcess) -> Iterator[Members]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_members_share_partitions_with_every_assignor(
-    members: Members, broker: BrokerProcess, topic: str, strategy: str
-) -> None:
+def test_every_assignor_shares_partitions(members: Members, broker: BrokerProcess, topic: str, strategy: str) -> None:
     create_topic(broker, topic, 6)
-    how = {"partition.assignment.strategy": strategy}
-    members.join(topic, **how)
+    settings = {"partition.assignment.strategy": strategy}
+    members.join(topic, **settings)
     members.wait_for_share(6)
-    second = members.join(topic, **how)
+    second = members.join(topic, **settings)
     members.wait_for_share(3, 3)
-    third = members.join(topic, **how)
+    third = members.join(topic, **settings)
     members.wait_for_share(2, 2, 2)
     described = members.describe()
     assert (described.state, described.partition_assignor) == (ConsumerGroupState.STABLE, strategy)
@@ -60,9 +58,7 @@ def test_members_share_partitions_with_every_assignor(
 
 
 @pytest.mark.java
-def test_java_members_share_partitions_with_the_sticky_assignor(
-    members: Members, broker: BrokerProcess, topic: str
-) -> None:
+def test_java_members_share_with_the_sticky_assignor(members: Members, broker: BrokerProcess, topic: str) -> None:
     create_topic(broker, topic, 6)
     strategy = "org.apache.kafka.clients.consumer.StickyAssignor"
     address = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", members.group_id)

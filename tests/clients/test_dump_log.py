@@ -30,28 +30,28 @@ def dump(directory: Path, *options: str, suffixes: tuple[str, ...] = (".log", ".
     files = ",".join(str(path) for path in sorted(directory.iterdir()) if path.suffix in suffixes)
     command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", f"{kafka_jars()}/*"]
     command += ["org.apache.kafka.tools.DumpLogSegments", "--files", files, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert "isvalid: false" not in done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+    assert "isvalid: false" not in result.stdout
     # the tool prints this for the first record of every segment that does not begin at 0
     complaints = re.sub(
-        r"^Non-consecutive offsets in .*\n  -1 is followed by .*\n", "", done.stderr, flags=re.MULTILINE
+        r"^Non-consecutive offsets in .*\n  -1 is followed by .*\n", "", result.stderr, flags=re.MULTILINE
     )
     for complaint in COMPLAINTS:
         assert complaint not in complaints, complaints
-    return done.stdout
+    return result.stdout
 
 
 def fill(log: Log) -> None:
     """Append several segments: batches between index entries, all codecs, timestamps out of order."""
-    for place in range(150):
+    for number in range(150):
         append(
             log,
-            1 + place % 5,
-            timestamp=NOW + (place * 37) % 400 + place,
-            step=place % 3,
-            codec=list(Codec)[place % 5],
-            epoch=place // 50,
+            1 + number % 5,
+            timestamp=NOW + (number * 37) % 400 + number,
+            step=number % 3,
+            codec=list(Codec)[number % 5],
+            epoch=number // 50,
         )
 
 
@@ -102,9 +102,9 @@ def test_rebuilt_indexes_are_valid(directory: Path) -> None:
 
 def test_compacted_segments_are_valid(tmp_path: Path) -> None:
     table = Table(tmp_path)
-    for place in range(120):
-        key = f"key {place * 7 % 9}"
-        table.put((key, "v" * 30), (f"{place}", "w" * 30), (key, None), ("x", None), codec=list(Codec)[place % 5])
+    for number in range(120):
+        key = f"key {number * 7 % 9}"
+        table.put((key, "v" * 30), (f"{number}", "w" * 30), (key, None), ("x", None), codec=list(Codec)[number % 5])
     last = table.put(("x", "1"), producer_id=9, producer_epoch=0, base_sequence=0)
     table.producers = [ProducerEntry(9, 0, 0, last.last_offset, 0, NOW, -1, -1)]
     table.put(("x", "2"))

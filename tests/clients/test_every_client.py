@@ -59,7 +59,7 @@ def test_a_group_resumes_at_its_committed_offset(driver: ClientDriver, topic: st
         consumer.commit()
 
 
-def test_a_producer_and_a_consumer_survive_the_kill_of_the_broker(
+def test_clients_survive_a_kill_of_the_broker(
     own_driver: ClientDriver, own_broker: BrokerUnderTest, topic: str
 ) -> None:
     before, in_flight, while_down, after = (
@@ -92,7 +92,7 @@ def test_a_producer_and_a_consumer_survive_the_kill_of_the_broker(
     assert_in_order(stored)
 
 
-def test_a_group_member_survives_the_kill_of_the_broker(
+def test_a_group_member_survives_a_kill_of_the_broker(
     own_driver: ClientDriver, own_broker: BrokerUnderTest, topic: str
 ) -> None:
     before, after = plain(30, "before"), plain(30, "after")

@@ -32,8 +32,8 @@ def group(shared_broker: BrokerUnderTest, topic: str) -> str:
     producer = Producer({"bootstrap.servers": shared_broker.bootstrap})
     now_ms = time.time_ns() // 1_000_000
     for partition in range(2):
-        for place in range(10):
-            producer.produce(topic, b"x", partition=partition, timestamp=now_ms - (OLD_MS if place < 5 else 0))
+        for number in range(10):
+            producer.produce(topic, b"x", partition=partition, timestamp=now_ms - (OLD_MS if number < 5 else 0))
     assert producer.flush(10) == 0
     name = f"{topic}-group"
     consumer = Consumer({"bootstrap.servers": shared_broker.bootstrap, "group.id": name})
@@ -76,32 +76,32 @@ def committed(broker: BrokerUnderTest, group: str) -> dict[int, int]:
 def test_kafkas_tool_resets_offsets_in_every_way(
     java: JavaDriver, shared_broker: BrokerUnderTest, group: str, topic: str, tmp_path: Path
 ) -> None:
-    def reset(*how: str, topics: tuple[str, ...] = ("--all-topics",), execute: bool = True) -> dict[int, int]:
+    def reset(*options: str, topics: tuple[str, ...] = ("--all-topics",), execute: bool = True) -> dict[int, int]:
         mode = "--execute" if execute else "--dry-run"
-        printed = java.run(CONSUMER_GROUPS, "--reset-offsets", "--group", group, *topics, mode, *how)
+        printed = java.run(CONSUMER_GROUPS, "--reset-offsets", "--group", group, *topics, mode, *options)
         found = re.findall(rf"{group}\s+{topic}\s+(\d)\s+(\d+)", printed)
         return {int(partition): int(offset) for partition, offset in found}
 
-    moment = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    hour_ago = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     assert reset("--to-latest", execute=False) == {0: 10, 1: 10}
     assert committed(shared_broker, group) == {0: 4, 1: 0}
     noted = tmp_path / "noted.csv"
     to_current = ("--reset-offsets", "--group", group, "--all-topics", "--to-current", "--export", "--dry-run")
     exported = java.run(CONSUMER_GROUPS, *to_current)
     noted.write_text("\n".join(line for line in exported.splitlines() if "," in line))
-    for how, expected in (
+    for options, expected in (
         (("--to-latest",), {0: 10, 1: 10}),
         (("--to-earliest",), {0: 0, 1: 0}),
         (("--to-offset", "7"), {0: 7, 1: 7}),
         (("--shift-by", "-2"), {0: 5, 1: 5}),
-        (("--to-datetime", moment), {0: 5, 1: 5}),
+        (("--to-datetime", hour_ago), {0: 5, 1: 5}),
         (("--by-duration", "PT24H"), {0: 0, 1: 0}),
         (("--from-file", str(noted)), {0: 4, 1: 0}),
         (("--to-current",), {0: 4, 1: 0}),
     ):
-        given = () if how[0] == "--from-file" else ("--all-topics",)
-        assert reset(*how, topics=given) == expected, how
-        assert committed(shared_broker, group) == expected, how
+        topics = () if options[0] == "--from-file" else ("--all-topics",)
+        assert reset(*options, topics=topics) == expected, options
+        assert committed(shared_broker, group) == expected, options
     assert reset("--to-latest", topics=("--topic", f"{topic}:1")) == {1: 10}
     assert committed(shared_broker, group) == {0: 4, 1: 10}
 
@@ -138,9 +138,7 @@ def test_kafkas_tool_lists_describes_and_deletes_groups(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_the_admin_client_of_confluent_kafka(
-    shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str
-) -> None:
+def test_confluent_kafkas_admin_client(shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str) -> None:
     admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
     consumer = member(shared_broker, group, topic, protocol)
     found = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(10)
@@ -160,9 +158,7 @@ def test_the_admin_client_of_confluent_kafka(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_the_admin_client_of_kafka_python(
-    shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str
-) -> None:
+def test_kafka_pythons_admin_client(shared_broker: BrokerUnderTest, group: str, topic: str, protocol: str) -> None:
     admin = KafkaAdminClient(bootstrap_servers=[shared_broker.bootstrap])
     first, second = (KafkaPythonPartition(topic, partition) for partition in range(2))
     try:

@@ -104,9 +104,9 @@ def test_kafka_delete_records_and_get_offsets(
 ) -> None:
     java.create_topic(topic, 1)
     ConfluentDriver(shared_broker.bootstrap).produce(topic, plain(30, "deleted"))
-    wanted = {"partitions": [{"topic": topic, "partition": 0, "offset": 12}], "version": 1}
+    deletion = {"partitions": [{"topic": topic, "partition": 0, "offset": 12}], "version": 1}
     plan = tmp_path / "delete.json"
-    plan.write_text(json.dumps(wanted))
+    plan.write_text(json.dumps(deletion))
 
     java.run(DELETE_RECORDS, "--offset-json-file", str(plan))
 
@@ -164,9 +164,7 @@ def test_log_dirs_and_api_versions(java: JavaDriver, topic: str) -> None:
         assert re.search(rf"{re.escape(api)}: .*\[usable: \d+\]", versions), api
 
 
-def test_dump_log_reads_the_segments_of_a_running_broker(
-    java: JavaDriver, shared_broker: BrokerUnderTest, topic: str
-) -> None:
+def test_dump_log_reads_files_of_a_running_broker(java: JavaDriver, shared_broker: BrokerUnderTest, topic: str) -> None:
     directory = shared_broker.data / f"{topic}-0"
     java.create_topic(topic, 1)
     librdkafka = ConfluentDriver(shared_broker.bootstrap)
@@ -182,9 +180,7 @@ def test_dump_log_reads_the_segments_of_a_running_broker(
     assert log.count("headerKeys: [source,sort]") == 100
 
 
-def test_dump_log_reads_the_files_of_a_stopped_broker(
-    java: JavaDriver, own_broker: BrokerUnderTest, topic: str
-) -> None:
+def test_dump_log_reads_files_of_a_stopped_broker(java: JavaDriver, own_broker: BrokerUnderTest, topic: str) -> None:
     """Check indexes (Kafka, too, pads them while it runs), offsets, groups and producer state."""
     if not isinstance(own_broker, BrokerProcess):
         pytest.skip("stops the broker")

@@ -37,13 +37,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderTest
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest, broker: BrokerUnderTest) -> Iterator[TransactionalClient]:
     try:
-        made = CLIENTS[request.param](broker.bootstrap)
+        client = CLIENTS[request.param](broker.bootstrap)
     except MissingClientError as missing:
         if os.environ.get("HEADRACE_ALL_CLIENTS"):
             raise
         pytest.skip(str(missing))
-    with closing(made):
-        yield made
+    with closing(client):
+        yield client
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def ledger(broker: BrokerUnderTest, topic: str) -> str:
 @pytest.fixture
 def producers(client: TransactionalClient) -> Iterator[Callable[..., TransactionalProducer]]:
     """A function that creates producers, which are closed at the end."""
-    made: list[TransactionalProducer] = []
+    producers: list[TransactionalProducer] = []
 
     def make(transactional_id: str, **settings: int) -> TransactionalProducer:
-        made.append(client.producer(transactional_id, **settings))
-        return made[-1]
+        producers.append(client.producer(transactional_id, **settings))
+        return producers[-1]
 
     yield make
-    for producer in made:
+    for producer in producers:
         producer.close()
 
 

@@ -16,13 +16,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of every mode with every victim")
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--kills", type=int, default=4)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-copier-") as directory:
         base = Path(directory)
         with killable_broker(base, BROKER_SETTINGS) as broker:
-            for seed, mode, victim in itertools.product(range(given.rounds), get_args(Mode), get_args(Victim)):
+            for seed, mode, victim in itertools.product(range(options.rounds), get_args(Mode), get_args(Victim)):
                 plan = Plan(
-                    mode=mode, victim=victim, seed=seed, records=given.records, kills=given.kills, timeout_s=600
+                    mode=mode, victim=victim, seed=seed, records=options.records, kills=options.kills, timeout_s=600
                 )
                 started = time.monotonic()
                 run_round(broker, plan, base)

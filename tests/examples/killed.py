@@ -19,13 +19,13 @@ def main(when: str, method: str, count: str, program: str, *arguments: str) -> N
     original: Any = getattr(confluent_kafka, kind)
     calls = 0
 
-    def killing(self: Any, *given: Any, **named: Any) -> Any:
+    def killing(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == int(count) and when == "before":
             self.flush()
             os.kill(os.getpid(), signal.SIGKILL)
-        result = getattr(original, name)(self, *given, **named)
+        result = getattr(original, name)(self, *args, **kwargs)
         if calls == int(count):
             os.kill(os.getpid(), signal.SIGKILL)
         return result

@@ -25,7 +25,7 @@ from headrace.testing import TEST_SETTINGS
 from headrace.wire.apis import ApiKey, request_encoder, response_reader, schema
 from tests.fuzz.entities import TOPIC, requests
 
-PATIENCE_S: Final = 0.05
+TIMEOUT_S: Final = 0.05
 """How long to wait for an answer; Fetch and JoinGroup may take longer."""
 CORRELATION_ID: Final = 77
 
@@ -48,17 +48,17 @@ class Fuzzed:
         await node.start()
         return node
 
-    def ask(self, frame: bytes, patience_s: float = PATIENCE_S) -> Parts | None:
+    def ask(self, frame: bytes, timeout_s: float = TIMEOUT_S) -> Parts | None:
         """Return the answer; None if the connection would be closed or the answer takes longer."""
-        return self._runner.run(self._ask(frame, patience_s))
+        return self._runner.run(self._ask(frame, timeout_s))
 
-    async def _ask(self, frame: bytes, patience_s: float) -> Parts | None:
+    async def _ask(self, frame: bytes, timeout_s: float) -> Parts | None:
         client = ClientInfo(listener="PLAINTEXT", host="192.0.2.1", port=7, local_address=("192.0.2.2", 9092))
         try:
             answer = self._node._dispatcher.handle(client, memoryview(frame))
             if isinstance(answer, list):
                 return answer
-            return await asyncio.wait_for(answer, patience_s)
+            return await asyncio.wait_for(answer, timeout_s)
         except (InvalidRequestError, TimeoutError):
             return None
 
@@ -72,7 +72,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
     fuzzed = Fuzzed(tmp_path_factory.mktemp("fuzzed"))
     topic = {"name": TOPIC, "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
     request = {"topics": [topic], "timeout": 1000, "validate_only": False}
-    assert fuzzed.ask(frame(ApiKey.CREATE_TOPICS, 4, request), patience_s=30)
+    assert fuzzed.ask(frame(ApiKey.CREATE_TOPICS, 4, request), timeout_s=30)
     yield fuzzed
     fuzzed.close()
 

@@ -93,7 +93,6 @@ class AiokafkaDriver:
         self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the driver's loop and wait for its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(2 * DEADLINE_S)
 
     @contextmanager

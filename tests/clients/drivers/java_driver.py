@@ -69,11 +69,11 @@ def archive_classes(bootstrap: str) -> None:
 
 def run_tool(tool: str, *arguments: str, stdin: str = "", timeout_s: float = 2 * DEADLINE_S) -> str:
     """Run a tool to its end and return its standard output; raise AssertionError unless its status is 0."""
-    done = subprocess.run(
+    result = subprocess.run(
         java_command(tool, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
     )
-    assert done.returncode == 0, f"{tool} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert result.returncode == 0, f"{tool} ended with {result.returncode}:\n{result.stdout}\n{result.stderr}"
+    return result.stdout
 
 
 class JavaDriver:
@@ -125,7 +125,6 @@ class JavaDriver:
         """Do nothing: processes end after use."""
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> str:
-        """Run a tool with this broker."""
         return run_tool(tool, "--bootstrap-server", self._bootstrap, *arguments, stdin=stdin)
 
     @contextmanager
@@ -149,8 +148,8 @@ class JavaDriver:
             CONSOLE_CONSUMER, "--bootstrap-server", self._bootstrap, "--topic", topic, *printing, *options
         )
 
-    def _consume(self, topic: str, count: int, *where: str) -> list[Received]:
-        process = LineProcess(self._consumer_command(topic, "--max-messages", str(count), *where))
+    def _consume(self, topic: str, count: int, *options: str) -> list[Received]:
+        process = LineProcess(self._consumer_command(topic, "--max-messages", str(count), *options))
         try:
             received = [_received(process.read_line()) for _ in range(count)]
             process.wait()

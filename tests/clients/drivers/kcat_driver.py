@@ -78,8 +78,8 @@ class KcatDriver:
         finally:
             producer.close()
 
-    def _consume(self, where: list[str], count: int) -> list[Received]:
-        process = LineProcess([*self._kcat, "-C", "-J", "-u", "-c", str(count), *where])
+    def _consume(self, options: list[str], count: int) -> list[Received]:
+        process = LineProcess([*self._kcat, "-C", "-J", "-u", "-c", str(count), *options])
         try:
             received = [_received(process.read_line()) for _ in range(count)]
             process.wait()

@@ -66,7 +66,6 @@ class AiokafkaClient:
         self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the client's loop and wait for its result."""
         return asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, DEADLINE_S), self._loop).result()
 
 
