@@ -1,4 +1,4 @@
-"""Virtual time: an event loop whose clock jumps from one event to the next, and the clocks that show it."""
+"""Virtual time: an event loop that jumps from one event to the next, and its clocks."""
 
 import asyncio
 import heapq
@@ -24,7 +24,7 @@ class Handle:
 
 
 class VirtualLoop:
-    """Just what the coordinator uses of an event loop; `now` in seconds."""
+    """The part of an event loop that coordinators use, with `now` in seconds."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -60,5 +60,5 @@ class VirtualLoop:
 
 
 def virtual_clock(loop: VirtualLoop) -> Clock:
-    """The clocks of the virtual loop, for what would read the system's."""
+    """Return the loop's clocks, to replace the system's."""
     return Clock(lambda: (_EPOCH_NS + int(loop.now * 1e9)) // 1_000_000, lambda: loop.now)
