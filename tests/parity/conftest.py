@@ -22,7 +22,6 @@ def session_both(kafka_bootstrap: str) -> Iterator[Both]:  # noqa: F811
 
 @pytest.fixture
 def both(session_both: Both) -> Both:
-    """Apache Kafka and Headrace side by side."""
     session_both.take_differences()
     return session_both
 

@@ -17,7 +17,6 @@ Offset = tuple[int, int, str | None]
 
 @pytest.fixture(scope="module")
 def topic(session_both: Both) -> str:
-    """A topic to commit offsets of."""
     return session_both.create(f"committed-{uuid.uuid4().hex[:8]}", 3)
 
 

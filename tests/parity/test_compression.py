@@ -20,7 +20,6 @@ COUNT: Final = 10_000
 
 
 def halves(codec: Codec, body: bytes) -> bytes:
-    """Return two concatenated streams."""
     return compress(codec, body[:40_000]) + compress(codec, body[40_000:])
 
 

@@ -73,7 +73,6 @@ class Producer:
         self.settle()
 
     def state(self) -> str | None:
-        """Return the state from ListTransactions."""
         message = {
             "state_filters": [],
             "producer_id_filters": [],
@@ -288,7 +287,6 @@ REQUESTS: Final = (
 
 
 def errors_in(value: Any) -> set[str]:
-    """Return all error codes in an answer."""
     if isinstance(value, Mapping):
         own = {str(each) for name, each in value.items() if name.endswith("error_code")}
         return own.union(*map(errors_in, value.values()))

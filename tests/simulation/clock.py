@@ -11,8 +11,6 @@ _EPOCH_NS = 1_700_000_000_000_000_000
 
 
 class Handle:
-    """A scheduled call."""
-
     __slots__ = ("arguments", "callback")
 
     def __init__(self, callback: Callable[..., object], arguments: tuple[object, ...]) -> None:

@@ -29,8 +29,6 @@ class Act:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the broker."""
-
     initial_delay_ms: int
     assignment_interval_ms: int
     max_size: int

@@ -2,7 +2,7 @@
 
 `play` returns the first broken promise (KIP-98, KIP-890):
 
-- A transaction is committed in all of its partitions or in none, as its producer was answered.
+- A transaction is committed in all of its partitions or in none, consistent with the answer to its producer.
 - No record of a transaction follows its marker, and no marker ends two transactions.
 - A transactional id has one writer: its predecessors are fenced, and no other producer gets its id and epoch.
 - At every reload, the log agrees with the coordinator's memory.
@@ -333,7 +333,7 @@ class World:
         transaction.reported = commit
         self.note(f"{transaction.owner} knows that transaction {tag} is {'committed' if commit else 'aborted'}")
         if any(outcome is not commit for outcome in transaction.outcomes.values()):
-            raise ViolationError(f"transaction {tag} had another outcome than its producer was answered")
+            raise ViolationError(f"transaction {tag} had another outcome than in the answer to its producer")
 
     def answered(self, producer: Producer, kind: str, arguments: Sequence[Any], answer: Any) -> None:
         """Check an answer before it is sent; it may get lost."""
@@ -362,7 +362,7 @@ class World:
             if len(set(transaction.outcomes.values())) > 1:
                 raise ViolationError(f"transaction {tag} is committed in one partition and aborted in another")
             if transaction.reported is not None and transaction.reported is not commit:
-                raise ViolationError(f"transaction {tag} has another outcome than its producer was answered")
+                raise ViolationError(f"transaction {tag} has another outcome than in the answer to its producer")
 
     def _check_settled(self) -> None:
         assert self.coordinator is not None
@@ -386,8 +386,6 @@ class World:
 
 
 class _PendingAnswer:
-    """A delayed answer."""
-
     def __init__(self) -> None:
         self._callback: Callable[[Any, Any], None] | None = None
         self._result: tuple[Any, Any] | None = None
