@@ -53,8 +53,6 @@ class Resize(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """An fsync of a file or a directory."""
-
     target: int
 
 
@@ -109,7 +107,7 @@ class Disk:
         return self._count
 
     def place(self, path: str) -> tuple[int, str]:
-        """Directory and name of a path below the root."""
+        """Return the directory and name of a path below the root."""
         *parents, name = path.split("/")
         directory = ROOT
         for each in parents:

@@ -8,8 +8,6 @@ from headrace.wire.batch import BatchHeader, parse_header
 
 
 class Batch(NamedTuple):
-    """A batch as stored in the log."""
-
     header: BatchHeader
     data: bytes
 

@@ -33,7 +33,7 @@ def _produce(_: str) -> Message:
 
 
 def _fetch(_: str) -> Message:
-    asked = {
+    entry = {
         "current_leader_epoch": -1,
         "fetch_offset": 0,
         "last_fetched_epoch": -1,
@@ -47,15 +47,15 @@ def _fetch(_: str) -> Message:
         "isolation_level": 0,
         "session_id": 0,
         "session_epoch": -1,
-        "topics": [{"topic_id": _ID, "partitions": [{**asked, "partition": index} for index in range(MANY)]}],
+        "topics": [{"topic_id": _ID, "partitions": [{**entry, "partition": index} for index in range(MANY)]}],
         "forgotten_topics_data": [],
         "rack_id": "",
     }
 
 
 def _list_offsets(topic: str) -> Message:
-    asked = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in range(MANY)]
-    return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": asked}], "timeout": 1000}
+    entries = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in range(MANY)]
+    return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": entries}], "timeout": 1000}
 
 
 def _metadata(_: str) -> Message:

@@ -191,8 +191,6 @@ class RawConnection:
             received += part
         return bytes(received)
 
-    # Calls
-
     def create_topic(self, topic: str) -> int:
         """Return the error code."""
         answer = self.call(CREATE_TOPICS, 2, create_topic_body(topic))

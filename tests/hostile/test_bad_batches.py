@@ -19,7 +19,6 @@ GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 
 
 def old_message(magic: int, *, attributes: int = 0, value: bytes = b"old") -> bytes:
-    """Return a message of format v0 or v1."""
     timestamp = struct.pack(">q", 0) if magic else b""
     content = struct.pack(">bb", magic, attributes) + timestamp + struct.pack(">ii", -1, len(value)) + value
     message = struct.pack(">I", zlib.crc32(content)) + content
@@ -27,7 +26,6 @@ def old_message(magic: int, *, attributes: int = 0, value: bytes = b"old") -> by
 
 
 def nested_old_message() -> bytes:
-    """Return a compressed message of format v1 inside another one."""
     inner = old_message(1, attributes=GZIP, value=gzip.compress(old_message(1)))
     return old_message(1, attributes=GZIP, value=gzip.compress(inner))
 

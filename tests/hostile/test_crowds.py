@@ -206,8 +206,8 @@ def test_a_crowd_of_new_clients_with_expensive_first_requests(
     address: tuple[str, int], topic: str, log: BrokerLog
 ) -> None:
     """The requests take milliseconds; together they take seconds, during which others are served."""
-    asked = array(*[struct.pack(">iq", 0, -1)] * 1_900)
-    wanted = framed(request(LIST_OFFSETS, 1, struct.pack(">i", -1) + array(string(topic) + asked)))
+    entries = array(*[struct.pack(">iq", 0, -1)] * 1_900)
+    wanted = framed(request(LIST_OFFSETS, 1, struct.pack(">i", -1) + array(string(topic) + entries)))
     with ExitStack() as crowd:
         bystander = crowd.enter_context(RawConnection(*address))
         assert bystander.produce(topic, Batch().encode())[0] == 0

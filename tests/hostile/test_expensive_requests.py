@@ -209,8 +209,8 @@ def test_batches_for_many_partitions_keep_nobody_waiting(own_broker: BrokerProce
 
 def test_offset_lookups_by_time_in_many_partitions_keep_nobody_waiting(own_broker: BrokerProcess, wide: str) -> None:
     for partitions in (range(expensive.MANY), [0] * expensive.MANY):
-        asked = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": 1} for index in partitions]
-        topics = [{"name": wide, "partitions": asked}]
+        entries = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": 1} for index in partitions]
+        topics = [{"name": wide, "partitions": entries}]
         message = {"replica_id": -1, "isolation_level": 0, "topics": topics, "timeout": 1000}
         assert attack(own_broker, frame(ApiKey.LIST_OFFSETS, message))
 
@@ -218,8 +218,8 @@ def test_offset_lookups_by_time_in_many_partitions_keep_nobody_waiting(own_broke
 @pytest.mark.parametrize("wait_ms", [0, 500])
 def test_a_fetch_of_many_partitions_keeps_nobody_waiting(own_broker: BrokerProcess, wide: str, wait_ms: int) -> None:
     message = expensive.REQUESTS[ApiKey.FETCH](TOPIC)
-    asked = message["topics"][0]["partitions"]
-    partitions = asked if not wait_ms else asked[:MANY_PARTITIONS]
+    entries = message["topics"][0]["partitions"]
+    partitions = entries if not wait_ms else entries[:MANY_PARTITIONS]
     message |= {"topics": [{"topic": wide, "partitions": partitions}], "max_wait": wait_ms, "min_bytes": 1 << 20}
     for epoch in (-1, 0):
         answer = attack(own_broker, frame(ApiKey.FETCH, {**message, "session_epoch": epoch}, 12))

@@ -134,8 +134,8 @@ def compressed(body: bytes, count: int, codec: int) -> bytes:
 
 
 def list_offsets(topic: str, partitions: int, timestamp: int) -> bytes:
-    asked = array(*(struct.pack(">iq", index, timestamp) for index in range(partitions)))
-    return struct.pack(">i", -1) + array(string(topic) + asked)
+    entries = array(*(struct.pack(">iq", index, timestamp) for index in range(partitions)))
+    return struct.pack(">i", -1) + array(string(topic) + entries)
 
 
 def test_lookups_by_timestamp(

@@ -139,14 +139,14 @@ def read(bootstrap: str, topic: str) -> list[list[str]]:
 def test_every_record_is_stored_once_and_in_order(
     proxy: Proxy, topic: str, produce: Callable[[str, str], None], faults: Faults
 ) -> None:
-    before = sum(proxy.met.values())
+    before = sum(proxy.fault_counts.values())
     proxy.faults = faults
     try:
         produce(proxy.address, topic)
     finally:
         proxy.faults = Faults()
 
-    assert sum(proxy.met.values()) > before, "no request met a fault"
+    assert sum(proxy.fault_counts.values()) > before, "no request met a fault"
     sent = [f"{number:06}" for number in range(RECORDS)]
     assert read(proxy.address, topic) == [sent[partition::PARTITIONS] for partition in range(PARTITIONS)]
 

@@ -1,1 +1,1 @@
-"""The same requests to Apache Kafka and to Headrace, in every version that both offer, and the answers side by side."""
+"""Send the same requests to Apache Kafka and Headrace, in every common version, and compare the answers."""

@@ -1,4 +1,4 @@
-"""The differences from Apache Kafka that Headrace keeps, each with its reason; docs/compatibility.md tells of them."""
+"""The accepted differences from Apache Kafka, with their reasons; docs/compatibility.md lists them."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ ANYTHING: Final = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """A difference at a path (a regular expression) in the answers to `apis`, in Kafka's and Headrace's own values."""
+    """A difference in the answers to `apis`: a path (a regular expression) and the value of either broker."""
 
     apis: frozenset[ApiKey]
     path: str
@@ -29,19 +29,19 @@ class Accepted:
 
 
 def _accepted(reason: str, apis: ApiKey | set[ApiKey], path: str, **values: Any) -> Accepted:
-    among = frozenset({apis} if isinstance(apis, ApiKey) else apis)
-    return Accepted(apis=among, path=path, reason=reason, **values)
+    api_set = frozenset({apis} if isinstance(apis, ApiKey) else apis)
+    return Accepted(apis=api_set, path=path, reason=reason, **values)
 
 
-_ELR: Final = "Kafka's KRaft writes min.insync.replicas down as a setting of all brokers when it formats its storage"
+_ELR: Final = "KRaft stores min.insync.replicas as a cluster-wide setting when it formats its storage"
 _CONFIGS: Final = {ApiKey.DESCRIBE_CONFIGS, ApiKey.CREATE_TOPICS}
 _ALTERING: Final = {ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS}
-_INTERNAL_ERROR: Final = "an oversight in Kafka: the mistake is met by an exception there, and named here"
+_INTERNAL_ERROR: Final = "Kafka fails with an internal exception; Headrace returns a specific error"
 
 
 ACCEPTED: Final[tuple[Accepted, ...]] = (
     _accepted(
-        "version 6, for transactions of two phases, is switched off in Kafka and answers like version 5 here",
+        "Kafka disables version 6 (two-phase commit); Headrace answers it like version 5",
         ApiKey.API_VERSIONS,
         r"\.api_keys\[22\]\.max_version",
         kafka=5,
@@ -85,32 +85,32 @@ ACCEPTED: Final[tuple[Accepted, ...]] = (
         headrace="unknown_member_id",
     ),
     _accepted(
-        "every refusal gets a message that says why",
+        "Headrace sends an error message with every refusal",
         {ApiKey.PRODUCE, ApiKey.DESCRIBE_PRODUCERS, ApiKey.FIND_COORDINATOR},
         r".*\.error_message",
         headrace="<text>",
     ),
     _accepted(
-        "there are no share groups yet, and so no topic of their states is made",
+        "Headrace has no share groups yet, and does not create the topic of their state",
         ApiKey.FIND_COORDINATOR,
         r"\.coordinators\[g:A+:0\]\.error_code",
         headrace="invalid_request",
     ),
     _accepted(
-        "a producer id without an epoch is malformed, whatever came before it",
+        "a producer id without an epoch is invalid regardless of earlier batches",
         ApiKey.PRODUCE,
         r".*\.error_code",
         kafka="invalid_producer_epoch",
         headrace="invalid_record",
     ),
     _accepted(
-        "Kafka tells the log start offset with some refusals and not with others; it is told with all",
+        "Headrace sends the log start offset with every refusal; Kafka with some only",
         ApiKey.PRODUCE,
         r".*\.log_start_offset",
         kafka=-1,
     ),
     _accepted(
-        "Kafka appends a transactional batch without a producer id, and verifies nothing",
+        "Kafka appends a transactional batch without a producer id unverified",
         ApiKey.PRODUCE,
         r".*\.error_code",
         kafka="none",

@@ -1,4 +1,4 @@
-"""Both brokers behind one `ask`, which notes where their answers differ."""
+"""Send requests to both brokers and record where their answers differ."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -18,23 +18,23 @@ UNKNOWN_ID: Final = uuid.UUID(int=0x4242_4242_4242_4242)
 
 
 def every_version(api: ApiKey, *, since: int = 0, until: int = 1 << 15) -> pytest.MarkDecorator:
-    """Run the test in all versions of `api`, which it gets as `version`."""
+    """Parametrize the test with all versions of `api`, as `version`."""
     known = versions(api)
     assert known is not None
-    lowest = 3 if api is ApiKey.PRODUCE else known.lowest  # older ones are named for old clients, and refused
+    lowest = 3 if api is ApiKey.PRODUCE else known.lowest  # older versions are listed for old clients, but refused
     return pytest.mark.parametrize("version", range(max(lowest, since), min(known.highest, until) + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the brokers answered, as decoded; a string where one ended the connection instead."""
+    """The decoded answers of both brokers; an error text if one closed the connection."""
 
     kafka: Any
     headrace: Any
 
 
 class Side:
-    """One of the brokers: its connections, by name, and what its identities are called."""
+    """A broker, with its named connections and normalized identities."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -43,7 +43,7 @@ class Side:
         self.topic_ids: dict[str, uuid.UUID] = {}
 
     def topic_id(self, topic: str) -> uuid.UUID:
-        """The id of a topic made by `Both.create`; one that no topic has for any other name."""
+        """Return the id of a topic made by `Both.create`, or else an unknown id."""
         return self.topic_ids.get(topic, UNKNOWN_ID)
 
     def ask(self, api: ApiKey, version: int, message: Message, connection: str) -> Any:
@@ -71,29 +71,29 @@ class Side:
             connection.close()
 
 
-Asked = Message | Callable[[Side], Message]
-"""A request, or what makes it for a broker where it has that broker's ids in it."""
+Request = Message | Callable[[Side], Message]
+"""A request, or a function that makes it from a broker's ids."""
 
 
 class Both:
-    """Apache Kafka and Headrace. `ask` notes differences; the test that used it fails at its end and shows them all."""
+    """Apache Kafka and Headrace. A test with differences fails at its end and shows all of them."""
 
     def __init__(self, kafka: str, headrace: str) -> None:
         self.kafka = Side(kafka)
         self.headrace = Side(headrace)
-        self.found: list[str] = []
+        self.differences: list[str] = []
 
     @property
     def sides(self) -> tuple[Side, Side]:
         return self.kafka, self.headrace
 
-    def ask(self, api: ApiKey, version: int, message: Asked, *, what: str = "", on: str = "parity") -> Answers:
-        """Send `message` to both over the connection named `on`, and compare. `what` says what is special about it."""
+    def ask(self, api: ApiKey, version: int, message: Request, *, case: str = "", on: str = "parity") -> Answers:
+        """Send `message` to both on the connection named `on`, and compare the answers to this `case`."""
         self.send(api, version, message, on=on)
-        return self.receive(api, version, what=what, on=on)
+        return self.receive(api, version, case=case, on=on)
 
-    def send(self, api: ApiKey, version: int, message: Asked, *, on: str = "parity") -> None:
-        """Send without waiting for the answers: `receive` does."""
+    def send(self, api: ApiKey, version: int, message: Request, *, on: str = "parity") -> None:
+        """Send without waiting for the answers."""
         for side in self.sides:
             side.send(api, version, message(side) if callable(message) else message, on)
 
@@ -102,47 +102,47 @@ class Both:
         api: ApiKey,
         version: int,
         *,
-        what: str = "",
+        case: str = "",
         on: str = "parity",
         only: Callable[[Any], Any] = lambda answer: answer,
     ) -> Answers:
-        """Take the answers to `send` and compare what `only` takes from them."""
+        """Receive the answers to `send` and compare the parts that `only` selects."""
         answers = Answers(*(side.receive(api, version, on) for side in self.sides))
-        self.compare(api, f"{api.name} v{version} {what}", only(answers.kafka), only(answers.headrace))
+        self.compare(api, f"{api.name} v{version} {case}", only(answers.kafka), only(answers.headrace))
         return answers
 
-    def compare(self, api: ApiKey, what: str, kafka: Any, headrace: Any) -> None:
-        """Note where two answers differ, but for what is accepted."""
+    def compare(self, api: ApiKey, case: str, kafka: Any, headrace: Any) -> None:
+        """Record the differences of two answers, except the accepted ones."""
         for path, left, right in differences(self.kafka.normal(kafka), self.headrace.normal(headrace)):
             if not any(each.covers(api, path, left, right) for each in ACCEPTED):
-                self.found.append(f"{what}: {path or 'answer'} is {left!r} from Kafka, {right!r} from Headrace")
+                self.differences.append(f"{case}: {path or 'answer'}: Kafka sends {left!r}, Headrace {right!r}")
 
     def warm_up(self) -> None:
-        """Wait until both have their internal topics and producer ids, which Kafka creates at first use."""
+        """Wait for internal topics and producer ids, which Kafka creates at the first use."""
         first = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
-        questions = (
+        queries = (
             (ApiKey.FIND_COORDINATOR, 3, {"key": "warm-up", "key_type": 0}),
             (ApiKey.FIND_COORDINATOR, 3, {"key": "warm-up", "key_type": 1}),
             (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["warm-up"], "include_authorized_operations": False}),
             (ApiKey.INIT_PRODUCER_ID, 4, first),
         )
         for side in self.sides:
-            for api, version, message in questions:
+            for api, version, message in queries:
 
-                def answered(side: Side = side, asked: tuple[ApiKey, int, Message] = (api, version, message)) -> bool:
-                    answer = side.ask(*asked, "parity")
+                def answered(side: Side = side, query: tuple[ApiKey, int, Message] = (api, version, message)) -> bool:
+                    answer = side.ask(*query, "parity")
                     first_answer = answer.get("groups", [answer])[0]
                     return bool(first_answer["error_code"] == "none")
 
-                wait_for(answered, f"a good answer to {api.name}")
+                wait_for(answered, f"a successful {api.name}")
 
     def take_differences(self) -> list[str]:
-        """What was found since the last call."""
-        found, self.found = self.found, []
+        """Return the differences since the last call."""
+        found, self.differences = self.differences, []
         return found
 
     def create(self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
-        """Make a topic on both and return its name once both lead it."""
+        """Create a topic on both brokers, wait for its leaders, and return its name."""
         new = {
             "name": topic,
             "num_partitions": partitions,
@@ -159,7 +159,7 @@ class Both:
         return topic
 
     def wait_for_topics(self, topics: Sequence[str]) -> None:
-        """Return once both brokers lead every partition of `topics`, and know their ids here."""
+        """Wait until both brokers lead all partitions of `topics`, and learn their ids."""
         message = {
             "topics": [{"topic_id": None, "name": topic} for topic in topics],
             "allow_auto_topic_creation": False,
@@ -178,7 +178,7 @@ class Both:
 
     @staticmethod
     def _can_read(side: Side, described: Sequence[Message]) -> bool:
-        """Whether the logs are there: Kafka says who leads a partition a moment before the leader knows."""
+        """Return True if the logs are readable: Kafka's metadata names a leader before the leader is ready."""
         partition = {"current_leader_epoch": -1, "timestamp": -1}
         topics = [
             {

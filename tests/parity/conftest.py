@@ -1,4 +1,4 @@
-"""Both brokers for the session, and the report of where they differ."""
+"""Both brokers for the session, and the report of their differences."""
 
 import itertools
 import secrets
@@ -22,14 +22,13 @@ def session_both(kafka_bootstrap: str) -> Iterator[Both]:  # noqa: F811
 
 @pytest.fixture
 def both(session_both: Both) -> Both:
-    """Apache Kafka and Headrace side by side."""
     session_both.take_differences()
     return session_both
 
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Makes names of topics and groups that no other test has, and no earlier run against the same Kafka."""
+    """A generator of topic and group names, unique across tests and runs against the same Kafka."""
     numbers = itertools.count(1)
     test = "".join(each if each.isalnum() else "-" for each in request.node.name.removeprefix("test_")).strip("-")
     run = secrets.token_hex(3)
@@ -38,7 +37,7 @@ def name(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Fail a test whose questions were answered differently, and show all of them."""
+    """Fail a test with differences, and show all of them."""
     result = yield
     both = getattr(item, "funcargs", {}).get("both")
     if isinstance(both, Both) and (found := both.take_differences()):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import Asked, Both, Side, every_version
-from tests.parity.test_groups import Member, join, joined, leave, of, sync
+from tests.parity.both import Both, Request, Side, every_version
+from tests.parity.test_groups import Member, join, joined, leave, member_of, sync
 
 Names = Callable[[], str]
 Offset = tuple[int, int, str | None]
@@ -17,7 +17,6 @@ Offset = tuple[int, int, str | None]
 
 @pytest.fixture(scope="module")
 def topic(session_both: Both) -> str:
-    """What offsets are committed of; the groups of this module's members say that they read it."""
     return session_both.create(f"committed-{uuid.uuid4().hex[:8]}", 3)
 
 
@@ -28,7 +27,7 @@ def commit(
     member: Member | str = "",
     generation: int = -1,
     instance: str | None = None,
-) -> Asked:
+) -> Request:
     def message(side: Side) -> dict[str, Any]:
         partitions = [
             {
@@ -51,16 +50,16 @@ def commit(
     return message
 
 
-def fetch(groups: Sequence[str], topics: Sequence[tuple[str, list[int]]] | None, *, stable: bool = False) -> Asked:
+def fetch(groups: Sequence[str], topics: Sequence[tuple[str, list[int]]] | None, *, stable: bool = False) -> Request:
     def message(side: Side) -> dict[str, Any]:
-        asked = None
+        entries = None
         if topics is not None:
-            asked = [
+            entries = [
                 {"name": topic, "topic_id": side.topic_id(topic), "partition_indexes": partitions}
                 for topic, partitions in topics
             ]
-        each = [{"group_id": group, "topics": asked, "member_id": None, "member_epoch": -1} for group in groups]
-        return {"group_id": groups[0], "topics": asked, "groups": each, "require_stable": stable}
+        by_group = [{"group_id": group, "topics": entries, "member_id": None, "member_epoch": -1} for group in groups]
+        return {"group_id": groups[0], "topics": entries, "groups": by_group, "require_stable": stable}
 
     return message
 
@@ -68,62 +67,62 @@ def fetch(groups: Sequence[str], topics: Sequence[tuple[str, list[int]]] | None,
 @every_version(ApiKey.OFFSET_COMMIT)
 def test_committing_without_a_group(version: int, both: Both, topic: str, name: Names) -> None:
     group = name()
-    for what, asked in (
+    for case, request in (
         ("good and bad partitions", commit(group, topic, (0, 5, "m"), (1, 6, None), (9, 1, ""), (-1, 1, ""))),
         ("unknown topic", commit(group, "no-such-topic", (0, 1, ""))),
         ("no group", commit("", topic, (0, 1, ""))),
         ("long metadata", commit(group, topic, (0, 5, "x" * 4097), (1, 9, "y" * 4096))),
         ("negative offset", commit(group, topic, (2, -1, ""))),
-        ("a generation of nothing", commit(name(), topic, (0, 1, ""), generation=5, member="m")),
-        ("a generation", commit(group, topic, (0, 1, ""), generation=5, member="m")),
-        ("a member", commit(group, topic, (0, 1, ""), member="m")),
+        ("a generation of an unknown group", commit(name(), topic, (0, 1, ""), generation=5, member="m")),
+        ("a generation of an empty group", commit(group, topic, (0, 1, ""), generation=5, member="m")),
+        ("an unknown member", commit(group, topic, (0, 1, ""), member="m")),
         ("nothing", commit(group, topic)),
     ):
-        both.ask(ApiKey.OFFSET_COMMIT, version, asked, what=what)
-    both.ask(ApiKey.OFFSET_FETCH, 8, fetch([group], None), what="after all")
+        both.ask(ApiKey.OFFSET_COMMIT, version, request, case=case)
+    both.ask(ApiKey.OFFSET_FETCH, 8, fetch([group], None), case="at the end")
 
 
 @every_version(ApiKey.OFFSET_COMMIT)
 def test_committing_as_a_member(version: int, both: Both, topic: str, name: Names) -> None:
     group = name()
-    member = of(both, joined(both, group))
+    member = member_of(both, joined(both, group))
     early = commit(group, topic, (0, 1, ""), member=member, generation=1)
-    both.ask(ApiKey.OFFSET_COMMIT, version, early, what="before the assignment")
+    both.ask(ApiKey.OFFSET_COMMIT, version, early, case="before the assignment")
     both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
-    for what, who in (
+    for case, fields in (
         ("good", {"member": member, "generation": 1}),
         ("another generation", {"member": member, "generation": 9}),
         ("no generation", {"member": member}),
-        ("stranger", {"member": "stranger", "generation": 1}),
-        ("nobody", {}),
+        ("unknown member", {"member": "stranger", "generation": 1}),
+        ("no member", {}),
         ("instance", {"member": member, "generation": 1, "instance": "i"}),
     ):
-        if "instance" not in who or version >= 7:
-            asked = commit(group, topic, (0, 7, "note"), **who)
-            both.ask(ApiKey.OFFSET_COMMIT, version, asked, what=what)
+        if "instance" not in fields or version >= 7:
+            request = commit(group, topic, (0, 7, "note"), **fields)
+            both.ask(ApiKey.OFFSET_COMMIT, version, request, case=case)
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
     late = commit(group, topic, (0, 1, ""), member=member, generation=1)
-    both.ask(ApiKey.OFFSET_COMMIT, version, late, what="after leaving")
+    both.ask(ApiKey.OFFSET_COMMIT, version, late, case="after leaving")
 
 
 @every_version(ApiKey.OFFSET_COMMIT, since=7)
 def test_committing_as_a_static_member(version: int, both: Both, topic: str, name: Names) -> None:
     group = name()
-    old = of(both, joined(both, group, instance="i"))
+    old = member_of(both, joined(both, group, instance="i"))
     both.ask(ApiKey.SYNC_GROUP, 5, sync(group, old, 1, group_instance_id="i"))
-    new = of(both, joined(both, group, instance="i"))
-    for what, who in (
-        ("the new one", {"member": new, "instance": "i"}),
-        ("the fenced one", {"member": old, "instance": "i"}),
-        ("the fenced one, without its instance", {"member": old}),
-        ("the new one, without its instance", {"member": new}),
+    new = member_of(both, joined(both, group, instance="i"))
+    for case, fields in (
+        ("new member", {"member": new, "instance": "i"}),
+        ("fenced member", {"member": old, "instance": "i"}),
+        ("fenced member without its instance", {"member": old}),
+        ("new member without its instance", {"member": new}),
         ("another instance", {"member": new, "instance": "j"}),
-        ("a stranger", {"member": "stranger", "instance": "i"}),
-        ("nobody", {"instance": "i"}),
+        ("unknown member", {"member": "stranger", "instance": "i"}),
+        ("no member", {"instance": "i"}),
     ):
         for generation in (1, 0, 9, -1):
-            asked = commit(group, topic, (0, 7, ""), generation=generation, **who)
-            both.ask(ApiKey.OFFSET_COMMIT, version, asked, what=f"{what}, generation {generation}")
+            request = commit(group, topic, (0, 7, ""), generation=generation, **fields)
+            both.ask(ApiKey.OFFSET_COMMIT, version, request, case=f"{case}, generation {generation}")
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, ("", "i")))
 
 
@@ -133,7 +132,7 @@ def test_fetching(version: int, both: Both, topic: str, name: Names) -> None:
     both.ask(ApiKey.OFFSET_COMMIT, 9, commit(one, topic, (0, 5, "m"), (2, 6, None)))
     both.ask(ApiKey.OFFSET_COMMIT, 9, commit(two, topic, (1, 8, "")))
     groups = [one, two, "no-such-group"]
-    for what, asked in (
+    for case, request in (
         ("some", fetch(groups, [(topic, [0, 1, 2, 9])])),
         ("unknown topic", fetch(groups, [("no-such-topic", [0])])),
         ("unknown group", fetch(["no-such-group"], [(topic, [0])])),
@@ -141,30 +140,30 @@ def test_fetching(version: int, both: Both, topic: str, name: Names) -> None:
         ("no topic", fetch(groups, [])),
         ("no partition", fetch(groups, [(topic, [])])),
     ):
-        both.ask(ApiKey.OFFSET_FETCH, version, asked, what=what)
+        both.ask(ApiKey.OFFSET_FETCH, version, request, case=case)
     if version >= 2:
-        both.ask(ApiKey.OFFSET_FETCH, version, fetch(groups, None), what="all")
-        both.ask(ApiKey.OFFSET_FETCH, version, fetch(["no-such-group"], None), what="all of nothing")
+        both.ask(ApiKey.OFFSET_FETCH, version, fetch(groups, None), case="all")
+        both.ask(ApiKey.OFFSET_FETCH, version, fetch(["no-such-group"], None), case="all of an unknown group")
     if version >= 7:
-        both.ask(ApiKey.OFFSET_FETCH, version, fetch([one], [(topic, [0])], stable=True), what="stable")
+        both.ask(ApiKey.OFFSET_FETCH, version, fetch([one], [(topic, [0])], stable=True), case="stable")
 
 
 def test_deleting(both: Both, topic: str, name: Names) -> None:
     group = name()
 
-    def delete(what: str, which: str, *topics: tuple[str, list[int]]) -> None:
-        asked = [
+    def delete(case: str, group_id: str, *topics: tuple[str, list[int]]) -> None:
+        entries = [
             {"name": each, "partitions": [{"partition_index": index} for index in indexes]} for each, indexes in topics
         ]
-        both.ask(ApiKey.OFFSET_DELETE, 0, {"group_id": which, "topics": asked}, what=what)
-        both.ask(ApiKey.OFFSET_FETCH, 8, fetch([group], None), what=f"after: {what}")
+        both.ask(ApiKey.OFFSET_DELETE, 0, {"group_id": group_id, "topics": entries}, case=case)
+        both.ask(ApiKey.OFFSET_FETCH, 8, fetch([group], None), case=f"after: {case}")
 
     both.ask(ApiKey.OFFSET_COMMIT, 9, commit(group, topic, (0, 5, "m"), (1, 6, None), (2, 7, "")))
     delete("unknown group", "no-such-group", (topic, [0]))
     delete("no group", "", (topic, [0]))
     delete("nothing", group)
     delete("some", group, (topic, [0, 9]), ("no-such-topic", [0]))
-    member = of(both, both.ask(ApiKey.JOIN_GROUP, 3, join(group)))
+    member = member_of(both, both.ask(ApiKey.JOIN_GROUP, 3, join(group)))
     delete("before the assignment", group, (topic, [1]))
     both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
     delete("of a topic not subscribed to", group, (topic, [1]))

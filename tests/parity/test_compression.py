@@ -1,4 +1,4 @@
-"""Compressed records in every form that a client might send: what Kafka reads, and what it refuses."""
+"""Compressed records in every form that a client might send, accepted or refused."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,6 @@ COUNT: Final = 10_000
 
 
 def halves(codec: Codec, body: bytes) -> bytes:
-    """Two streams, one after the other."""
     return compress(codec, body[:40_000]) + compress(codec, body[40_000:])
 
 
@@ -31,14 +30,14 @@ def without_content_size(body: bytes) -> bytes:
 
 FORMS: Final[dict[str, tuple[Codec, Callable[[bytes], bytes]]]] = {
     "gzip, two members": (Codec.GZIP, lambda body: halves(Codec.GZIP, body)),
-    "gzip, garbage after it": (Codec.GZIP, lambda body: compress(Codec.GZIP, body) + b"garbage"),
-    "gzip, torn": (Codec.GZIP, lambda body: compress(Codec.GZIP, body)[:-200]),
+    "gzip, trailing garbage": (Codec.GZIP, lambda body: compress(Codec.GZIP, body) + b"garbage"),
+    "gzip, truncated": (Codec.GZIP, lambda body: compress(Codec.GZIP, body)[:-200]),
     "zlib": (Codec.GZIP, lambda body: b"\x78\x9c" + compress(Codec.GZIP, body)[10:-8]),
     "snappy, two streams": (Codec.SNAPPY, lambda body: halves(Codec.SNAPPY, body)),
     "snappy, raw": (Codec.SNAPPY, lambda body: bytes(cramjam.snappy.compress_raw(body))),
-    "snappy, torn": (Codec.SNAPPY, lambda body: compress(Codec.SNAPPY, body)[:-3]),
-    "lz4, garbage after it": (Codec.LZ4, lambda body: compress(Codec.LZ4, body) + b"garbage"),
-    "lz4, torn": (Codec.LZ4, lambda body: compress(Codec.LZ4, body)[:-200]),
+    "snappy, truncated": (Codec.SNAPPY, lambda body: compress(Codec.SNAPPY, body)[:-3]),
+    "lz4, trailing garbage": (Codec.LZ4, lambda body: compress(Codec.LZ4, body) + b"garbage"),
+    "lz4, truncated": (Codec.LZ4, lambda body: compress(Codec.LZ4, body)[:-200]),
     "lz4, checksums": (
         Codec.LZ4,
         lambda body: lz4.frame.compress(body, block_linked=False, content_checksum=True, block_checksum=True),
@@ -47,20 +46,20 @@ FORMS: Final[dict[str, tuple[Codec, Callable[[bytes], bytes]]]] = {
         Codec.LZ4,
         lambda body: lz4.frame.compress(body, block_linked=False, block_size=lz4.frame.BLOCKSIZE_MAX4MB),
     ),
-    "lz4, blocks that depend on others": (Codec.LZ4, lambda body: lz4.frame.compress(body, block_linked=True)),
+    "lz4, linked blocks": (Codec.LZ4, lambda body: lz4.frame.compress(body, block_linked=True)),
     "zstd, two frames": (Codec.ZSTD, lambda body: halves(Codec.ZSTD, body)),
     "zstd, no content size": (Codec.ZSTD, without_content_size),
-    "zstd, garbage after it": (Codec.ZSTD, lambda body: compress(Codec.ZSTD, body) + b"garbage"),
-    "zstd, torn": (Codec.ZSTD, lambda body: compress(Codec.ZSTD, body)[:-200]),
+    "zstd, trailing garbage": (Codec.ZSTD, lambda body: compress(Codec.ZSTD, body) + b"garbage"),
+    "zstd, truncated": (Codec.ZSTD, lambda body: compress(Codec.ZSTD, body)[:-200]),
     "zstd, level -5": (Codec.ZSTD, lambda body: compress(Codec.ZSTD, body, -5)),
-    **{f"{codec.name.lower()}, nothing": (codec, lambda body: b"") for codec in Codec},
+    **{f"{codec.name.lower()}, empty": (codec, lambda body: b"") for codec in Codec},
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_of_compression(form: str, both: Both, name: Names) -> None:
+def test_forms_of_compression(form: str, both: Both, name: Names) -> None:
     topic = both.create(name())
-    codec, packed = FORMS[form]
+    codec, compressed = FORMS[form]
     now = round(time.time() * 1000)
     body = build_batch([RecordData(b"k", b"value %d" % number, now) for number in range(COUNT)])[HEADER_SIZE:]
-    both.ask(ApiKey.PRODUCE, 9, produce(topic, plain(packed(body), COUNT, now, codec)), what=form)
+    both.ask(ApiKey.PRODUCE, 9, produce(topic, plain(compressed(body), COUNT, now, codec)), case=form)

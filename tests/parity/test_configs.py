@@ -53,13 +53,13 @@ def test_settings_of_a_topic(version: int, synonyms: bool, both: Both, name: Nam
         describe((TOPIC, plain, None), (TOPIC, special, None), include_synonyms=synonyms),
     )
     keys = ["retention.ms", "no.such.setting", "segment.bytes"]
-    both.ask(ApiKey.DESCRIBE_CONFIGS, version, describe((TOPIC, special, keys), (TOPIC, plain, [])), what="some")
+    both.ask(ApiKey.DESCRIBE_CONFIGS, version, describe((TOPIC, special, keys), (TOPIC, plain, [])), case="some")
     documented = describe((TOPIC, special, ["retention.ms"]), include_documentation=True)
-    both.ask(ApiKey.DESCRIBE_CONFIGS, version, documented, what="documented")
+    both.ask(ApiKey.DESCRIBE_CONFIGS, version, documented, case="documented")
 
 
 @every_version(ApiKey.DESCRIBE_CONFIGS)
-def test_settings_of_what_is_not_there(version: int, both: Both) -> None:
+def test_settings_of_missing_resources(version: int, both: Both) -> None:
     for kind, resource in (
         (TOPIC, "no-such-topic"),
         (TOPIC, ""),
@@ -75,9 +75,9 @@ def test_settings_of_what_is_not_there(version: int, both: Both) -> None:
         (UNKNOWN, "x"),
         (99, "x"),
     ):
-        asked = describe((kind, resource, ["min.insync.replicas"]))
-        both.ask(ApiKey.DESCRIBE_CONFIGS, version, asked, what=f"{kind} {resource!r}")
-    both.ask(ApiKey.DESCRIBE_CONFIGS, version, describe(), what="nothing")
+        request = describe((kind, resource, ["min.insync.replicas"]))
+        both.ask(ApiKey.DESCRIBE_CONFIGS, version, request, case=f"{kind} {resource!r}")
+    both.ask(ApiKey.DESCRIBE_CONFIGS, version, describe(), case="nothing")
 
 
 BROKER_SETTINGS: Final = (
@@ -98,32 +98,32 @@ BROKER_SETTINGS: Final = (
 @every_version(ApiKey.DESCRIBE_CONFIGS)
 def test_settings_of_the_broker(version: int, both: Both) -> None:
     both.ask(ApiKey.DESCRIBE_CONFIGS, version, describe((BROKER, "0", list(BROKER_SETTINGS))))
-    both.ask(ApiKey.DESCRIBE_CONFIGS, version, describe((BROKER, "", list(BROKER_SETTINGS))), what="of all brokers")
+    both.ask(ApiKey.DESCRIBE_CONFIGS, version, describe((BROKER, "", list(BROKER_SETTINGS))), case="of all brokers")
 
 
 @every_version(ApiKey.INCREMENTAL_ALTER_CONFIGS)
 def test_settings_are_changed_one_by_one(version: int, both: Both, name: Names) -> None:
     topic = both.create(name(), configs={"cleanup.policy": "compact"})
 
-    def alter(what: str, *changes: tuple[str, int, str | None], resource: tuple[int, str] = (TOPIC, topic)) -> None:
+    def alter(case: str, *changes: tuple[str, int, str | None], resource: tuple[int, str] = (TOPIC, topic)) -> None:
         change = incremental(*resource, *changes)
-        both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, altering(change, validate_only=True), what=f"dry {what}")
-        both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, altering(change), what=what)
+        both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, altering(change, validate_only=True), case=f"dry {case}")
+        both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, altering(change), case=case)
         if resource[0] == TOPIC:
             keys = ["retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes"]
-            await_same(both, describe((*resource, keys)), what)
+            await_same(both, describe((*resource, keys)), case)
 
     alter("set", ("retention.ms", SET, "5000"), ("segment.bytes", SET, "1048577"))
-    alter("set to what it is", ("retention.ms", SET, "5000"))
+    alter("set to the same value", ("retention.ms", SET, "5000"))
     alter("delete", ("retention.ms", DELETE, None))
-    alter("delete what is not set", ("retention.ms", DELETE, None))
+    alter("delete an unset setting", ("retention.ms", DELETE, None))
     alter("append", ("cleanup.policy", APPEND, "delete"))
-    alter("append what is there", ("cleanup.policy", APPEND, "delete"))
+    alter("append a present item", ("cleanup.policy", APPEND, "delete"))
     alter("subtract", ("cleanup.policy", SUBTRACT, "compact"))
-    alter("subtract what is not there", ("cleanup.policy", SUBTRACT, "compact"))
-    alter("append to no list", ("retention.ms", APPEND, "7"))
-    alter("subtract from no list", ("retention.ms", SUBTRACT, "7"))
-    alter("append nonsense", ("cleanup.policy", APPEND, "burn"))
+    alter("subtract a missing item", ("cleanup.policy", SUBTRACT, "compact"))
+    alter("append to a non-list", ("retention.ms", APPEND, "7"))
+    alter("subtract from a non-list", ("retention.ms", SUBTRACT, "7"))
+    alter("append an invalid item", ("cleanup.policy", APPEND, "burn"))
     alter("unknown setting", ("no.such.setting", SET, "1"))
     alter("delete an unknown setting", ("no.such.setting", DELETE, None))
     alter("no value", ("retention.ms", SET, None))
@@ -143,19 +143,19 @@ def test_settings_are_changed_one_by_one(version: int, both: Both, name: Names) 
         (BROKER_LOGGER, "7"),
     ):
         alter(f"{kind} {resource!r}", ("min.insync.replicas", SET, "1"), resource=(kind, resource))
-    both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, altering(), what="nothing")
+    both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, altering(), case="nothing")
     twice = [incremental(TOPIC, topic, ("retention.ms", SET, value)) for value in "12"]
-    both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, altering(*twice), what="resource twice")
+    both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, altering(*twice), case="resource twice")
 
 
 @every_version(ApiKey.ALTER_CONFIGS)
 def test_settings_are_replaced(version: int, both: Both, name: Names) -> None:
     topic = both.create(name(), configs={"cleanup.policy": "compact", "retention.ms": "7"})
 
-    def alter(what: str, *resources: dict[str, Any]) -> None:
-        both.ask(ApiKey.ALTER_CONFIGS, version, altering(*resources, validate_only=True), what=f"dry {what}")
-        both.ask(ApiKey.ALTER_CONFIGS, version, altering(*resources), what=what)
-        await_same(both, describe((TOPIC, topic, ["retention.ms", "cleanup.policy", "segment.bytes"])), what)
+    def alter(case: str, *resources: dict[str, Any]) -> None:
+        both.ask(ApiKey.ALTER_CONFIGS, version, altering(*resources, validate_only=True), case=f"dry {case}")
+        both.ask(ApiKey.ALTER_CONFIGS, version, altering(*resources), case=case)
+        await_same(both, describe((TOPIC, topic, ["retention.ms", "cleanup.policy", "segment.bytes"])), case)
 
     alter("replace", legacy(TOPIC, topic, segment_bytes="2097152"))
     alter("nothing", legacy(TOPIC, topic))
@@ -165,16 +165,16 @@ def test_settings_are_replaced(version: int, both: Both, name: Names) -> None:
     alter("unknown topic", legacy(TOPIC, "no-such-topic", retention_ms="1"))
     alter("unknown broker", legacy(BROKER, "7", log_retention_ms="1"))
     alter("unknown kind", legacy(99, "x", retention_ms="1"))
-    # Not asked: for one topic twice in a request, which Kafka never answers.
+    # Not compared: a topic twice in a request, which Kafka never answers.
 
 
 def test_settings_of_the_broker_are_changed(both: Both) -> None:
     keys = ["log.retention.ms", "message.max.bytes", "num.io.threads", "log.cleanup.policy"]
 
-    def alter(what: str, resource: str, *changes: tuple[str, int, str | None]) -> None:
-        asked = altering(incremental(BROKER, resource, *changes))
-        both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, asked, what=what)
-        await_same(both, describe((BROKER, "0", keys), (BROKER, "", keys)), what)
+    def alter(case: str, resource: str, *changes: tuple[str, int, str | None]) -> None:
+        request = altering(incremental(BROKER, resource, *changes))
+        both.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request, case=case)
+        await_same(both, describe((BROKER, "0", keys), (BROKER, "", keys)), case)
 
     try:
         alter("one broker", "0", ("log.retention.ms", SET, "123456789"))
@@ -183,7 +183,7 @@ def test_settings_of_the_broker_are_changed(both: Both) -> None:
         alter("read only for all", "", ("log.dirs", SET, "/x"))
         alter("unknown", "0", ("no.such.setting", SET, "4"))
         alter("bad", "0", ("log.retention.ms", SET, "soon"))
-        alter("a topic's name for it", "0", ("retention.ms", SET, "4"))
+        alter("name of the topic setting", "0", ("retention.ms", SET, "4"))
         alter("list", "", ("log.cleanup.policy", APPEND, "compact"))
     finally:
         alter("one broker again", "0", ("log.retention.ms", DELETE, None))
@@ -205,18 +205,18 @@ def test_resources_with_settings_are_listed(version: int, both: Both, name: Name
             ]
             return {**answer, "config_resources": listed}
 
-        both.receive(ApiKey.LIST_CONFIG_RESOURCES, version, what=f"{kinds}", only=without_other_topics)
+        both.receive(ApiKey.LIST_CONFIG_RESOURCES, version, case=f"{kinds}", only=without_other_topics)
 
 
-def await_same(both: Both, described: dict[str, Any], what: str) -> None:
-    """Ask until Kafka, where changes arrive a moment later, says the same as Headrace; note what stays different."""
+def await_same(both: Both, described: dict[str, Any], case: str) -> None:
+    """Repeat until Kafka, which applies changes later, answers as Headrace; record remaining differences."""
     before = both.take_differences()
 
     def is_same() -> bool:
         both.take_differences()
-        both.ask(ApiKey.DESCRIBE_CONFIGS, 4, described, what=f"after: {what}")
-        return not both.found
+        both.ask(ApiKey.DESCRIBE_CONFIGS, 4, described, case=f"after: {case}")
+        return not both.differences
 
     with contextlib.suppress(AssertionError):
-        wait_for(is_same, what, timeout_s=10)
-    both.found[:0] = before
+        wait_for(is_same, case, timeout_s=10)
+    both.differences[:0] = before

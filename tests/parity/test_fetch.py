@@ -9,7 +9,7 @@ import pytest
 
 from headrace.wire.apis import ApiKey
 from headrace.wire.records import RecordData, build_batch
-from tests.parity.both import Answers, Asked, Both, Side, every_version
+from tests.parity.both import Answers, Both, Request, Side, every_version
 from tests.parity.test_produce import produce
 
 Names = Callable[[], str]
@@ -18,7 +18,7 @@ START = round(time.time() * 1000)
 
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """What is asked of one partition."""
+    """A partition to fetch."""
 
     topic: str
     offset: int = 0
@@ -37,12 +37,12 @@ def fetch(
     isolation: int = 0,
     session: Callable[[Side], tuple[int, int]] = lambda _: (0, -1),
     forgotten: Sequence[Want] = (),
-) -> Asked:
+) -> Request:
     def message(side: Side) -> dict[str, Any]:
         session_id, epoch = session(side)
         topics: dict[str, list[dict[str, Any]]] = {}
         for want in wants:
-            asked = {
+            entry = {
                 "partition": want.partition,
                 "current_leader_epoch": want.leader_epoch,
                 "fetch_offset": want.offset,
@@ -50,7 +50,7 @@ def fetch(
                 "log_start_offset": -1,
                 "partition_max_bytes": want.max_bytes,
             }
-            topics.setdefault(want.topic, []).append(asked)
+            topics.setdefault(want.topic, []).append(entry)
         return {
             "replica_id": -1,
             "max_wait": max_wait,
@@ -60,8 +60,8 @@ def fetch(
             "session_id": session_id,
             "session_epoch": epoch,
             "topics": [
-                {"topic": topic, "topic_id": side.topic_id(topic), "partitions": asked}
-                for topic, asked in topics.items()
+                {"topic": topic, "topic_id": side.topic_id(topic), "partitions": partitions}
+                for topic, partitions in topics.items()
             ],
             "forgotten_topics_data": [
                 {"topic": each.topic, "topic_id": side.topic_id(each.topic), "partitions": [each.partition]}
@@ -76,12 +76,12 @@ def fetch(
 def write(both: Both, topic: str, *, partition: int = 0, batches: int = 1, count: int = 3, size: int = 10) -> None:
     for _ in range(batches):
         batch = build_batch([RecordData(b"k", bytes(size), START + number) for number in range(count)])
-        both.ask(ApiKey.PRODUCE, 12, produce(topic, batch, partition=partition), what="write")
+        both.ask(ApiKey.PRODUCE, 12, produce(topic, batch, partition=partition), case="write")
 
 
 @pytest.fixture(scope="module")
 def filled(session_both: Both) -> str:
-    """A topic of two partitions: 8 batches of 3 records each in the first, 1 in the second."""
+    """A topic of two partitions, with 8 batches of 3 records in the first and one in the second."""
     topic = session_both.create(f"filled-{time.time_ns()}", 2)
     write(session_both, topic, batches=8)
     write(session_both, topic, partition=1)
@@ -93,7 +93,7 @@ def test_offsets(version: int, both: Both, filled: str) -> None:
     for offset in (0, 1, 2, 3, 13, 23, 24, 25, 10**6, -1, -5):
         for isolation in (0, 1):
             want = Want(topic=filled, offset=offset)
-            both.ask(ApiKey.FETCH, version, fetch([want], isolation=isolation), what=f"{offset} {isolation}")
+            both.ask(ApiKey.FETCH, version, fetch([want], isolation=isolation), case=f"{offset} {isolation}")
 
 
 @every_version(ApiKey.FETCH)
@@ -105,34 +105,34 @@ def test_limits(version: int, both: Both, filled: str) -> None:
                     Want(topic=filled, offset=offsets[0], max_bytes=first),
                     Want(topic=filled, offset=offsets[1], partition=1),
                 ]
-                asked = fetch(wants, max_bytes=total, max_wait=0)
-                both.ask(ApiKey.FETCH, version, asked, what=f"{total} {first} {offsets}")
+                request = fetch(wants, max_bytes=total, max_wait=0)
+                both.ask(ApiKey.FETCH, version, request, case=f"{total} {first} {offsets}")
 
 
 @every_version(ApiKey.FETCH)
-def test_what_is_not_there(version: int, both: Both, filled: str) -> None:
+def test_unknown_partitions(version: int, both: Both, filled: str) -> None:
     known = Want(topic=filled, offset=21)
-    for what, want in (
+    for case, want in (
         ("topic", Want(topic="no-such-topic")),
         ("partition", Want(topic=filled, partition=7)),
         ("negative partition", Want(topic=filled, partition=-1)),
     ):
-        both.ask(ApiKey.FETCH, version, fetch([want]), what=what)
-        both.ask(ApiKey.FETCH, version, fetch([known, want]), what=f"{what} beside one that is there")
-    both.ask(ApiKey.FETCH, version, fetch([]), what="nothing asked")
+        both.ask(ApiKey.FETCH, version, fetch([want]), case=case)
+        both.ask(ApiKey.FETCH, version, fetch([known, want]), case=f"{case} and a known partition")
+    both.ask(ApiKey.FETCH, version, fetch([]), case="no partitions")
 
 
 @every_version(ApiKey.FETCH, since=9)
 def test_leader_epochs(version: int, both: Both, filled: str) -> None:
     for epoch in (0, 3):
-        both.ask(ApiKey.FETCH, version, fetch([Want(topic=filled, leader_epoch=epoch)]), what=f"{epoch}")
+        both.ask(ApiKey.FETCH, version, fetch([Want(topic=filled, leader_epoch=epoch)]), case=f"{epoch}")
     if version >= 12:
         for last in (0, 1, 5):
-            both.ask(ApiKey.FETCH, version, fetch([Want(topic=filled, offset=3, last_epoch=last)]), what=f"last {last}")
+            both.ask(ApiKey.FETCH, version, fetch([Want(topic=filled, offset=3, last_epoch=last)]), case=f"last {last}")
 
 
 @every_version(ApiKey.FETCH, since=7)
-def test_a_session_tells_what_changed(version: int, both: Both, name: Names) -> None:
+def test_a_session_returns_changes(version: int, both: Both, name: Names) -> None:
     topic, late = both.create(name(), 3), both.create(name())
     for partition in (0, 1):
         write(both, topic, partition=partition)
@@ -143,12 +143,12 @@ def test_a_session_tells_what_changed(version: int, both: Both, name: Names) -> 
         ids = {id(both.kafka): started.kafka["session_id"], id(both.headrace): started.headrace["session_id"]}
         return lambda side: (ids[id(side)], epoch)
 
-    def ask(epoch: int, what: str, *wants: Want, forgotten: Sequence[Want] = ()) -> None:
-        asked = fetch(wants, max_wait=10, session=session(epoch), forgotten=forgotten)
-        both.ask(ApiKey.FETCH, version, asked, what=what)
+    def ask(epoch: int, case: str, *wants: Want, forgotten: Sequence[Want] = ()) -> None:
+        request = fetch(wants, max_wait=10, session=session(epoch), forgotten=forgotten)
+        both.ask(ApiKey.FETCH, version, request, case=case)
 
     every = [Want(topic=topic, partition=partition) for partition in range(3)]
-    started = both.ask(ApiKey.FETCH, version, fetch(every, session=lambda _: (0, 0)), what="full")
+    started = both.ask(ApiKey.FETCH, version, fetch(every, session=lambda _: (0, 0)), case="full")
     ask(1, "the same offsets again")
     ask(2, "caught up", *(Want(topic=topic, partition=partition, offset=3) for partition in (0, 1)))
     ask(3, "nothing new")
@@ -170,8 +170,8 @@ def test_a_session_tells_what_changed(version: int, both: Both, name: Names) -> 
     ask(15, "right epoch after a wrong one")
     ask(-1, "end of the session", Want(topic=topic, partition=1, offset=3))
     ask(16, "after its end")
-    both.ask(ApiKey.FETCH, version, fetch(every, session=lambda _: (12345, 1)), what="unknown session")
-    both.ask(ApiKey.FETCH, version, fetch(every, session=lambda _: (0, 5)), what="no session, some epoch")
+    both.ask(ApiKey.FETCH, version, fetch(every, session=lambda _: (12345, 1)), case="unknown session")
+    both.ask(ApiKey.FETCH, version, fetch(every, session=lambda _: (0, 5)), case="no session, but an epoch")
 
 
 @every_version(ApiKey.FETCH)
@@ -182,6 +182,6 @@ def test_a_long_poll_waits_for_bytes(version: int, both: Both, name: Names) -> N
     both.send(ApiKey.FETCH, version, patient, on="poller")
     write(both, topic)
     write(both, topic)
-    both.receive(ApiKey.FETCH, version, on="poller", what="woken by the second batch")
-    both.ask(ApiKey.FETCH, version, fetch([Want(topic=topic)], min_bytes=3 * size, max_wait=5), what="time is over")
-    both.ask(ApiKey.FETCH, version, fetch([Want(topic=topic, offset=6)], min_bytes=0, max_wait=20_000), what="no bytes")
+    both.receive(ApiKey.FETCH, version, on="poller", case="woken by the second batch")
+    both.ask(ApiKey.FETCH, version, fetch([Want(topic=topic)], min_bytes=3 * size, max_wait=5), case="timed out")
+    both.ask(ApiKey.FETCH, version, fetch([Want(topic=topic, offset=6)], min_bytes=0, max_wait=20_000), case="no bytes")

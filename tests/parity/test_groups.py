@@ -1,4 +1,4 @@
-"""The life of a classic group, alone and in pairs, with dynamic and static members, and every way to be refused."""
+"""The life cycle of classic groups with dynamic and static members, and all refusals."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from headrace.wire.apis import ApiKey
-from tests.parity.both import Answers, Asked, Both, Side, every_version
+from tests.parity.both import Answers, Both, Request, Side, every_version
 from tests.support.waiting import wait_for
 
 Names = Callable[[], str]
 SUBSCRIPTION = b"\x00\x01\x00\x00\x00\x01\x00\x05topic\xff\xff\xff\xff\x00\x00\x00\x00"
 
 Member = Callable[[Side], str]
-"""The id that a broker gave to a member."""
+"""A member's id, by broker."""
 
 
 def join(
@@ -25,7 +25,7 @@ def join(
     protocol_type: str = "consumer",
     session_timeout: int = 10_000,
     rebalance_timeout: int = 10_000,
-) -> Asked:
+) -> Request:
     return lambda side: {
         "group_id": group,
         "session_timeout": session_timeout,
@@ -38,7 +38,7 @@ def join(
     }
 
 
-def sync(group: str, member: Member | str, generation: int, **fields: Any) -> Asked:
+def sync(group: str, member: Member | str, generation: int, **fields: Any) -> Request:
     def message(side: Side) -> dict[str, Any]:
         member_id = member(side) if callable(member) else member
         return {
@@ -55,7 +55,7 @@ def sync(group: str, member: Member | str, generation: int, **fields: Any) -> As
     return message
 
 
-def heartbeat(group: str, member: Member | str, generation: int, instance: str | None = None) -> Asked:
+def heartbeat(group: str, member: Member | str, generation: int, instance: str | None = None) -> Request:
     return lambda side: {
         "group_id": group,
         "generation_id": generation,
@@ -64,7 +64,7 @@ def heartbeat(group: str, member: Member | str, generation: int, instance: str |
     }
 
 
-def leave(group: str, *members: tuple[Member | str, str | None]) -> Asked:
+def leave(group: str, *members: tuple[Member | str, str | None]) -> Request:
     def message(side: Side) -> dict[str, Any]:
         ids = [(member(side) if callable(member) else member, instance) for member, instance in members]
         return {
@@ -80,25 +80,25 @@ def describe(*groups: str, operations: bool = False) -> dict[str, Any]:
     return {"groups": groups, "include_authorized_operations": operations}
 
 
-def of(both: Both, answers: Answers) -> Member:
-    """The member whose join was answered so."""
+def member_of(both: Both, answers: Answers) -> Member:
+    """Return the member of the answers to a join."""
     ids = {id(both.kafka): answers.kafka["member_id"], id(both.headrace): answers.headrace["member_id"]}
     return lambda side: ids[id(side)]
 
 
 def joined(both: Both, group: str, version: int = 9, *, on: str = "parity", instance: str | None = None) -> Answers:
-    """Join, with the second request that dynamic members need since version 4."""
-    answers = both.ask(ApiKey.JOIN_GROUP, version, join(group, instance=instance), what="join", on=on)
+    """Join, in two requests if the member needs an id first (version 4 and later)."""
+    answers = both.ask(ApiKey.JOIN_GROUP, version, join(group, instance=instance), case="join", on=on)
     if answers.kafka["error_code"] == "member_id_required":
-        asked = join(group, of(both, answers), instance=instance)
-        answers = both.ask(ApiKey.JOIN_GROUP, version, asked, what="join with the id", on=on)
+        request = join(group, member_of(both, answers), instance=instance)
+        answers = both.ask(ApiKey.JOIN_GROUP, version, request, case="join with the id", on=on)
     return answers
 
 
 @every_version(ApiKey.JOIN_GROUP)
 def test_joining(version: int, both: Both, name: Names) -> None:
     group = name()
-    for what, asked in (
+    for case, request in (
         ("unknown member", join(group, "stranger")),
         ("short session", join(group, session_timeout=1)),
         ("long session", join(group, session_timeout=10**9)),
@@ -106,25 +106,25 @@ def test_joining(version: int, both: Both, name: Names) -> None:
         ("no protocols", join(group, protocols=())),
         ("no protocol type", join(group, protocol_type="")),
     ):
-        both.ask(ApiKey.JOIN_GROUP, version, asked, what=what)
-    member = of(both, joined(both, group, version))
-    for what, asked in (
+        both.ask(ApiKey.JOIN_GROUP, version, request, case=case)
+    member = member_of(both, joined(both, group, version))
+    for case, request in (
         ("another protocol type", join(group, protocol_type="connect")),
         ("no common protocol", join(group, protocols=("sticky",))),
-        ("a stranger", join(group, "stranger")),
+        ("unknown member", join(group, "stranger")),
     ):
-        both.ask(ApiKey.JOIN_GROUP, version, asked, what=what)
+        both.ask(ApiKey.JOIN_GROUP, version, request, case=case)
     both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
-    both.ask(ApiKey.JOIN_GROUP, version, join(group, member), what="the leader again")
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, member), case="the leader again")
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
-    both.ask(ApiKey.JOIN_GROUP, version, join(group, member), what="after leaving")
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, member), case="after leaving")
 
 
 @every_version(ApiKey.SYNC_GROUP)
 def test_syncing(version: int, both: Both, name: Names) -> None:
     group = name()
-    member = of(both, joined(both, group))
-    for what, asked in (
+    member = member_of(both, joined(both, group))
+    for case, request in (
         ("generation", sync(group, member, 9)),
         ("stranger", sync(group, "stranger", 1)),
         ("no member", sync(group, "", 1)),
@@ -137,18 +137,18 @@ def test_syncing(version: int, both: Both, name: Names) -> None:
         ("good", sync(group, member, 1)),
         ("again", sync(group, member, 1, assignments=[])),
     ):
-        both.ask(ApiKey.SYNC_GROUP, version, asked, what=what)
+        both.ask(ApiKey.SYNC_GROUP, version, request, case=case)
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
-    both.ask(ApiKey.SYNC_GROUP, version, sync(group, member, 1), what="after leaving")
+    both.ask(ApiKey.SYNC_GROUP, version, sync(group, member, 1), case="after leaving")
 
 
 @every_version(ApiKey.HEARTBEAT)
 def test_heartbeats(version: int, both: Both, name: Names) -> None:
     group = name()
-    member = of(both, joined(both, group))
-    both.ask(ApiKey.HEARTBEAT, version, heartbeat(group, member, 1), what="before the assignment")
+    member = member_of(both, joined(both, group))
+    both.ask(ApiKey.HEARTBEAT, version, heartbeat(group, member, 1), case="before the assignment")
     both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
-    for what, asked in (
+    for case, request in (
         ("good", heartbeat(group, member, 1)),
         ("generation", heartbeat(group, member, 9)),
         ("stranger", heartbeat(group, "stranger", 1)),
@@ -156,28 +156,28 @@ def test_heartbeats(version: int, both: Both, name: Names) -> None:
         ("unknown group", heartbeat("no-such-group", member, 1)),
         ("instance", heartbeat(group, member, 1, "i")),
     ):
-        both.ask(ApiKey.HEARTBEAT, version, asked, what=what)
+        both.ask(ApiKey.HEARTBEAT, version, request, case=case)
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
-    both.ask(ApiKey.HEARTBEAT, version, heartbeat(group, member, 1), what="after leaving")
+    both.ask(ApiKey.HEARTBEAT, version, heartbeat(group, member, 1), case="after leaving")
 
 
 @every_version(ApiKey.LEAVE_GROUP)
 def test_leaving(version: int, both: Both, name: Names) -> None:
     group = name()
-    member = of(both, joined(both, group))
+    member = member_of(both, joined(both, group))
     both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
-    for what, asked in (
+    for case, request in (
         ("no group", leave("", (member, None))),
         ("unknown group", leave("no-such-group", (member, None))),
         ("stranger", leave(group, ("stranger", None))),
     ):
-        both.ask(ApiKey.LEAVE_GROUP, version, asked, what=what)
+        both.ask(ApiKey.LEAVE_GROUP, version, request, case=case)
     if version >= 3:
         several = leave(group, ("stranger", None), ("", "unknown instance"), (member, "wrong instance"), ("", None))
-        both.ask(ApiKey.LEAVE_GROUP, version, several, what="several")
-        both.ask(ApiKey.LEAVE_GROUP, version, leave(group), what="nobody")
-    both.ask(ApiKey.LEAVE_GROUP, version, leave(group, (member, None)), what="good")
-    both.ask(ApiKey.LEAVE_GROUP, version, leave(group, (member, None)), what="again")
+        both.ask(ApiKey.LEAVE_GROUP, version, several, case="several")
+        both.ask(ApiKey.LEAVE_GROUP, version, leave(group), case="nobody")
+    both.ask(ApiKey.LEAVE_GROUP, version, leave(group, (member, None)), case="good")
+    both.ask(ApiKey.LEAVE_GROUP, version, leave(group, (member, None)), case="again")
     both.ask(ApiKey.DESCRIBE_GROUPS, 6, describe(group))
 
 
@@ -185,23 +185,23 @@ def test_leaving(version: int, both: Both, name: Names) -> None:
 def test_two_members(version: int, both: Both, name: Names) -> None:
     group = name()
     others = min(version, 4)
-    one = of(both, joined(both, group, version, on="one"))
+    one = member_of(both, joined(both, group, version, on="one"))
     both.ask(ApiKey.SYNC_GROUP, 5, sync(group, one, 1), on="one")
     answers = None
     if version >= 4:
-        answers = both.ask(ApiKey.JOIN_GROUP, version, join(group), what="second", on="two")
-    both.send(ApiKey.JOIN_GROUP, version, join(group, of(both, answers) if answers else ""), on="two")
-    # The second waits until the first, which learns of it with a heartbeat, joins again.
+        answers = both.ask(ApiKey.JOIN_GROUP, version, join(group), case="second", on="two")
+    both.send(ApiKey.JOIN_GROUP, version, join(group, member_of(both, answers) if answers else ""), on="two")
+    # the second member waits until the first learns of it from a heartbeat and joins again
     for side in both.sides:
         message = heartbeat(group, one, 1)
         assert callable(message)
         while side.ask(ApiKey.HEARTBEAT, others, message(side), "one")["error_code"] == "none":
             pass
-    both.ask(ApiKey.HEARTBEAT, others, heartbeat(group, one, 1), on="one", what="rebalance")
-    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), what="rebalance")
-    both.ask(ApiKey.JOIN_GROUP, version, join(group, one), what="first again", on="one")
-    two = of(both, both.receive(ApiKey.JOIN_GROUP, version, what="second", on="two"))
-    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), what="joined")
+    both.ask(ApiKey.HEARTBEAT, others, heartbeat(group, one, 1), on="one", case="rebalance")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), case="rebalance")
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, one), case="first again", on="one")
+    two = member_of(both, both.receive(ApiKey.JOIN_GROUP, version, case="second", on="two"))
+    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), case="joined")
 
     def assignments(side: Side) -> list[dict[str, Any]]:
         return [
@@ -211,24 +211,24 @@ def test_two_members(version: int, both: Both, name: Names) -> None:
 
     both.send(ApiKey.SYNC_GROUP, 5, sync(group, two, 2, assignments=[]), on="two")
     leading = lambda side: sync(group, one, 2, assignments=assignments(side))(side)  # type: ignore[operator]  # noqa: E731
-    both.ask(ApiKey.SYNC_GROUP, 5, leading, what="leader", on="one")
-    both.receive(ApiKey.SYNC_GROUP, 5, what="follower", on="two")
-    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), what="stable")
-    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (one, None)), what="leader leaves", on="one")
-    both.ask(ApiKey.HEARTBEAT, others, heartbeat(group, two, 2), what="alone", on="two")
-    both.ask(ApiKey.JOIN_GROUP, version, join(group, two), what="alone", on="two")
-    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, two, 3), what="alone", on="two")
-    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), what="alone")
-    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (two, None)), what="last leaves", on="two")
+    both.ask(ApiKey.SYNC_GROUP, 5, leading, case="leader", on="one")
+    both.receive(ApiKey.SYNC_GROUP, 5, case="follower", on="two")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), case="stable")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (one, None)), case="leader leaves", on="one")
+    both.ask(ApiKey.HEARTBEAT, others, heartbeat(group, two, 2), case="alone", on="two")
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, two), case="alone", on="two")
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, two, 3), case="alone", on="two")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), case="alone")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (two, None)), case="last leaves", on="two")
 
 
 @every_version(ApiKey.JOIN_GROUP, since=5)
 def test_static_members(version: int, both: Both, name: Names) -> None:
     group = name()
-    old = of(both, joined(both, group, version, instance="i"))
+    old = member_of(both, joined(both, group, version, instance="i"))
     both.ask(ApiKey.SYNC_GROUP, 5, sync(group, old, 1, group_instance_id="i"))
-    new = of(both, joined(both, group, version, instance="i"))
-    for what, api, top, asked in (
+    new = member_of(both, joined(both, group, version, instance="i"))
+    for case, api, top, request in (
         ("old heartbeat", ApiKey.HEARTBEAT, 4, heartbeat(group, old, 1, "i")),
         ("old sync", ApiKey.SYNC_GROUP, 5, sync(group, old, 1, group_instance_id="i")),
         ("old join", ApiKey.JOIN_GROUP, version, join(group, old, instance="i")),
@@ -242,72 +242,74 @@ def test_static_members(version: int, both: Both, name: Names) -> None:
         ("leaves by instance", ApiKey.LEAVE_GROUP, 5, leave(group, ("", "i"))),
         ("empty", ApiKey.DESCRIBE_GROUPS, 6, describe(group)),
     ):
-        both.ask(api, top, asked, what=what)
+        both.ask(api, top, request, case=case)
 
 
 @every_version(ApiKey.JOIN_GROUP)
 def test_a_full_group(version: int, both: Both, name: Names) -> None:
     group = name()
-    # Before version 4 a member is in with its first request.
-    one = of(both, both.ask(ApiKey.JOIN_GROUP, 3, join(group), what="the first", on="one"))
+    # before version 4, a single request joins
+    one = member_of(both, both.ask(ApiKey.JOIN_GROUP, 3, join(group), case="the first", on="one"))
     for number, connection in enumerate(("two", "three"), 2):
         both.send(ApiKey.JOIN_GROUP, 3, join(group), on=connection)
         wait_for_members(both, group, number)
     both.send(ApiKey.JOIN_GROUP, 3, join(group, one), on="one")
-    two, three = (of(both, both.receive(ApiKey.JOIN_GROUP, 3, what="another", on=each)) for each in ("two", "three"))
-    both.receive(ApiKey.JOIN_GROUP, 3, what="the first again", on="one")
+    two, three = (
+        member_of(both, both.receive(ApiKey.JOIN_GROUP, 3, case="another", on=each)) for each in ("two", "three")
+    )
+    both.receive(ApiKey.JOIN_GROUP, 3, case="the first again", on="one")
 
     def one_too_many(when: str) -> None:
-        answers = both.ask(ApiKey.JOIN_GROUP, version, join(group), what=f"one too many, {when}", on="four")
+        answers = both.ask(ApiKey.JOIN_GROUP, version, join(group), case=f"one too many, {when}", on="four")
         if answers.kafka["error_code"] == "member_id_required":
-            asked = join(group, of(both, answers))
-            both.ask(ApiKey.JOIN_GROUP, version, asked, what=f"one too many with its id, {when}", on="four")
-        both.ask(ApiKey.JOIN_GROUP, version, join(group, "stranger"), what=f"a stranger, {when}", on="four")
+            request = join(group, member_of(both, answers))
+            both.ask(ApiKey.JOIN_GROUP, version, request, case=f"one too many with its id, {when}", on="four")
+        both.ask(ApiKey.JOIN_GROUP, version, join(group, "stranger"), case=f"unknown member, {when}", on="four")
 
     one_too_many("before the assignment")
     both.ask(ApiKey.SYNC_GROUP, 3, sync(group, one, 2), on="one")
     one_too_many("stable")
-    both.ask(ApiKey.DESCRIBE_GROUPS, 6, describe(group), what="full")
-    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (two, None), (three, None)), what="two leave")
-    both.ask(ApiKey.JOIN_GROUP, version, join(group, one), what="has room")
-    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (one, None)), what="the last leaves")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 6, describe(group), case="full")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (two, None), (three, None)), case="two leave")
+    both.ask(ApiKey.JOIN_GROUP, version, join(group, one), case="has room")
+    both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (one, None)), case="the last leaves")
 
 
-def test_whoever_joins_again_last_has_no_place(both: Both, name: Names) -> None:
+def test_the_last_to_rejoin_a_full_group_is_refused(both: Both, name: Names) -> None:
     group = name()
-    asked = join(group, rebalance_timeout=500)
-    one = of(both, both.ask(ApiKey.JOIN_GROUP, 3, asked, what="the first", on="one"))
+    request = join(group, rebalance_timeout=500)
+    one = member_of(both, both.ask(ApiKey.JOIN_GROUP, 3, request, case="the first", on="one"))
     for number, connection in enumerate(("two", "three", "four"), 2):
-        both.send(ApiKey.JOIN_GROUP, 3, asked, on=connection)
+        both.send(ApiKey.JOIN_GROUP, 3, request, on=connection)
         wait_for_members(both, group, number)
-    both.ask(ApiKey.JOIN_GROUP, 9, join(group, one), what="the first again", on="one")
+    both.ask(ApiKey.JOIN_GROUP, 9, join(group, one), case="the first again", on="one")
     for connection in ("two", "three", "four"):
-        # Kafka finds the new leader in a hash map.
-        both.receive(ApiKey.JOIN_GROUP, 3, what="the rest", on=connection, only=lambda answer: answer["generation_id"])
+        # Kafka picks the new leader from a hash map
+        both.receive(ApiKey.JOIN_GROUP, 3, case="others", on=connection, only=lambda answer: answer["generation_id"])
 
 
 @pytest.mark.parametrize("rebalance_timeout", [0, -1])
 def test_a_rebalance_timeout_of_zero_leaves_no_time_to_sync(both: Both, name: Names, rebalance_timeout: int) -> None:
     group = name()
-    asked = join(group, rebalance_timeout=rebalance_timeout)
-    member = of(both, both.ask(ApiKey.JOIN_GROUP, 3, asked, what="joined"))
+    request = join(group, rebalance_timeout=rebalance_timeout)
+    member = member_of(both, both.ask(ApiKey.JOIN_GROUP, 3, request, case="joined"))
     wait_for_members(both, group, 0)
-    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1), what="sync")
-    both.ask(ApiKey.HEARTBEAT, 4, heartbeat(group, member, 1), what="heartbeat")
-    both.ask(ApiKey.DESCRIBE_GROUPS, 6, describe(group), what="empty")
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1), case="sync")
+    both.ask(ApiKey.HEARTBEAT, 4, heartbeat(group, member, 1), case="heartbeat")
+    both.ask(ApiKey.DESCRIBE_GROUPS, 6, describe(group), case="empty")
 
 
 def wait_for_members(both: Both, group: str, count: int) -> None:
-    def are_there() -> bool:
+    def is_complete() -> bool:
         described = [side.ask(ApiKey.DESCRIBE_GROUPS, 5, describe(group), "parity")["groups"][0] for side in both.sides]
         return all(len(each["members"]) == count for each in described)
 
-    wait_for(are_there, f"{count} members of {group}")
+    wait_for(is_complete, f"{count} members of {group}")
 
 
 @every_version(ApiKey.FIND_COORDINATOR)
 def test_coordinators(version: int, both: Both) -> None:
-    for what, key_type, keys in (
+    for case, key_type, keys in (
         ("group", 0, ["g"]),
         ("two groups", 0, ["g", "h"]),
         ("no name", 0, [""]),
@@ -317,28 +319,28 @@ def test_coordinators(version: int, both: Both) -> None:
     ):
         if version >= 4 or len(keys) == 1:
             message = {"key": keys[0] if keys else "", "key_type": key_type, "coordinator_keys": keys}
-            both.ask(ApiKey.FIND_COORDINATOR, version, message, what=what)
+            both.ask(ApiKey.FIND_COORDINATOR, version, message, case=case)
 
 
 @every_version(ApiKey.DESCRIBE_GROUPS)
 def test_groups_are_described(version: int, both: Both, name: Names) -> None:
     group = name()
-    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe("no-such-group"), what="unknown")
+    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe("no-such-group"), case="unknown")
     if version >= 3:
-        both.ask(ApiKey.DESCRIBE_GROUPS, version, describe("no-such-group", operations=True), what="unknown, allowed")
-    member = of(both, joined(both, group))
-    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe(group), what="before the assignment")
+        both.ask(ApiKey.DESCRIBE_GROUPS, version, describe("no-such-group", operations=True), case="unknown, allowed")
+    member = member_of(both, joined(both, group))
+    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe(group), case="before the assignment")
     both.ask(ApiKey.SYNC_GROUP, 5, sync(group, member, 1))
-    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe(group, operations=version >= 3), what="stable")
+    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe(group, operations=version >= 3), case="stable")
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(group, (member, None)))
-    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe(group), what="empty")
+    both.ask(ApiKey.DESCRIBE_GROUPS, version, describe(group), case="empty")
 
 
 @every_version(ApiKey.LIST_GROUPS)
 def test_groups_are_listed(version: int, both: Both, name: Names) -> None:
     stable, empty = name(), name()
-    both.ask(ApiKey.SYNC_GROUP, 5, sync(stable, of(both, joined(both, stable)), 1))
-    member = of(both, joined(both, empty))
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(stable, member_of(both, joined(both, stable)), 1))
+    member = member_of(both, joined(both, empty))
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(empty, (member, None)))
 
     def own(answer: Any) -> Any:
@@ -351,19 +353,19 @@ def test_groups_are_listed(version: int, both: Both, name: Names) -> None:
             if (states and version < 4) or (types and version < 5):
                 continue
             both.send(ApiKey.LIST_GROUPS, version, {"states_filter": states, "types_filter": types})
-            both.receive(ApiKey.LIST_GROUPS, version, what=f"{states} {types}", only=own)
+            both.receive(ApiKey.LIST_GROUPS, version, case=f"{states} {types}", only=own)
 
 
 @every_version(ApiKey.DELETE_GROUPS)
 def test_groups_are_deleted(version: int, both: Both, name: Names) -> None:
     stable, empty = name(), name()
-    both.ask(ApiKey.SYNC_GROUP, 5, sync(stable, of(both, joined(both, stable)), 1))
-    member = of(both, joined(both, empty))
+    both.ask(ApiKey.SYNC_GROUP, 5, sync(stable, member_of(both, joined(both, stable)), 1))
+    member = member_of(both, joined(both, empty))
     both.ask(ApiKey.LEAVE_GROUP, 5, leave(empty, (member, None)))
-    for what, groups in (
+    for case, groups in (
         ("several", [stable, empty, "no-such-group"]),
         ("again", [empty]),
         ("twice", [stable, stable]),
         ("none", []),
     ):
-        both.ask(ApiKey.DELETE_GROUPS, version, {"groups_names": groups}, what=what)
+        both.ask(ApiKey.DELETE_GROUPS, version, {"groups_names": groups}, case=case)

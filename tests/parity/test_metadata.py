@@ -13,24 +13,24 @@ Names = Callable[[], str]
 
 
 @every_version(ApiKey.API_VERSIONS)
-def test_what_is_offered_is_offered_in_the_same_versions(version: int, both: Both) -> None:
+def test_supported_apis_have_the_same_versions(version: int, both: Both) -> None:
     software = {"client_software_name": "parity", "client_software_version": "1.0"}
     both.send(ApiKey.API_VERSIONS, version, software)
     kafka, headrace = (side.receive(ApiKey.API_VERSIONS, version, "parity") for side in both.sides)
-    offered = {each["api_key"] for each in headrace["api_keys"]}
+    supported = {each["api_key"] for each in headrace["api_keys"]}
 
     def shared(answer: dict[str, Any]) -> dict[str, Any]:
-        named = [each for each in answer["api_keys"] if each["api_key"] in offered]
+        named = [each for each in answer["api_keys"] if each["api_key"] in supported]
         return {"error_code": answer["error_code"], "api_keys": named}
 
     both.compare(ApiKey.API_VERSIONS, f"v{version}", shared(kafka), shared(headrace))
 
 
 @every_version(ApiKey.API_VERSIONS, since=3)
-def test_a_client_software_name_has_rules(version: int, both: Both) -> None:
+def test_client_software_names_and_versions(version: int, both: Both) -> None:
     for software, release in (("", "1"), ("a b", "1"), ("-a", "1"), ("a", ""), ("a", "1 2"), ("a.b-c", "1.2-x")):
-        asked = {"client_software_name": software, "client_software_version": release}
-        both.send(ApiKey.API_VERSIONS, version, asked)
+        request = {"client_software_name": software, "client_software_version": release}
+        both.send(ApiKey.API_VERSIONS, version, request)
         codes = [side.receive(ApiKey.API_VERSIONS, version, "parity")["error_code"] for side in both.sides]
         both.compare(ApiKey.API_VERSIONS, f"v{version} {software!r} {release!r}", *codes)
 
@@ -46,7 +46,7 @@ def metadata(topics: list[tuple[str | None, uuid.UUID | None]] | None, **fields:
 
 
 def only(*topics: str) -> Callable[[Any], Any]:
-    """All of an answer, but of the topics these alone: others come and go with other tests."""
+    """Select an answer without the topics of other tests."""
 
     def take(answer: Any) -> Any:
         if isinstance(answer, str):
@@ -60,19 +60,19 @@ def only(*topics: str) -> Callable[[Any], Any]:
 def test_metadata(version: int, both: Both, name: Names) -> None:
     one, two = both.create(name()), both.create(name(), 3)
     both.ask(ApiKey.METADATA, version, metadata([(one, None), (two, None)]))
-    both.ask(ApiKey.METADATA, version, metadata([(two, None), (two, None)]), what="twice")
+    both.ask(ApiKey.METADATA, version, metadata([(two, None), (two, None)]), case="twice")
     both.send(ApiKey.METADATA, version, metadata(None if version else []))
-    both.receive(ApiKey.METADATA, version, what="all", only=only(one, two))
+    both.receive(ApiKey.METADATA, version, case="all", only=only(one, two))
     if version >= 1:
-        both.ask(ApiKey.METADATA, version, metadata([]), what="none")
+        both.ask(ApiKey.METADATA, version, metadata([]), case="none")
     operations = {"include_cluster_authorized_operations": True, "include_topic_authorized_operations": True}
-    both.ask(ApiKey.METADATA, version, metadata([(one, None)], **operations), what="with operations")
+    both.ask(ApiKey.METADATA, version, metadata([(one, None)], **operations), case="with operations")
 
 
 @every_version(ApiKey.METADATA, since=4)
 def test_metadata_of_unknown_topics(version: int, both: Both) -> None:
     for unknown in ("no-such-topic", "", ".", "a b", "x" * 250, "__consumer_offset"):
-        both.ask(ApiKey.METADATA, version, metadata([(unknown, None)]), what=repr(unknown))
+        both.ask(ApiKey.METADATA, version, metadata([(unknown, None)]), case=repr(unknown))
 
 
 @every_version(ApiKey.METADATA, since=10)
@@ -80,8 +80,8 @@ def test_metadata_by_topic_id(version: int, both: Both, name: Names) -> None:
     known = both.create(name(), 2)
     two = both.create(name())
 
-    def ask(what: str, topics: Callable[[Side], list[tuple[str | None, uuid.UUID | None]]]) -> None:
-        both.ask(ApiKey.METADATA, version, lambda side: metadata(topics(side)), what=what)
+    def ask(case: str, topics: Callable[[Side], list[tuple[str | None, uuid.UUID | None]]]) -> None:
+        both.ask(ApiKey.METADATA, version, lambda side: metadata(topics(side)), case=case)
 
     ask("by id", lambda side: [(None, side.topic_id(known))])
     ask("id and name", lambda side: [(known, side.topic_id(known))])
@@ -93,15 +93,15 @@ def test_metadata_by_topic_id(version: int, both: Both, name: Names) -> None:
 
 
 @every_version(ApiKey.METADATA)
-def test_asking_creates_a_topic_where_that_is_allowed(version: int, both: Both, name: Names) -> None:
+def test_metadata_creates_topics_if_allowed(version: int, both: Both, name: Names) -> None:
     wanted = name()
     message = metadata([(wanted, None), ("not valid", None)], allow_auto_topic_creation=True)
     answers = [side.ask(ApiKey.METADATA, version, message, "parity") for side in both.sides]
-    # Kafka says that the topic is unknown, makes it, and has it a moment later; Headrace has it at once.
+    # Kafka's first answer is that the topic is unknown; Headrace returns it at once
     refused = [[each for each in answer["topics"] if each["name"] == "not valid"] for answer in answers]
     both.compare(ApiKey.METADATA, f"v{version}", *refused)
     both.wait_for_topics([wanted])
-    both.ask(ApiKey.METADATA, version, metadata([(wanted, None)]), what="created")
+    both.ask(ApiKey.METADATA, version, metadata([(wanted, None)]), case="created")
 
 
 @every_version(ApiKey.DESCRIBE_CLUSTER)
@@ -121,26 +121,26 @@ def test_describe_topic_partitions(both: Both, name: Names) -> None:
     for each, partitions in ((first, 3), (second, 2), (third, 1)):
         both.create(each, partitions)
 
-    def ask(what: str, topics: list[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> None:
+    def ask(case: str, topics: list[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> None:
         message = {
             "topics": [{"name": each} for each in topics],
             "response_partition_limit": limit,
             "cursor": None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]},
         }
-        both.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, message, what=what)
+        both.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, message, case=case)
 
     ask("all", [third, first, second])
     ask("unknown", ["no-such-topic", first])
-    ask("no valid name", ["not valid", first])
-    # Not asked: for a topic with an empty name, which is an exception in Kafka, and that the answer to every topic.
+    ask("invalid name", ["not valid", first])
+    # Not compared: an empty topic name, for which Kafka fails the whole request with an exception.
     ask("twice", [first, first])
     for limit in range(-1, 8):
         ask(f"limit {limit}", [first, second, third], limit)
         ask(f"limit {limit}, from the second topic", [first, second, third], limit, (second, 0))
         ask(f"limit {limit}, within a topic", [first, second, third], limit, (first, 2))
-    ask("behind the last partition", [first, second], 10, (first, 3))
-    ask("far behind the last partition", [first, second], 10, (first, 30))
+    ask("after the last partition", [first, second], 10, (first, 3))
+    ask("far after the last partition", [first, second], 10, (first, 30))
     ask("before the first partition", [first, second], 10, (first, -1))
-    ask("cursor at a topic not asked for", [first, third], 10, (second, 0))
-    ask("cursor behind all topics", [first], 10, ("zzz", 0))
+    ask("cursor at a topic not requested", [first, third], 10, (second, 0))
+    ask("cursor after all topics", [first], 10, ("zzz", 0))
     ask("cursor at an unknown topic", ["no-such-topic", third], 10, ("no-such-topic", 0))

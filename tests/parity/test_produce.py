@@ -1,4 +1,4 @@
-"""Produce and InitProducerId: good batches, bad ones, and sequences of idempotent producers."""
+"""Produce and InitProducerId: valid and invalid batches, and sequences of idempotent producers."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 from headrace.wire.apis import ApiKey
 from headrace.wire.compression import Codec
 from headrace.wire.records import RecordData, build_batch
-from tests.parity.both import Asked, Both, Side, every_version
+from tests.parity.both import Both, Request, Side, every_version
 
 Names = Callable[[], str]
 
@@ -17,7 +17,7 @@ def records(count: int = 3, *, key: bytes | None = b"k", timestamp: int | None =
     return [RecordData(key, b"value %d" % number, first + number) for number in range(count)]
 
 
-def produce(topic: str, batches: bytes, *, partition: int = 0, acks: int = 1) -> Asked:
+def produce(topic: str, batches: bytes, *, partition: int = 0, acks: int = 1) -> Request:
     def message(side: Side) -> dict[str, Any]:
         data = {"index": partition, "records": batches}
         return {
@@ -34,13 +34,13 @@ def produce(topic: str, batches: bytes, *, partition: int = 0, acks: int = 1) ->
 def test_records_are_appended(version: int, both: Both, name: Names) -> None:
     topic = both.create(name())
     stamped = both.create(name(), configs={"message.timestamp.type": "LogAppendTime"})
-    packed = both.create(name(), configs={"compression.type": "lz4"})
-    for where in (topic, stamped, packed):
+    recompressed = both.create(name(), configs={"compression.type": "lz4"})
+    for where in (topic, stamped, recompressed):
         for acks in (1, -1, 1):
-            both.ask(ApiKey.PRODUCE, version, produce(where, build_batch(records()), acks=acks), what=where)
+            both.ask(ApiKey.PRODUCE, version, produce(where, build_batch(records()), acks=acks), case=where)
         for codec in Codec:
-            asked = produce(where, build_batch(records(), codec=codec))
-            both.ask(ApiKey.PRODUCE, version, asked, what=f"{codec.name} {where}")
+            request = produce(where, build_batch(records(), codec=codec))
+            both.ask(ApiKey.PRODUCE, version, request, case=f"{codec.name} {where}")
 
 
 def with_wrong_crc() -> bytes:
@@ -55,14 +55,14 @@ def with_magic(magic: int) -> bytes:
     return bytes(batch)
 
 
-# Not among them: no records at all, to which Kafka never answers, and a few bytes behind a batch, which Kafka passes
-# over and Headrace refuses.
+# Not compared: null records, which Kafka never answers, and a few bytes after a batch, which Kafka ignores and Headrace
+# refuses.
 BAD_BATCHES: dict[str, Callable[[], bytes]] = {
     "empty": lambda: b"",
     "two": lambda: build_batch(records(1)) + build_batch(records(1)),
     "wrong CRC": with_wrong_crc,
-    "torn": lambda: build_batch(records(1))[:-3],
-    "a header alone": lambda: build_batch(records(1))[:61],
+    "truncated": lambda: build_batch(records(1))[:-3],
+    "header only": lambda: build_batch(records(1))[:61],
     "future": lambda: build_batch(records(timestamp=round(time.time() * 1000) + 10**8)),
     "no timestamp": lambda: build_batch(records(timestamp=-1)),
     "transactional": lambda: build_batch(records(), attributes=0x10, producer_id=5, producer_epoch=0, base_sequence=0),
@@ -80,28 +80,28 @@ BAD_BATCHES: dict[str, Callable[[], bytes]] = {
 def test_bad_batches_are_refused(version: int, both: Both, name: Names) -> None:
     topic = both.create(name())
     for why, batches in BAD_BATCHES.items():
-        both.ask(ApiKey.PRODUCE, version, produce(topic, batches()), what=why)
-    both.ask(ApiKey.PRODUCE, version, produce(topic, build_batch(records(1))), what="a good one behind them")
+        both.ask(ApiKey.PRODUCE, version, produce(topic, batches()), case=why)
+    both.ask(ApiKey.PRODUCE, version, produce(topic, build_batch(records(1))), case="a valid batch after them")
 
 
 @every_version(ApiKey.PRODUCE)
-def test_what_cannot_be_written(version: int, both: Both, name: Names) -> None:
+def test_refused_writes(version: int, both: Both, name: Names) -> None:
     topic = both.create(name())
     compacted = both.create(name(), configs={"cleanup.policy": "compact"})
     alone = both.create(name(), configs={"min.insync.replicas": "2"})
     batch = build_batch(records())
-    for what, asked in (
+    for case, request in (
         ("acks 5", produce(topic, batch, acks=5)),
         ("acks -2", produce(topic, batch, acks=-2)),
         ("unknown topic", produce("no-such-topic", batch)),
         ("unknown partition", produce(topic, batch, partition=9)),
         ("negative partition", produce(topic, batch, partition=-1)),
-        ("no key where one is needed", produce(compacted, build_batch(records(key=None)))),
+        ("no key in a compacted topic", produce(compacted, build_batch(records(key=None)))),
         ("internal topic", produce("__consumer_offsets", batch)),
         ("too few replicas", produce(alone, batch, acks=-1)),
-        ("too few replicas do not matter", produce(alone, batch, acks=1)),
+        ("too few replicas, acks 1", produce(alone, batch, acks=1)),
     ):
-        both.ask(ApiKey.PRODUCE, version, asked, what=what)
+        both.ask(ApiKey.PRODUCE, version, request, case=case)
 
 
 def test_sequences_of_an_idempotent_producer(both: Both, name: Names) -> None:
@@ -127,20 +127,20 @@ def test_sequences_of_an_idempotent_producer(both: Both, name: Names) -> None:
         (99, 3, -1, 1),
     ):
         batch = build_batch(records(count), producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
-        both.ask(ApiKey.PRODUCE, 9, produce(topic, batch), what=f"{producer} {epoch} {sequence} {count}")
-    for sequence in range(8):  # only the last five are remembered
+        both.ask(ApiKey.PRODUCE, 9, produce(topic, batch), case=f"{producer} {epoch} {sequence} {count}")
+    for sequence in range(8):  # brokers remember the last five batches
         batch = build_batch(records(1), producer_id=5, producer_epoch=0, base_sequence=sequence)
-        both.ask(ApiKey.PRODUCE, 9, produce(topic, batch), what=f"{sequence}")
+        both.ask(ApiKey.PRODUCE, 9, produce(topic, batch), case=f"{sequence}")
     for sequence in range(8):
         batch = build_batch(records(1), producer_id=5, producer_epoch=0, base_sequence=sequence)
-        both.ask(ApiKey.PRODUCE, 9, produce(topic, batch), what=f"{sequence} again")
+        both.ask(ApiKey.PRODUCE, 9, produce(topic, batch), case=f"{sequence} again")
     indexes = {"topics": [{"name": topic, "partition_indexes": [0, 9]}, {"name": "none", "partition_indexes": [0]}]}
     both.ask(ApiKey.DESCRIBE_PRODUCERS, 0, indexes)
 
 
 @every_version(ApiKey.INIT_PRODUCER_ID, until=5)
 def test_producer_ids(version: int, both: Both) -> None:
-    for what, fields in (
+    for case, fields in (
         ("none", {}),
         ("an id", {"producer_id": 5}),
         ("an epoch", {"producer_epoch": 5}),
@@ -155,9 +155,9 @@ def test_producer_ids(version: int, both: Both) -> None:
             **fields,
         }
         both.send(ApiKey.INIT_PRODUCER_ID, version, message)
-        both.receive(ApiKey.INIT_PRODUCER_ID, version, what=what, only=without_the_id)
+        both.receive(ApiKey.INIT_PRODUCER_ID, version, case=case, only=without_the_id)
 
 
 def without_the_id(answer: Any) -> Any:
-    """Which producer id it is, is each broker's own affair."""
+    """Hide the producer id, which brokers choose."""
     return {**answer, "producer_id": min(answer["producer_id"], 0)} if isinstance(answer, dict) else answer

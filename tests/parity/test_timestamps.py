@@ -1,4 +1,4 @@
-"""The largest timestamp of a batch, whatever its header says, and the bounds within which timestamps must be."""
+"""The maximum timestamp of batches with right and wrong headers, and the bounds of timestamps."""
 
 import time
 from collections.abc import Callable
@@ -22,14 +22,14 @@ TIMES = {
     "descending": [NOW, NOW - 5, NOW - 10],
     "none": [-1, -1, -1],
     "some": [-1, NOW, -1],
-    "before there was time": [NOW, -5, 3],
-    "negative alone": [-5, -7, -6],
+    "negative": [NOW, -5, 3],
+    "only negative": [-5, -7, -6],
     "a day old": [NOW - DAY, NOW, NOW],
     "a day ahead": [NOW, NOW + DAY, NOW],
-    "the least that there is": [-(2**62), NOW],
+    "minimum": [-(2**62), NOW],
     "wrapped": [-(2**62), 2**62 + NOW, -(2**62) + 1],
 }
-HEADERS = {"as it is": None, "a day old": NOW - DAY, "a day ahead": NOW + DAY, "none": -1, "negative": -9}
+HEADERS = {"unchanged": None, "a day old": NOW - DAY, "a day ahead": NOW + DAY, "none": -1, "negative": -9}
 
 
 def batch_of(times: list[int], max_timestamp: int | None, codec: Codec = Codec.NONE, attributes: int = 0) -> bytes:
@@ -45,7 +45,7 @@ def batch_of(times: list[int], max_timestamp: int | None, codec: Codec = Codec.N
 
 
 def newest(topic: str) -> Message:
-    """ListOffsets of the largest timestamp."""
+    """Return a ListOffsets request for the maximum timestamp."""
     partitions = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -3}]
     topics = [{"name": topic, "partitions": partitions}]
     return {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": topics}
@@ -53,15 +53,15 @@ def newest(topic: str) -> Message:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("config", ["", "message.timestamp.before.max.ms=3600000", "cleanup.policy=compact"])
-def test_the_largest_timestamp_is_that_of_the_records(codec: Codec, config: str, both: Both, name: Names) -> None:
+def test_the_maximum_timestamp_is_that_of_the_records(codec: Codec, config: str, both: Both, name: Names) -> None:
     configs = dict([config.split("=")]) if config else {}
-    for what, times in TIMES.items():
+    for case, times in TIMES.items():
         for header, max_timestamp in HEADERS.items():
             topic = both.create(name(), configs=configs)
-            asked = produce(topic, batch_of(times, max_timestamp, codec))
-            both.ask(ApiKey.PRODUCE, 9, asked, what=f"{what}, header {header}, {config}")
-            both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic)]), what=f"{what}, header {header}, {config}")
-            both.ask(ApiKey.LIST_OFFSETS, 7, newest(topic), what=f"{what}, header {header}, {config}")
+            request = produce(topic, batch_of(times, max_timestamp, codec))
+            both.ask(ApiKey.PRODUCE, 9, request, case=f"{case}, header {header}, {config}")
+            both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic)]), case=f"{case}, header {header}, {config}")
+            both.ask(ApiKey.LIST_OFFSETS, 7, newest(topic), case=f"{case}, header {header}, {config}")
 
 
 @pytest.mark.parametrize("config", ["", "message.timestamp.type=LogAppendTime"])
@@ -69,7 +69,7 @@ def test_a_producer_does_not_choose_the_type_of_timestamps(config: str, both: Bo
     configs = dict([config.split("=")]) if config else {}
     for header, max_timestamp in {**HEADERS, "now": NOW}.items():
         topic = both.create(name(), configs=configs)
-        asked = produce(topic, batch_of([NOW, NOW + 1], max_timestamp, attributes=rb.LOG_APPEND_TIME_FLAG))
-        both.ask(ApiKey.PRODUCE, 9, asked, what=f"header {header}, {config}")
+        request = produce(topic, batch_of([NOW, NOW + 1], max_timestamp, attributes=rb.LOG_APPEND_TIME_FLAG))
+        both.ask(ApiKey.PRODUCE, 9, request, case=f"header {header}, {config}")
         if not config:
-            both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic)]), what=f"header {header}, {config}")
+            both.ask(ApiKey.FETCH, 12, fetch([Want(topic=topic)]), case=f"header {header}, {config}")

@@ -1,4 +1,4 @@
-"""Transactions: every request, from every kind of producer, in every state of its transaction."""
+"""Every transactional request, with every identity, in every state of the transaction."""
 
 from collections.abc import Callable
 
@@ -11,18 +11,16 @@ from tests.parity.transactions import REQUESTS, STATES, Producer, relevant
 Names = Callable[[], str]
 
 IDENTITIES: dict[str, Callable[[Producer], tuple[int, int]]] = {
-    "itself": lambda producer: (producer.producer_id, producer.epoch),
+    "the producer": lambda producer: (producer.producer_id, producer.epoch),
     "its predecessor": lambda producer: (producer.producer_id, producer.epoch - 1),
     "its successor": lambda producer: (producer.producer_id, producer.epoch + 1),
-    "another": lambda producer: (producer.producer_id + 100_000, producer.epoch),
-    "nobody": lambda producer: (-1, -1),
+    "another producer": lambda producer: (producer.producer_id + 100_000, producer.epoch),
+    "no producer": lambda producer: (-1, -1),
 }
 
 
 STRICTER = {("committed", "its predecessor"), ("aborted", "its predecessor")}
-"""Kafka takes EndTxn v5 of a fenced epoch for a repetition, although version 1 ended the transaction, and may confirm
-to a fenced producer what is not so. Headrace refuses it.
-"""
+"""If version 1 ended the transaction, Kafka mistakes EndTxn v5 of a fenced epoch for a retry; Headrace refuses it."""
 
 
 @pytest.mark.timeout(600)
@@ -33,7 +31,7 @@ def test_answers_in_a_state(state: str, identity: str, both: Both, name: Names) 
     for request in REQUESTS:
         if (state, identity) in STRICTER and (request.api, request.version) == (ApiKey.END_TXN, 5):
             continue
-        what = f"{request.name} by {identity} when {state}"
+        case = f"{request.name} by {identity} when {state}"
         transactional_id = name()
         producers = [Producer(side, transactional_id, topic) for side in both.sides]
         for producer in producers:
@@ -45,9 +43,9 @@ def test_answers_in_a_state(state: str, identity: str, both: Both, name: Names) 
             )
             for producer in producers
         ]
-        both.compare(request.api, f"{request.api.name} v{request.version} {what}", *answers)
-        if state == "timed out":  # whatever the request has opened times out as well
+        both.compare(request.api, f"{request.api.name} v{request.version} {case}", *answers)
+        if state == "timed out":  # a transaction opened by the request times out too
             for producer in producers:
                 producer.wait_until_over()
         afterwards = [producer.settle() for producer in producers]
-        both.compare(request.api, f"the state after {request.api.name} v{request.version} {what}", *afterwards)
+        both.compare(request.api, f"the state after {request.api.name} v{request.version} {case}", *afterwards)

@@ -1,4 +1,4 @@
-"""Transactions as the leader of a partition sees them: Produce, markers, and what consumers and tools are told."""
+"""Transactions at the leader of a partition: Produce, markers, and the view of consumers and tools."""
 
 import time
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from tests.support.waiting import wait_for
 
 Names = Callable[[], str]
 VERSION_1, VERSION_2 = 11, 12
-"""Of Produce: the last whose producers add partitions themselves, and the first whose brokers do."""
+"""Produce versions: up to 11 producers add partitions themselves, from 12 on brokers do."""
 _OWN: frozenset[str] = frozenset({"producer_id", "last_timestamp", "base_timestamp", "max_timestamp", "records"})
-"""Fields with ids and clocks of each broker's own."""
+"""Fields with ids and clocks specific to a broker."""
 
 
 def common(value: Any) -> Any:
-    """An answer without what each broker numbers by itself."""
+    """Return an answer without values specific to a broker."""
     if isinstance(value, dict):
         return {
             name: "<now>" if name == "timestamp" and each != -1 else common(each)
@@ -31,7 +31,7 @@ def common(value: Any) -> Any:
 
 
 class Producer:
-    """A transactional producer of both brokers, and a topic of two partitions."""
+    """A transactional producer on both brokers, and a topic with two partitions."""
 
     def __init__(self, both: Both, name: Names) -> None:
         self.both = both
@@ -39,14 +39,14 @@ class Producer:
         self.transactional_id = name()
         self.ids: dict[int, tuple[int, int]] = {}
         self._now_ms = round(time.time() * 1000) - 60_000
-        """Of the records: the same for both brokers, and before any marker."""
+        """Timestamp of the records: equal on both brokers, and before any marker."""
         for side in both.sides:
             wait_for(lambda side=side: self._has_coordinator(side), "a coordinator")  # type: ignore[misc]
-            for _ in range(2):  # so that there is an epoch before
+            for _ in range(2):  # for a previous epoch
                 wait_for(lambda side=side: self._init(side), "a producer id")  # type: ignore[misc]
 
     def _has_coordinator(self, side: Side) -> bool:
-        """Kafka makes `__transaction_state` when a coordinator is first asked for."""
+        """Also creates `__transaction_state` in Kafka."""
         answer = side.ask(ApiKey.FIND_COORDINATOR, 3, {"key": self.transactional_id, "key_type": 1}, "producer")
         return bool(answer["error_code"] == "none")
 
@@ -63,13 +63,13 @@ class Producer:
         self.ids[id(side)] = answer["producer_id"], answer["producer_epoch"]
         return bool(answer["error_code"] == "none")
 
-    def _ask(self, api: ApiKey, version: int, make: Callable[[Side, int, int], Message], what: str) -> None:
+    def _ask(self, api: ApiKey, version: int, make: Callable[[Side, int, int], Message], case: str) -> None:
         for side in self.both.sides:
             side.send(api, version, make(side, *self.ids[id(side)]), "producer")
-        self.both.receive(api, version, what=what, on="producer", only=common)
+        self.both.receive(api, version, case=case, on="producer", only=common)
 
     def add(self, *partitions: int) -> None:
-        """AddPartitionsToTxn; the end of the transaction before is waited for."""
+        """Send AddPartitionsToTxn, after the end of the previous transaction."""
         for side in self.both.sides:
             wait_for(lambda side=side: self._added(side, partitions), "the partitions in the transaction")  # type: ignore[misc]
 
@@ -97,9 +97,9 @@ class Producer:
         epoch: int = 0,
         transactional: bool = True,
         with_id: bool = True,
-        what: str = "",
+        case: str = "",
     ) -> None:
-        """Send a batch of one record; `epoch` is added to the producer's."""
+        """Send a batch of one record, with `epoch` added to the producer's."""
         self._now_ms += 1
 
         def message(side: Side, producer_id: int, known: int) -> Message:
@@ -123,10 +123,10 @@ class Producer:
                 ],
             }
 
-        self._ask(ApiKey.PRODUCE, version, message, what or f"sequence {sequence}")
+        self._ask(ApiKey.PRODUCE, version, message, case or f"sequence {sequence}")
 
     def end(self, *, commit: bool, version: int = 4) -> None:
-        """EndTxn, and its markers."""
+        """Send EndTxn and wait for its markers."""
 
         def message(_: Side, producer_id: int, epoch: int) -> Message:
             return {
@@ -149,9 +149,9 @@ class Producer:
         return str(described["transaction_state"]).startswith("Complete")
 
     def mark(
-        self, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, version: int = 0, what: str = ""
+        self, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, version: int = 0, case: str = ""
     ) -> None:
-        """WriteTxnMarkers, as a coordinator would; `epoch` is added to the producer's."""
+        """Send WriteTxnMarkers as a coordinator, with `epoch` added to the producer's."""
 
         def message(_: Side, producer_id: int, known: int) -> Message:
             marker = {
@@ -164,19 +164,19 @@ class Producer:
             }
             return {"markers": [marker]}
 
-        self._ask(ApiKey.WRITE_TXN_MARKERS, 2, message, what or f"marker {epoch} {coordinator_epoch} {version}")
+        self._ask(ApiKey.WRITE_TXN_MARKERS, 2, message, case or f"marker {epoch} {coordinator_epoch} {version}")
 
-    def look(self, what: str = "", *, newest: bool = False) -> None:
-        """Compare what consumers and tools see; the `newest` record too, where no two markers may have one time."""
+    def compare(self, case: str = "", *, newest: bool = False) -> None:
+        """Compare the answers to consumers and tools, and the `newest` timestamp if markers cannot share one."""
 
         def producers(*_: object) -> Message:
             return {"topics": [{"name": self.topic, "partition_indexes": [0, 1]}]}
 
         def offsets(timestamp: int, isolation: int) -> Callable[[Side, int, int], Message]:
-            asked = [
+            partitions = [
                 {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp} for index in range(2)
             ]
-            topics = [{"name": self.topic, "partitions": asked}]
+            topics = [{"name": self.topic, "partitions": partitions}]
             return lambda *_: {"replica_id": -1, "isolation_level": isolation, "topics": topics, "timeout_ms": 1000}
 
         def fetch(side: Side, offset: int, isolation: int) -> Message:
@@ -201,16 +201,16 @@ class Producer:
                 "rack_id": "",
             }
 
-        self._ask(ApiKey.DESCRIBE_PRODUCERS, 0, producers, f"producers {what}")
+        self._ask(ApiKey.DESCRIBE_PRODUCERS, 0, producers, f"producers {case}")
         for isolation in range(2):
             for timestamp in (-1, -2, 0, -3)[: 4 if newest else 3]:
-                self._ask(ApiKey.LIST_OFFSETS, 7, offsets(timestamp, isolation), f"{timestamp} {isolation} {what}")
+                self._ask(ApiKey.LIST_OFFSETS, 7, offsets(timestamp, isolation), f"{timestamp} {isolation} {case}")
             for offset in range(4):
                 self._ask(
                     ApiKey.FETCH,
                     12,
                     lambda side, *_, offset=offset, isolation=isolation: fetch(side, offset, isolation),
-                    f"fetch {offset} {isolation} {what}",
+                    f"fetch {offset} {isolation} {case}",
                 )
 
 
@@ -220,69 +220,69 @@ def producer(both: Both, name: Names) -> Producer:
 
 
 @pytest.mark.parametrize("version", [8, 9, 10, 11])
-def test_a_producer_that_adds_its_partitions_itself(producer: Producer, version: int) -> None:
-    producer.produce(0, version=version, what="not added")
+def test_partitions_added_by_the_producer(producer: Producer, version: int) -> None:
+    producer.produce(0, version=version, case="not added")
     producer.add(0)
     producer.produce(0, version=version)
-    producer.look("open", newest=True)
-    producer.produce(0, version=version, what="repeated")
-    producer.produce(5, version=version, what="with a gap")
-    producer.produce(1, version=version, transactional=False, what="outside")
-    producer.produce(1, version=version, epoch=-1, what="of an old epoch")
-    producer.produce(1, version=version, epoch=1, what="of a new epoch")
-    producer.produce(0, partition=1, version=version, what="elsewhere")
+    producer.compare("open", newest=True)
+    producer.produce(0, version=version, case="repeated")
+    producer.produce(5, version=version, case="with a gap")
+    producer.produce(1, version=version, transactional=False, case="outside")
+    producer.produce(1, version=version, epoch=-1, case="of an old epoch")
+    producer.produce(1, version=version, epoch=1, case="of a new epoch")
+    producer.produce(0, partition=1, version=version, case="in another partition")
     producer.end(commit=False)
-    producer.look("aborted")
-    producer.produce(1, version=version, what="after the end")
-    producer.produce(0, version=version, what="repeated after the end")
+    producer.compare("aborted")
+    producer.produce(1, version=version, case="after the end")
+    producer.produce(0, version=version, case="repeated after the end")
     producer.add(0, 1)
     producer.produce(1, version=version)
     producer.produce(0, partition=1, version=version)
     producer.end(commit=True)
-    producer.look("committed")
+    producer.compare("committed")
 
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_a_producer_whose_partitions_are_added_by_the_broker(producer: Producer, version: int) -> None:
-    producer.produce(3, version=version, what="an unknown producer in the middle")
+def test_partitions_added_by_the_broker(producer: Producer, version: int) -> None:
+    producer.produce(3, version=version, case="an unknown producer in the middle")
     producer.produce(0, version=version)
-    producer.look("open", newest=True)
+    producer.compare("open", newest=True)
     producer.produce(1, version=version)
-    producer.produce(1, version=version, what="repeated")
-    producer.produce(1, version=version, epoch=-1, what="of an old epoch")
-    producer.produce(0, version=version, epoch=1, what="of a new epoch")
-    producer.produce(2, version=version, transactional=False, what="outside")
+    producer.produce(1, version=version, case="repeated")
+    producer.produce(1, version=version, epoch=-1, case="of an old epoch")
+    producer.produce(0, version=version, epoch=1, case="of a new epoch")
+    producer.produce(2, version=version, transactional=False, case="outside")
     producer.end(commit=True, version=5)
-    producer.look("committed")
-    producer.produce(2, version=version, epoch=-1, what="of the epoch that has ended")
-    producer.produce(1, version=version, epoch=-1, what="repeated after the end")
-    producer.produce(2, version=version, what="that goes on with the sequence")
+    producer.compare("committed")
+    producer.produce(2, version=version, epoch=-1, case="of the ended epoch")
+    producer.produce(1, version=version, epoch=-1, case="repeated after the end")
+    producer.produce(2, version=version, case="continuing the sequence")
     producer.produce(0, version=version)
     producer.produce(0, partition=1, version=version)
     producer.end(commit=False, version=5)
-    producer.look("aborted")
+    producer.compare("aborted")
 
 
 def test_without_a_transactional_id(producer: Producer) -> None:
     producer.produce(0, with_id=False)
     producer.produce(0, transactional=False)
-    producer.look()
+    producer.compare()
 
 
 def test_markers(producer: Producer) -> None:
-    producer.mark(commit=True, what="of nothing")
-    producer.look("after a marker of nothing")
+    producer.mark(commit=True, case="without a transaction")
+    producer.compare("after a marker without a transaction")
     producer.add(0)
     producer.produce(0)
-    producer.mark(commit=True, epoch=-1, what="of an old epoch")
-    producer.mark(commit=False, version=2, what="of version 2 with the epoch of the batches")
-    producer.look("open", newest=True)
+    producer.mark(commit=True, epoch=-1, case="of an old epoch")
+    producer.mark(commit=False, version=2, case="of version 2 with the epoch of the batches")
+    producer.compare("open", newest=True)
     producer.mark(commit=False, coordinator_epoch=3)
-    producer.look("aborted")
-    producer.mark(commit=False, coordinator_epoch=2, what="of a coordinator that was replaced")
-    producer.mark(commit=False, coordinator_epoch=3, what="repeated")
-    producer.mark(commit=True, coordinator_epoch=3, epoch=1, version=2, what="of version 2")
-    producer.mark(commit=True, coordinator_epoch=3, epoch=1, version=2, what="of version 2, repeated")
-    producer.mark(commit=True, coordinator_epoch=3, what="of the epoch before")
-    producer.produce(1, what="of the epoch before")
-    producer.look("after markers")
+    producer.compare("aborted")
+    producer.mark(commit=False, coordinator_epoch=2, case="of a replaced coordinator")
+    producer.mark(commit=False, coordinator_epoch=3, case="repeated")
+    producer.mark(commit=True, coordinator_epoch=3, epoch=1, version=2, case="of version 2")
+    producer.mark(commit=True, coordinator_epoch=3, epoch=1, version=2, case="of version 2, repeated")
+    producer.mark(commit=True, coordinator_epoch=3, case="of the epoch before")
+    producer.produce(1, case="of the epoch before")
+    producer.compare("after markers")

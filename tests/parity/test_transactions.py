@@ -1,4 +1,4 @@
-"""The coordinator of transactions: random requests of several producers, in every state of a transactional id."""
+"""Random requests of several producers to the transaction coordinator."""
 
 import random
 import uuid
@@ -10,17 +10,17 @@ from headrace.wire.apis import ApiKey
 from tests.parity.both import Both, Side
 from tests.support.waiting import wait_for
 
-_NOBODY: Final = (-1, -1)
-_NOT_YET: Final = ("coordinator_load_in_progress", "not_coordinator")
-_ON: Final = "transactions"
+_NO_PRODUCER: Final = (-1, -1)
+_LOADING: Final = ("coordinator_load_in_progress", "not_coordinator")
+_CONNECTION: Final = "transactions"
 
 
 class Step(NamedTuple):
-    """A request of the producer that got the `producer`-th identity, whose epoch is off by `off`."""
+    """A request of the `producer`-th identity, with `epoch_delta` added to its epoch."""
 
     kind: str
     producer: int
-    off: int
+    epoch_delta: int
     commit: bool
 
 
@@ -36,12 +36,12 @@ def topic(session_both: Both) -> str:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_requests_are_answered_alike(both: Both, topic: str, seed: int) -> None:
+def test_random_requests_get_equal_answers(both: Both, topic: str, seed: int) -> None:
     chance = random.Random(seed)
     name = f"walk-{seed}-{uuid.uuid4().hex[:8]}"
     for side in both.sides:
         _find_coordinator(side, name)
-    identities: list[list[tuple[int, int]]] = [[_NOBODY], [_NOBODY]]
+    identities: list[list[tuple[int, int]]] = [[_NO_PRODUCER], [_NO_PRODUCER]]
     steps: list[Step] = []
     for _ in range(chance.randint(4, 14)):
         newest = len(identities[0]) - 1
@@ -53,7 +53,7 @@ def test_random_requests_are_answered_alike(both: Both, topic: str, seed: int) -
             for side, known in zip(both.sides, identities, strict=True)
         )
         if steps[-1].kind == "end 5" and headrace.code == "producer_fenced" != kafka.code:
-            return  # Kafka takes it for repeated: decision 081
+            return  # Kafka takes it for a retry: decision 081
         assert kafka[:2] == headrace[:2], steps
         if kafka.identity is not None and headrace.identity is not None:
             identities[0].append(kafka.identity)
@@ -64,16 +64,16 @@ def test_random_requests_are_answered_alike(both: Both, topic: str, seed: int) -
 
 def _find_coordinator(side: Side, name: str) -> None:
     def found() -> bool:
-        answer = side.ask(ApiKey.FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [name]}, _ON)
-        described = side.ask(ApiKey.END_TXN, 4, _end(name, _NOBODY, commit=True), _ON)
-        return answer["coordinators"][0]["error_code"] == "none" and described["error_code"] not in _NOT_YET
+        answer = side.ask(ApiKey.FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [name]}, _CONNECTION)
+        described = side.ask(ApiKey.END_TXN, 4, _end(name, _NO_PRODUCER, commit=True), _CONNECTION)
+        return answer["coordinators"][0]["error_code"] == "none" and described["error_code"] not in _LOADING
 
     wait_for(found, "a coordinator")
 
 
 def _wait_for_the_end(side: Side, name: str) -> None:
     def is_over() -> bool:
-        answer = side.ask(ApiKey.LIST_TRANSACTIONS, 0, {"state_filters": [], "producer_id_filters": []}, _ON)
+        answer = side.ask(ApiKey.LIST_TRANSACTIONS, 0, {"state_filters": [], "producer_id_filters": []}, _CONNECTION)
         states = {each["transactional_id"]: each["transaction_state"] for each in answer["transaction_states"]}
         return not str(states.get(name, "")).startswith("Prepare")
 
@@ -92,26 +92,26 @@ def _end(name: str, identity: tuple[int, int], *, commit: bool) -> dict[str, Any
 def _ask(side: Side, name: str, topic: str, step: Step, identity: tuple[int, int]) -> Outcome:
     producer_id, epoch = identity
     if producer_id != -1:
-        epoch = max(epoch + step.off, 0)
+        epoch = max(epoch + step.epoch_delta, 0)
     named = {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch}
     if step.kind in ("init", "continue"):
         if step.kind == "init":
             named |= {"producer_id": -1, "producer_epoch": -1}
-        answer = side.ask(ApiKey.INIT_PRODUCER_ID, 5, named | {"transaction_timeout": 60_000}, _ON)
+        answer = side.ask(ApiKey.INIT_PRODUCER_ID, 5, named | {"transaction_timeout": 60_000}, _CONNECTION)
         return _with_identity(answer)
     if step.kind == "add":
         message = {f"v3_and_below_{field}": value for field, value in named.items()}
         message["v3_and_below_topics"] = [{"name": topic, "partitions": [0]}]
-        answer = side.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, message, _ON)
+        answer = side.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, message, _CONNECTION)
         return Outcome(_partition_code(answer["results_by_topic_v3_and_below"]))
     if step.kind == "verify":
         transaction = named | {"verify_only": step.commit, "topics": [{"name": topic, "partitions": [1]}]}
-        answer = side.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": [transaction]}, _ON)
+        answer = side.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": [transaction]}, _CONNECTION)
         return Outcome(_partition_code(answer["results_by_transaction"][0]["topic_results"]))
     if step.kind == "offsets":
-        return Outcome(side.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, named | {"group_id": "g"}, _ON)["error_code"])
+        return Outcome(side.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, named | {"group_id": "g"}, _CONNECTION)["error_code"])
     version = int(step.kind[-1])
-    answer = side.ask(ApiKey.END_TXN, version, _end(name, (producer_id, epoch), commit=step.commit), _ON)
+    answer = side.ask(ApiKey.END_TXN, version, _end(name, (producer_id, epoch), commit=step.commit), _CONNECTION)
     return _with_identity(answer) if version >= 5 else Outcome(answer["error_code"])
 
 

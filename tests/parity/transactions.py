@@ -1,4 +1,4 @@
-"""Transactional producers on both brokers, in a state, and the requests that they send in it."""
+"""Transactional producers on both brokers, their states, and their requests."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tests.support.waiting import wait_for
 
 GROUP: Final = "parity-of-transactions"
 _UNKNOWN_PRODUCER: Final = 424_242
-_AGAIN: Final = {
+_RETRIABLE: Final = {
     "concurrent_transactions",
     "coordinator_not_available",
     "coordinator_load_in_progress",
@@ -20,7 +20,7 @@ _AGAIN: Final = {
 
 
 class Producer:
-    """One transactional id on one of the brokers."""
+    """A producer with a transactional id on a broker."""
 
     def __init__(self, side: Side, transactional_id: str, topic: str) -> None:
         self.side = side
@@ -34,7 +34,7 @@ class Producer:
         return self.side.ask(api, version, message, "transactions")
 
     def init(self, *, timeout_ms: int = 60_000) -> None:
-        """Until it is answered well: what a predecessor left is aborted first."""
+        """Initialize, retrying until the predecessor's transaction is aborted."""
         message = init_request(self, -1, -1) | {"transaction_timeout": timeout_ms}
 
         answer = self.retried(ApiKey.INIT_PRODUCER_ID, 5, message)
@@ -42,11 +42,11 @@ class Producer:
         self.producer_id, self.epoch, self.sequence = answer["producer_id"], answer["producer_epoch"], 0
 
     def retried(self, api: ApiKey, version: int, message: Message) -> Any:
-        """The answer after those that say to ask again."""
+        """Retry until the answer has no retriable error, and return it."""
 
         def answer() -> Any:
             found = self.ask(api, version, message)
-            return None if _AGAIN & errors_in(found) else found
+            return None if _RETRIABLE & errors_in(found) else found
 
         return wait_for(answer, f"an answer to {api.name}")
 
@@ -73,7 +73,6 @@ class Producer:
         self.settle()
 
     def state(self) -> str | None:
-        """As ListTransactions calls it."""
         message = {
             "state_filters": [],
             "producer_id_filters": [],
@@ -84,7 +83,7 @@ class Producer:
         return listed[0]["transaction_state"] if listed else None
 
     def settle(self) -> str:
-        """The state, once no markers are to be written any more."""
+        """Wait until all markers are written, and return the state."""
 
         def settled() -> str | None:
             state = str(self.state())
@@ -130,8 +129,8 @@ STATES: Final[Mapping[str, Callable[[Producer], None]]] = {
     "ongoing again by version 2": _steps(
         Producer.init, Producer.add, _ended(5, commit=True), lambda producer: producer.produce(12)
     ),
-    "started again": _steps(Producer.init, Producer.init),
-    "started again while ongoing": _steps(Producer.init, Producer.add, Producer.init),
+    "restarted": _steps(Producer.init, Producer.init),
+    "restarted while ongoing": _steps(Producer.init, Producer.add, Producer.init),
     "timed out": _time_out,
 }
 
@@ -142,7 +141,7 @@ class Request:
     api: ApiKey
     version: int
     make: Callable[[Producer, int, int], Message]
-    """For a producer id and an epoch."""
+    """Takes the producer, a producer id and an epoch."""
 
 
 def init_request(producer: Producer, producer_id: int, epoch: int) -> Message:
@@ -234,7 +233,7 @@ REQUESTS: Final = (
     *(Request("init", ApiKey.INIT_PRODUCER_ID, version, init_request) for version in (2, 4, 5)),
     *(Request("add", ApiKey.ADD_PARTITIONS_TO_TXN, version, add_request) for version in (0, 2, 3)),
     Request(
-        "add a topic that does not exist",
+        "add an unknown topic",
         ApiKey.ADD_PARTITIONS_TO_TXN,
         3,
         lambda producer, producer_id, epoch: add_request(producer, producer_id, epoch, topic="no-such-topic"),
@@ -288,18 +287,17 @@ REQUESTS: Final = (
 
 
 def errors_in(value: Any) -> set[str]:
-    """Every error code of an answer."""
     if isinstance(value, Mapping):
         own = {str(each) for name, each in value.items() if name.endswith("error_code")}
         return own.union(*map(errors_in, value.values()))
     return set().union(*map(errors_in, value)) if isinstance(value, list) else set()
 
 
-_OF_THE_LOG: Final = {"base_offset", "log_append_time", "log_start_offset", "throttle_time"}
+_LOG_FIELDS: Final = {"base_offset", "log_append_time", "log_start_offset", "throttle_time"}
 
 
 def relevant(answer: Any, producer: Producer) -> Any:
-    """The answer without offsets of the log, and with the producer id by what it is to `producer`."""
+    """Return the answer without offsets of the log, and with the producer id relative to `producer`."""
     if isinstance(answer, list):
         return [relevant(each, producer) for each in answer]
     if not isinstance(answer, Mapping):
@@ -308,5 +306,5 @@ def relevant(answer: Any, producer: Producer) -> Any:
     return {
         name: named.get(value, "another") if name == "producer_id" else relevant(value, producer)
         for name, value in answer.items()
-        if name not in _OF_THE_LOG
+        if name not in _LOG_FIELDS
     }

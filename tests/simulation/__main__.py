@@ -1,4 +1,4 @@
-"""`python -m tests.simulation`: many seeds of groups and of transactions, on all cores, or one again."""
+"""Simulate groups and transactions: play many seeds on all cores, or replay one."""
 
 import argparse
 import logging
@@ -15,7 +15,7 @@ from tests.simulation import world as group_world
 from tests.simulation.transactions import history as transaction_history
 from tests.simulation.transactions import world as transaction_world
 
-_AT_ONCE = 200
+_BATCH = 200
 WORLDS: dict[str, tuple[Callable[[int], Any], Callable[..., Any], Callable[..., str]]] = {
     "groups": (group_history.history_of, group_world.play, group_report.explain),
     "transactions": (transaction_history.history_of, transaction_world.play, transaction_world.explain),
@@ -23,19 +23,18 @@ WORLDS: dict[str, tuple[Callable[[int], Any], Callable[..., Any], Callable[..., 
 
 
 def failing(world: str, first: int, count: int) -> list[int]:
-    """The seeds that break a promise."""
+    """Return the seeds that break a promise."""
     logging.disable(logging.CRITICAL)
     history_of, play, _ = WORLDS[world]
     return [seed for seed in range(first, first + count) if play(history_of(seed)) is not None]
 
 
 def main() -> int:
-    """0 where all promises were kept."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2000, help="how many of each (2000)")
-    parser.add_argument("--first", type=int, default=0, help="where to begin (0)")
-    parser.add_argument("--only", choices=WORLDS, help="groups or transactions (both)")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="play one seed and tell all that happened")
+    parser.add_argument("--seeds", type=int, default=2000, help="number of seeds (default: 2000)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
+    parser.add_argument("--only", choices=WORLDS, help="default: groups and transactions")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="play one seed and print all events")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     worlds = [arguments.only] if arguments.only else list(WORLDS)
@@ -56,15 +55,15 @@ def _replay(world: str, seed: int) -> int:
 def _play_many(world: str, first: int, seeds: int) -> int:
     history_of, play, explain = WORLDS[world]
     began = time.monotonic()
-    starts = range(first, first + seeds, _AT_ONCE)
-    counts = [min(_AT_ONCE, first + seeds - start) for start in starts]
+    starts = range(first, first + seeds, _BATCH)
+    counts = [min(_BATCH, first + seeds - start) for start in starts]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        found = [seed for bad in pool.map(failing, [world] * len(counts), starts, counts) for seed in bad]
-    print(f"{world}: {seeds} seeds in {time.monotonic() - began:.1f} s, {len(found)} failed: {found[:50]}")
-    if found:
-        history = history_of(found[0])
+        failed = [seed for bad in pool.map(failing, [world] * len(counts), starts, counts) for seed in bad]
+    print(f"{world}: {seeds} seeds in {time.monotonic() - began:.1f} s, {len(failed)} failed: {failed[:50]}")
+    if failed:
+        history = history_of(failed[0])
         print(explain(history, play(history)))
-    return int(bool(found))
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""A client of the classic protocol, as the Java consumer is one: eager, cooperative, or on its way from one to the
-other. Its leader assigns with `sticky`.
+"""A client of the classic protocol, modelled on the Java consumer: eager, cooperative, or switching between the two.
+Leaders assign with `sticky`.
 """
 
 import struct
@@ -34,11 +34,11 @@ PROTOCOLS: Final = {
     "cooperative": ("cooperative-sticky",),
     "rolling": ("cooperative-sticky", "range"),
 }
-"""By kind of client. One that offers both is eager, until all have been restarted with the new one alone."""
+"""By kind of client. One with both protocols is eager, until all are restarted with the new one only."""
 
 
 class Claim(NamedTuple):
-    """What the leader is told of a member."""
+    """A member as the leader sees it."""
 
     member_id: str
     topics: tuple[str, ...]
@@ -51,7 +51,7 @@ class ClassicClient(Client):
         self.kind = kind
         self._counts: dict[str, int] = {}
         self._watched: tuple[str, ...] = ()
-        """Topics whose partitions it counts: a leader's are those of all members."""
+        """Topics whose partition counts it watches; for a leader, those of all members."""
         super().__init__(*arguments)
 
     @property
@@ -81,7 +81,7 @@ class ClassicClient(Client):
                     self._forget(lost.error)
             yield from self._leave()
         except FatalError as fatal:
-            self.told = fatal.error
+            self.refusal = fatal.error
             self.lose_everything()
             self.world.note(f"{self.name} ends: {fatal.error.name}")
 
@@ -97,11 +97,11 @@ class ClassicClient(Client):
     def _join(self) -> Script:
         while not self.wants_to_leave:
             if self.is_eager and self.owned:
-                yield from self._give_up(list(self.owned))
+                yield from self._revoke(list(self.owned))
             new_member_id = f"{self.name}-{self.world.next_id()}"
             self._counts = dict(self.world.topics.counts)
             sent_at = self.world.loop.now
-            join = yield Call(lambda reply, made=new_member_id: self._ask_join(reply, made), REBALANCE_S + 5)  # type: ignore[misc]
+            join = yield Call(lambda reply, new_id=new_member_id: self._ask_join(reply, new_id), REBALANCE_S + 5)  # type: ignore[misc]
             error = join if isinstance(join, ErrorCode) else join.error
             self.world.note(f"{self.name} joins: {error.name} {getattr(join, 'generation', '')}")
             if error is ErrorCode.none:
@@ -124,11 +124,11 @@ class ClassicClient(Client):
 
     def _ask_join(self, reply: Reply, new_member_id: str) -> None:
         if len(self.world.clients) > self.world.settings.group_max_size:
-            # As with Kafka, newcomers may take the place of whoever joins again last.
+            # as in Kafka, newcomers may replace the last to rejoin
             self.deadline = 0.0
         is_back = self.instance_id is not None and not self.member_id
         if is_back:
-            self.world.wants_what_it_had(self)
+            self.world.restore_subscription(self)
         metadata = subscription(self.topics, tuple(self.owned), self.epoch)
         self.world.coordinator.join(
             "g",
@@ -149,18 +149,18 @@ class ClassicClient(Client):
             ),
         )
         if is_back and not reply.is_refused:
-            # Whoever had its instance id is no member from now on, even if this answer is lost.
+            # the former holder of the instance id is out, even if this answer is lost
             self.world.displace_others(self)
 
     def _sync(self, join: JoinResult) -> Any:
-        """Whether the member has its assignment; where not it joins again."""
+        """Return True if the member has its assignment; otherwise it joins again."""
         assignments = {}
         claims = [_claim(member_id, metadata) for member_id, _, metadata in join.members]
         self._watched = tuple(sorted({*self.topics, *(topic for claim in claims for topic in claim.topics)}))
         if join.skip_assignment:
-            self.world.overlook(self._counts)
+            self.world.skip_growth(self._counts)
         elif claims:
-            self.world.assigned(self._counts)
+            self.world.record_assignment(self._counts)
             assigned = sticky(claims, self._counts, is_cooperative=join.protocol_name == "cooperative-sticky")
             assignments = {member_id: encode_assignment(_by_topic(each), 3) for member_id, each in assigned.items()}
         request = Sync(
@@ -173,7 +173,7 @@ class ClassicClient(Client):
             assignments=assignments,
         )
         sent_at = self.world.loop.now
-        sync = yield Call(lambda reply: self.world.coordinator.sync("g", _to(reply, request)), REBALANCE_S + 5)
+        sync = yield Call(lambda reply: self.world.coordinator.sync("g", _with_reply(reply, request)), REBALANCE_S + 5)
         error = sync if isinstance(sync, ErrorCode) else sync.error
         if error is not ErrorCode.none:
             self.world.note(f"{self.name} syncs generation {self.epoch}: {error.name}")
@@ -184,28 +184,28 @@ class ClassicClient(Client):
                 raise FatalError(error)
             return False
         assert isinstance(sync, SyncResult)
-        self.sees_log()
+        self.note_log_seen()
         self.deadline = sent_at + REBALANCE_S
         partitions = decode_assignment(sync.assignment).partitions if sync.assignment else {}
         mine = {(topic, index) for topic, indexes in partitions.items() for index in indexes}
         self.world.note(f"{self.name} has {sorted(mine)} in generation {self.epoch}")
         surplus = [one for one in self.owned if one not in mine]
         if surplus:
-            yield from self._give_up(surplus)
+            yield from self._revoke(surplus)
         self.take(sorted(mine))
-        # What it gave up has to find another owner: that takes another rebalance.
+        # assigning the revoked partitions takes another rebalance
         return not surplus
 
-    def _give_up(self, partitions: Sequence[TopicPartition]) -> Script:
+    def _revoke(self, partitions: Sequence[TopicPartition]) -> Script:
         yield from self.committing(partitions)
-        yield self.world.slowness(self)
+        yield self.world.revocation_delay(self)
         for one in partitions:
             self.owned.pop(one, None)
 
     # Between rebalances
 
     def _consume(self) -> Script:
-        """Returns when the member has to join again, or wants to leave."""
+        """Consume until the member has to rejoin or wants to leave."""
         yield from self.fetching_positions()
         while not self.wants_to_leave:
             yield HEARTBEAT_S
@@ -239,7 +239,7 @@ class ClassicClient(Client):
         return any(self._counts.get(topic) != counts.get(topic) for topic in self._watched) or self.resubscribes()
 
     def resubscribes(self) -> bool:
-        """Whether the application has changed its subscription since the last join."""
+        """Return True if the application has changed its subscription since the last join."""
         wanted = self.world.subscription_of(self)
         if wanted == self.topics:
             return False
@@ -264,7 +264,7 @@ class ClassicClient(Client):
 def sticky(
     claims: Sequence[Claim], counts: Mapping[str, int], *, is_cooperative: bool
 ) -> dict[str, set[TopicPartition]]:
-    """As even as it gets, with as few moves; a cooperative one gives nobody what another has not given up yet."""
+    """Balance partitions with few moves. If cooperative, leave those out that still have another owner."""
     owners: dict[TopicPartition, Claim] = {}
     for claim in sorted(claims, key=lambda each: (each.generation, each.member_id)):
         owners.update(dict.fromkeys(claim.owned, claim))
@@ -310,7 +310,7 @@ _INT32 = struct.Struct(">i")
 
 
 def subscription(topics: Sequence[str], owned: Sequence[TopicPartition], generation: int) -> bytes:
-    """In version 2 of the consumer's embedded protocol."""
+    """Encode version 2 of the embedded subscription."""
     out = bytearray(struct.pack(">hi", 2, len(topics)))
     for topic in topics:
         out += struct.pack(">h", len(topic)) + topic.encode()
@@ -334,7 +334,7 @@ def _by_topic(partitions: Any) -> dict[str, list[int]]:
     return out
 
 
-def _to(reply: Reply, request: Sync) -> Sync:
+def _with_reply(reply: Reply, request: Sync) -> Sync:
     from dataclasses import replace
 
     return replace(request, reply_to=reply)

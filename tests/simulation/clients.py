@@ -1,6 +1,6 @@
-"""What simulated clients of both protocols share: a slow and lossy way to the coordinator, pauses, positions, commits.
+"""The common part of simulated clients: a slow and lossy connection to the coordinator, pauses, positions, commits.
 
-A client is a generator: it yields how long it sleeps, or a request whose answer it then gets.
+A client is a generator. It yields the seconds to sleep, or a request, and is sent the answer.
 """
 
 import random
@@ -31,14 +31,12 @@ RETRIABLE: Final = frozenset(
         ErrorCode.coordinator_load_in_progress,
     }
 )
-"""After these a client looks for the coordinator again."""
+"""After these errors a client looks up the coordinator again."""
 
 
 @dataclass
 class Call:
-    """A request: `ask` puts the question to the coordinator and returns the answer, or None where the reply that it
-    was given will get it.
-    """
+    """A request. `ask` calls the coordinator and returns the answer, or None if the coordinator answers its reply."""
 
     ask: "Callable[[Reply], Any]"
     timeout: float = REQUEST_TIMEOUT_S
@@ -48,7 +46,7 @@ Script: TypeAlias = "Generator[float | Call, Any, None]"
 
 
 class LostError(Exception):
-    """The coordinator does not know the member any more, as it was: it gives up all it has and joins again."""
+    """The member lost its membership or generation: it drops its partitions and joins again."""
 
     def __init__(self, error: ErrorCode) -> None:
         super().__init__(error.name)
@@ -56,7 +54,7 @@ class LostError(Exception):
 
 
 class FatalError(Exception):
-    """The member was told why it cannot take part, and ends."""
+    """The member is refused for good, and ends."""
 
     def __init__(self, error: ErrorCode) -> None:
         super().__init__(error.name)
@@ -64,14 +62,14 @@ class FatalError(Exception):
 
 
 class Reply:
-    """Stands for the future of a request: the coordinator answers it, once, unless its connection is gone."""
+    """Replaces the future of a request, which the coordinator answers once unless its connection is gone."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
         self.is_done = False
         self.is_refused = False
         self.log_seen: tuple[int, int] | None = None
-        """End of the log, and how often it had lost its tail, when the coordinator answered."""
+        """End of the log and its number of losses when the coordinator answered."""
 
     def done(self) -> bool:
         return self.is_done
@@ -86,7 +84,7 @@ class Reply:
 
 
 class Client:
-    """One process that consumes; `kind` says how."""
+    """A consumer process of some `kind`."""
 
     kind = ""
 
@@ -100,24 +98,24 @@ class Client:
         self.epoch = -1
         """The generation or member epoch."""
         self.owned: dict[TopicPartition, int | None] = {}
-        """What it reads, and from which position; None until it knows the committed one."""
-        self.told: ErrorCode | None = None
-        """Why it ended, or has to wait."""
+        """Position by partition; None until the committed offset is known."""
+        self.refusal: ErrorCode | None = None
+        """The error that ended it or makes it wait."""
         self.is_alive = True
         self.wants_to_leave = False
         self.is_displaced = False
-        """Whether an administrator removed it, or another process was started with its instance id."""
+        """True if an administrator removed it, or another process has its instance id."""
         self.stalls_until = 0.0
-        self.sees_log_until = 0
+        self.log_end_seen = 0
         """End of the log when it last got an assignment."""
         self.losses_seen = 0
-        """How often the log had lost its tail by then."""
-        self.doubted: set[TopicPartition] = set()
-        """Of what it reads that which the log does not know any more: it may read it yet when it has heard so."""
+        """Number of losses of the log by then."""
+        self.lost_partitions: set[TopicPartition] = set()
+        """Owned partitions that the log has lost, which the client may read until it learns of the loss."""
         self.confirmed_at = 0.0
-        """When it sent the last request that told it that it is a member as it believes to be."""
+        """Send time of the last request that confirmed its membership."""
         self.deadline = 0.0
-        """Until when it may be sure of what it owns: it has to give something up, or to join again, before."""
+        """Until then its partitions are safe. It has to revoke some or to rejoin before."""
         self._paused_until = 0.0
         self._last_commit = 0.0
         self._script: Script = self.run()
@@ -128,18 +126,18 @@ class Client:
     def run(self) -> Script:
         raise NotImplementedError
 
-    # What happens to it
+    # Events
 
     def pause(self, seconds: float) -> None:
-        """The whole process stands still."""
+        """Stop the whole process."""
         self._paused_until = self.world.loop.now + seconds
 
     def stall(self, seconds: float) -> None:
-        """The application does not poll; heartbeats go on."""
+        """Stop polling, but not the heartbeats."""
         self.stalls_until = self.world.loop.now + seconds
 
     def crash(self) -> None:
-        """It is gone, and nobody is told."""
+        """End without leaving the group."""
         self.is_alive = False
         self._pending = None
         self._script.close()
@@ -149,21 +147,21 @@ class Client:
         self.wants_to_leave = True
 
     def disconnect(self) -> None:
-        """The coordinator's process ended: no answer will come."""
+        """Break the connection: the coordinator's process ended."""
         if self._pending is not None:
             self._pending.is_done = True
             self.world.loop.call_later(self._latency(), self._receive, self._pending, ErrorCode.network_exception)
 
-    # Certainty
+    # Ownership
 
     @property
     def is_tainted(self) -> bool:
-        """Whether what it was told last has been lost with the tail of the log."""
-        return any(end < self.sees_log_until for end in self.world.losses[self.losses_seen :])
+        """True if the log has lost its latest assignment."""
+        return any(end < self.log_end_seen for end in self.world.losses[self.losses_seen :])
 
     @property
     def is_sure(self) -> bool:
-        """Whether by the rules of the protocol nobody may have taken away yet what it owns."""
+        """True if the protocol guarantees that its partitions have no other owner."""
         now = self.world.loop.now
         return (
             not self.is_tainted
@@ -173,7 +171,7 @@ class Client:
         )
 
     def may_commit(self, partition: TopicPartition) -> bool:
-        """Whether the coordinator would take a commit of its own."""
+        """Return True if the coordinator would accept its commit."""
         raise NotImplementedError
 
     # The script
@@ -206,14 +204,14 @@ class Client:
             self.world.loop.call_later(self._latency(), self._receive, reply, ErrorCode.network_exception)
             return
         if fate < 0.02:
-            # It arrives, and the connection breaks before the answer does.
-            self.world.loop.call_later(self._latency(), self._deliver, call, Reply(_Nobody(self)), reply)
+            # the request arrives, and the connection breaks before the answer
+            self.world.loop.call_later(self._latency(), self._deliver, call, Reply(_BrokenConnection(self)), reply)
             return
         self.world.loop.call_later(self._latency(), self._deliver, call, reply, None)
 
     def _deliver(self, call: Call, reply: Reply, broken: Reply | None) -> None:
         if self._pending is not reply and self._pending is not broken:
-            return  # the connection is gone, and what was still on its way with it
+            return  # lost with the connection
         if reply.is_done:
             return
         if not self.world.is_up:
@@ -240,10 +238,10 @@ class Client:
             self._log_seen = reply.log_seen or self._log_seen
             self._resume(result)
 
-    # What both protocols do
+    # Both protocols
 
     def committing(self, partitions: Iterable[TopicPartition]) -> Script:
-        """Commit positions; whatever comes of it, the caller goes on. Raises LostError, FatalError."""
+        """Commit positions, ignoring retriable errors. Raises LostError or FatalError."""
         offsets = {one: position for one in partitions if (position := self.owned.get(one)) is not None}
         self._last_commit = self.world.loop.now
         if not offsets:
@@ -254,14 +252,14 @@ class Client:
         self.check_answer(answer)
 
     def check_answer(self, answer: Any) -> None:
-        """Raises LostError or FatalError where the coordinator does not know the member."""
+        """Raises LostError or FatalError if the coordinator does not know the member."""
         if answer in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_member_epoch):
             raise LostError(answer)
         if answer is ErrorCode.fenced_instance_id:
             raise FatalError(answer)
 
     def fetching_positions(self) -> Script:
-        """Ask where to begin with the partitions that are new."""
+        """Fetch the committed offsets of new partitions."""
         while any(position is None for position in self.owned.values()) and not self.wants_to_leave:
             answer = yield Call(lambda _: self.world.committed_offsets())
             if isinstance(answer, ErrorCode):
@@ -273,7 +271,7 @@ class Client:
                     self.owned[topic, index] = 0 if found is None else found.offset
 
     def process(self, seconds: float) -> None:
-        """The application works on records."""
+        """Advance the positions, as an application does."""
         for one, position in self.owned.items():
             if position is not None:
                 self.owned[one] = position + 1 + int(self.random.random() * 3 * seconds)
@@ -283,25 +281,25 @@ class Client:
         return self.world.loop.now >= self._last_commit + COMMIT_S
 
     def take(self, partitions: Iterable[TopicPartition]) -> None:
-        """It reads all of these, and begins with those that it does not read yet."""
+        """Own all of `partitions`, and start to read the new ones."""
         partitions = list(partitions)
-        self.doubted.difference_update(partitions)
+        self.lost_partitions.difference_update(partitions)
         for one in partitions:
             if one not in self.owned:
                 self.owned[one] = None
                 self.world.check_owners(self, one)
 
-    def sees_log(self) -> None:
-        self.sees_log_until, self.losses_seen = self._log_seen
+    def note_log_seen(self) -> None:
+        self.log_end_seen, self.losses_seen = self._log_seen
 
     def lose_everything(self) -> None:
         self.owned.clear()
-        self.doubted.clear()
+        self.lost_partitions.clear()
         self.is_displaced = False
 
 
-class _Nobody(Client):
-    """Where answers go whose connection is gone."""
+class _BrokenConnection(Client):
+    """The receiver of answers to a broken connection."""
 
     def __init__(self, client: Client) -> None:
         self.world = client.world

@@ -1,4 +1,4 @@
-"""Virtual time: an event loop whose clock jumps from one event to the next, and the clocks that show it."""
+"""Virtual time: an event loop that jumps from one event to the next, and its clocks."""
 
 import asyncio
 import heapq
@@ -11,8 +11,6 @@ _EPOCH_NS = 1_700_000_000_000_000_000
 
 
 class Handle:
-    """A scheduled call."""
-
     __slots__ = ("arguments", "callback")
 
     def __init__(self, callback: Callable[..., object], arguments: tuple[object, ...]) -> None:
@@ -24,7 +22,7 @@ class Handle:
 
 
 class VirtualLoop:
-    """Just what the coordinator uses of an event loop; `now` in seconds."""
+    """The part of an event loop that coordinators use, with `now` in seconds."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -60,5 +58,5 @@ class VirtualLoop:
 
 
 def virtual_clock(loop: VirtualLoop) -> Clock:
-    """The clocks of the virtual loop, for what would read the system's."""
+    """Return the loop's clocks, to replace the system's."""
     return Clock(lambda: (_EPOCH_NS + int(loop.now * 1e9)) // 1_000_000, lambda: loop.now)

@@ -1,4 +1,4 @@
-"""A client of the consumer protocol (KIP-848), as the Java consumer is one."""
+"""A client of the consumer protocol (KIP-848), modelled on the Java consumer."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,8 +26,8 @@ class ConsumerClient(Client):
     def __init__(self, *arguments: Any) -> None:
         self._assigned: set[TopicPartition] = set()
         self._is_full_due = True
-        self._owned_told: set[TopicPartition] | None = None
-        self._deadline_of_revocation = float("inf")
+        self._reported_owned: set[TopicPartition] | None = None
+        self._revocation_deadline = float("inf")
         self._unanswered_since = float("inf")
         super().__init__(*arguments)
 
@@ -54,13 +54,13 @@ class ConsumerClient(Client):
                     self.epoch, self._is_full_due, self._assigned = 0, True, set()
             yield from self._leave()
         except FatalError as fatal:
-            self.told = fatal.error
+            self.refusal = fatal.error
             self.lose_everything()
             self.world.note(f"{self.name} ends: {fatal.error.name}")
 
     def check_answer(self, answer: Any) -> None:
         if answer is ErrorCode.stale_member_epoch:
-            return  # the next heartbeat tells of the newer epoch
+            return  # the next heartbeat returns the new epoch
         super().check_answer(answer)
         if isinstance(answer, ErrorCode) and answer not in RETRIABLE and answer is not ErrorCode.none:
             raise FatalError(answer)
@@ -88,13 +88,13 @@ class ConsumerClient(Client):
                 yield from self.committing(list(self.owned))
 
     def _reconcile(self) -> Script:
-        """Give up what is not its own any more, then take the rest; heartbeats go on meanwhile."""
+        """Revoke surplus partitions while sending heartbeats, then take the new ones."""
         surplus = [one for one in self.owned if one not in self._assigned]
         if surplus:
             yield from self.committing(surplus)
-            # Of what the log has lost the coordinator does not know that it is given up, and sets no time for it.
-            is_timed = self.world.doubtful.isdisjoint(surplus)
-            done_at = self.world.loop.now + self.world.slowness(self, may_hang=is_timed)
+            # the coordinator has no timer for the revocation of partitions lost from its log
+            is_timed = self.world.lost_partitions.isdisjoint(surplus)
+            done_at = self.world.loop.now + self.world.revocation_delay(self, may_hang=is_timed)
             while self.world.loop.now < done_at:
                 yield min(HEARTBEAT_S, done_at - self.world.loop.now)
                 if self.world.loop.now < done_at and (yield from self._heartbeat()) in RETRIABLE:
@@ -102,14 +102,14 @@ class ConsumerClient(Client):
             for one in surplus:
                 self.owned.pop(one, None)
         self.take(sorted(self._assigned))
-        self._deadline_of_revocation = float("inf")
+        self._revocation_deadline = float("inf")
 
     def _heartbeat(self) -> Any:
         wanted = self.world.subscription_of(self)
         has_changed, self.topics = wanted != self.topics, wanted
         is_full = self._is_full_due or self.epoch == 0
         owned = set(self.owned)
-        says_owned = is_full or owned != self._owned_told
+        sends_owned = is_full or owned != self._reported_owned
         request = ConsumerHeartbeat(
             member_id=self.member_id,
             new_member_id="",
@@ -122,7 +122,7 @@ class ConsumerClient(Client):
             topics=self.topics if is_full or has_changed else None,
             regex=None,
             assignor=None,
-            owned=self.world.with_ids(owned) if says_owned else None,
+            owned=self.world.with_ids(owned) if sends_owned else None,
             provides_member_id=True,
         )
         sent_at = self.world.loop.now
@@ -133,31 +133,31 @@ class ConsumerClient(Client):
             if answer is not ErrorCode.unreleased_instance_id:
                 self.check_answer(answer)
                 return answer
-            # Its former self has not timed out yet.
-            self.told = answer
+            # the former holder of the instance id has not timed out yet
+            self.refusal = answer
             self.world.note(f"{self.name} waits for its instance id")
             yield HEARTBEAT_S
             return ErrorCode.network_exception
-        # A heartbeat whose answer was lost may have been the one that began to take something away.
-        asked_at, self._unanswered_since = self._unanswered_since, float("inf")
-        self._is_full_due, self.told = False, None
-        self._owned_told = owned if says_owned else self._owned_told
+        # a revocation may have started with a heartbeat whose answer was lost
+        requested_at, self._unanswered_since = self._unanswered_since, float("inf")
+        self._is_full_due, self.refusal = False, None
+        self._reported_owned = owned if sends_owned else self._reported_owned
         self.confirmed_at = sent_at
         if answer.assignment is not None:
             self._assigned = self.world.with_names(answer.assignment)
-            self.sees_log()
+            self.note_log_seen()
             if not self._assigned >= self.owned.keys():
-                self._deadline_of_revocation = min(self._deadline_of_revocation, asked_at + REBALANCE_S)
+                self._revocation_deadline = min(self._revocation_deadline, requested_at + REBALANCE_S)
         if answer.epoch != self.epoch or answer.assignment is not None:
-            self.world.note(f"{self.name} is told epoch {answer.epoch}, {sorted(self._assigned)}")
+            self.world.note(f"{self.name} gets epoch {answer.epoch}, {sorted(self._assigned)}")
         self.epoch = answer.epoch
-        self.deadline = self._deadline_of_revocation
+        self.deadline = self._revocation_deadline
         return None
 
     def _ask_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
         result = self.world.coordinator.consumer_heartbeat("g", request)
         if request.epoch == 0:
-            # Whoever had its instance id is no member from now on, even if this answer is lost.
+            # the former holder of the instance id is out, even if this answer is lost
             self.world.displace_others(self)
         return result
 

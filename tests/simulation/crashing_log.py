@@ -1,4 +1,4 @@
-"""A partition of `__consumer_offsets` that can lose its unflushed tail, refuse writes and be compacted."""
+"""A partition of `__consumer_offsets` that loses its unflushed tail, refuses writes and is compacted."""
 
 from collections.abc import Iterator
 
@@ -11,16 +11,16 @@ from headrace.wire.records import RecordData, build_batch, iter_records
 
 
 class CrashingLog:
-    """Batches in the order in which they were appended."""
+    """Batches in append order."""
 
     def __init__(self) -> None:
         self._batches: list[tuple[int, bytes]] = []
-        self._safe = 0
-        """How many of the batches are on disk, whatever happens."""
+        self._durable_count = 0
+        """Number of batches that no crash loses."""
         self.end = 0
         self.refusal: ErrorCode | None = None
         self.committed: dict[OffsetKey, int] = {}
-        """What a reader of the log takes for the committed offsets: the model that the coordinator is held against."""
+        """The committed offsets read from the log, to compare the coordinator with."""
 
     def append(self, batch: bytes, now_ms: int) -> int:
         if self.refusal is not None:
@@ -37,15 +37,16 @@ class CrashingLog:
             yield batch
 
     def lose_tail(self, batches: int) -> None:
-        """The machine lost power: the last `batches` were not on disk yet, but for what was compacted."""
-        count = max(len(self._batches) - batches, self._safe)
+        """Lose the last `batches`, except compacted ones, as after a power loss."""
+        count = max(len(self._batches) - batches, self._durable_count)
         if count < len(self._batches):
             self.end = self._batches[count][0]
             self._reset(self._batches[:count])
 
     def compact(self) -> None:
-        """Keep the latest record of each key, and no tombstones. What is compacted has been flushed: a batch that came
-        whole, and is now in parts, is not lost in part."""
+        """Keep the latest record of every key, and no tombstones. Compacted batches count as flushed, so that a crash
+        cannot lose only part of an original batch.
+        """
         latest: dict[bytes, tuple[int, RecordData]] = {}
         for base, batch in self._batches:
             for index, record in enumerate(iter_records(batch)):
@@ -57,7 +58,7 @@ class CrashingLog:
         for offset, data in latest.values():
             kept.append((offset, build_batch([data], base_offset=offset, codec=Codec.NONE)))
         self._reset(kept)
-        self._safe = len(kept)
+        self._durable_count = len(kept)
 
     def _reset(self, batches: list[tuple[int, bytes]]) -> None:
         self._batches = batches

@@ -1,4 +1,4 @@
-"""Faults to plant into the coordinator, each a mistake that somebody could make; the simulation has to find them."""
+"""Faults injected into the coordinator, which the simulation must find."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,7 +20,7 @@ from headrace.errors import KafkaError
 
 @contextmanager
 def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """`make` gets the original and returns what stands in its place."""
+    """Replace an attribute with `make(original)`."""
     with patch.object(owner, name, make(getattr(owner, name))):
         yield
 
@@ -91,7 +91,7 @@ def _fencing_is_off() -> AbstractContextManager[None]:
     return _replaced(Rebalance, "check_member", make)
 
 
-def _former_assignment_is_handed_out() -> AbstractContextManager[None]:
+def _former_assignment_is_sent() -> AbstractContextManager[None]:
     def make(propagate: Any) -> Any:
         def stale(group: Any, out: Any, assignments: Any, error: Any) -> None:
             former = {
@@ -105,7 +105,7 @@ def _former_assignment_is_handed_out() -> AbstractContextManager[None]:
     return _replaced(Rebalance, "_propagate", make)
 
 
-def _failed_write_counts() -> AbstractContextManager[None]:
+def _failed_write_counts_as_written() -> AbstractContextManager[None]:
     def make(append: Any) -> Any:
         def careless(self: Any, shard: Any, decision: Any, now_ms: int) -> int:
             try:
@@ -134,7 +134,7 @@ def _departure_is_not_noticed() -> AbstractContextManager[None]:
     return _replaced(steps.Steps, "bump", lambda _: lambda *__: None)
 
 
-def _rebalance_waits_for_nobody() -> AbstractContextManager[None]:
+def _rebalance_does_not_wait() -> AbstractContextManager[None]:
     def make(_: Any) -> Any:
         def impatient(group: Any, out: Any, now_ms: int) -> None:
             if group.state == "PreparingRebalance":
@@ -147,7 +147,7 @@ def _rebalance_waits_for_nobody() -> AbstractContextManager[None]:
     return _replaced(Rebalance, "maybe_complete_join", make)
 
 
-def _upgrade_takes_partitions_that_are_given_up_for_free() -> AbstractContextManager[None]:
+def _upgrade_treats_unrevoked_partitions_as_free() -> AbstractContextManager[None]:
     return _replaced(migration, "_unrevoked", lambda _: lambda members: [member for member, _ in members])
 
 
@@ -162,7 +162,7 @@ def _upgrade_forgets_assignments() -> AbstractContextManager[None]:
     return _replaced(migration, "_converted", make)
 
 
-def _downgraded_group_is_left_alone(*, after_reload: bool) -> Callable[[], AbstractContextManager[None]]:
+def _downgraded_group_does_not_rebalance(*, after_reload: bool) -> Callable[[], AbstractContextManager[None]]:
     def make_loaded(loaded: Any) -> Any:
         def content(group: Any, now_ms: int) -> Any:
             group._rebalance.needs_rebalance = False
@@ -178,7 +178,7 @@ def _downgraded_group_is_left_alone(*, after_reload: bool) -> Callable[[], Abstr
     return lambda: _replaced(ClassicGroup, "take_over", make_take_over)
 
 
-def _removed_member_keeps_what_it_had() -> AbstractContextManager[None]:
+def _removed_member_keeps_its_partitions() -> AbstractContextManager[None]:
     def make(decode: Any) -> Any:
         def lenient(request: Any) -> Any:
             subscription = decode(request)
@@ -201,14 +201,14 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "revocation timer is lost": _timer_is_lost(TimerKind.REVOCATION),
     "timers fire in a batch": _timers_fire_in_a_batch,
     "static members are not fenced": _fencing_is_off,
-    "former assignment is handed out": _former_assignment_is_handed_out,
-    "failed write counts": _failed_write_counts,
+    "former assignment is sent": _former_assignment_is_sent,
+    "failed write counts as written": _failed_write_counts_as_written,
     "offset is forgotten on reload": _offset_is_forgotten_on_reload,
     "departure is not noticed": _departure_is_not_noticed,
-    "rebalance waits for nobody": _rebalance_waits_for_nobody,
+    "rebalance does not wait": _rebalance_does_not_wait,
     "upgrade forgets assignments": _upgrade_forgets_assignments,
-    "upgrade takes partitions that are given up for free": _upgrade_takes_partitions_that_are_given_up_for_free,
-    "removed member keeps what it had": _removed_member_keeps_what_it_had,
-    "downgraded group does not rebalance": _downgraded_group_is_left_alone(after_reload=False),
-    "downgraded group does not rebalance after a reload": _downgraded_group_is_left_alone(after_reload=True),
+    "upgrade treats unrevoked partitions as free": _upgrade_treats_unrevoked_partitions_as_free,
+    "removed member keeps its partitions": _removed_member_keeps_its_partitions,
+    "downgraded group does not rebalance": _downgraded_group_does_not_rebalance(after_reload=False),
+    "downgraded group does not rebalance after a reload": _downgraded_group_does_not_rebalance(after_reload=True),
 }

@@ -1,4 +1,4 @@
-"""What happens in one simulation: settings, and acts at their times, all drawn from a seed."""
+"""The history of a simulation, drawn from a seed: settings and timed acts."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Final
 from headrace.errors import ErrorCode
 
 FAULTS_S: Final = 45.0
-"""How long things go wrong."""
+"""Duration of the faulty phase."""
 _LAST_ACT_S: Final = 40.0
 _NO_LIMIT: Final = 1000
 _SUBSCRIPTIONS: Final = (("t",), ("t",), ("t", "u"), ("u",))
@@ -17,7 +17,7 @@ _REFUSALS: Final = (ErrorCode.kafka_storage_error, ErrorCode.not_enough_replicas
 
 @dataclass(frozen=True)
 class Act:
-    """Something that happens `at` so many seconds after the beginning."""
+    """An event `at` some seconds after the start."""
 
     at: float
     kind: str
@@ -28,9 +28,7 @@ class Act:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Settings of the broker."""
-
+class Settings:
     initial_delay_ms: int
     assignment_interval_ms: int
     max_size: int
@@ -40,7 +38,7 @@ class Chosen:
 @dataclass(frozen=True)
 class History:
     seed: int
-    settings: Chosen
+    settings: Settings
     acts: tuple[Act, ...]
 
     def with_acts(self, acts: Sequence[Act]) -> "History":
@@ -52,7 +50,7 @@ class History:
 
 
 KINDS: Final = ("eager", "cooperative", "rolling", "consumer")
-_FLAVOURS: Final = (
+_KIND_MIXES: Final = (
     ("eager",),
     ("cooperative",),
     ("consumer",),
@@ -66,15 +64,15 @@ _FLAVOURS: Final = (
 
 
 def history_of(seed: int) -> History:
-    """The same one for the same seed, on any machine."""
+    """Return the history of a seed, the same on any machine."""
     chance = random.Random(f"history {seed}")
-    settings = Chosen(
+    settings = Settings(
         initial_delay_ms=chance.choice((0, 0, 3000)),
         assignment_interval_ms=chance.choice((0, 1000)),
         max_size=chance.choice((_NO_LIMIT, _NO_LIMIT, _NO_LIMIT, 3)),
         migration_policy=chance.choice(("bidirectional",) * 3 + ("upgrade", "downgrade", "disabled")),
     )
-    kinds = chance.choice(_FLAVOURS)
+    kinds = chance.choice(_KIND_MIXES)
     acts: list[Act] = []
     names: list[str] = []
     instances: list[str] = []
@@ -83,7 +81,7 @@ def history_of(seed: int) -> History:
         name = f"c{len(names)}"
         instance = None
         if chance.random() < 0.3:
-            # An instance that is there already, alive or gone, or a new one.
+            # an existing instance, alive or gone, or a new one
             if instances and chance.random() < 0.6:
                 instance = chance.choice(instances)
             else:
@@ -92,7 +90,7 @@ def history_of(seed: int) -> History:
         names.append(name)
         acts.append(Act(at, "start", (name, chance.choice(kinds), chance.choice(_SUBSCRIPTIONS), instance)))
 
-    def one(*arguments: Any) -> tuple[Any, ...]:
+    def any_client(*arguments: Any) -> tuple[Any, ...]:
         return (chance.choice(names), *arguments)
 
     def duration(longest: float) -> float:
@@ -104,11 +102,11 @@ def history_of(seed: int) -> History:
         return duration(6.0), lost, is_clean, chance.random() < 0.3
 
     makers: dict[str, tuple[int, Callable[[], tuple[Any, ...]]]] = {
-        "crash": (2, one),
-        "leave": (2, one),
-        "pause": (3, lambda: one(duration(20.0))),
-        "stall": (1, lambda: one(duration(20.0))),
-        "subscribe": (2, lambda: one(chance.choice(_SUBSCRIPTIONS))),
+        "crash": (2, any_client),
+        "leave": (2, any_client),
+        "pause": (3, lambda: any_client(duration(20.0))),
+        "stall": (1, lambda: any_client(duration(20.0))),
+        "subscribe": (2, lambda: any_client(chance.choice(_SUBSCRIPTIONS))),
         "grow": (1, lambda: (chance.choice("tu"),)),
         "restart": (2, restart),
         "refuse": (1, lambda: (chance.choice(_REFUSALS), duration(5.0))),

@@ -1,4 +1,4 @@
-"""What a person reads of a failing seed: the shortest history that fails so, what happened, how to replay it."""
+"""The report of a failing seed: its shortest failing history, the events, and the command to replay it."""
 
 from tests.simulation.history import History
 from tests.simulation.world import ViolationError, play, shortest
@@ -11,9 +11,9 @@ def explain(history: History, violation: ViolationError) -> str:
     return "\n".join(
         [
             str(violation),
-            f"The shortest history that ends like this (of {len(history.acts)} acts, {len(short.acts)} are needed):",
+            f"The shortest history with this failure ({len(short.acts)} of {len(history.acts)} acts):",
             str(short),
-            "What happened in it:",
+            "Its events:",
             *trace,
             str(found),
             f"To replay: .venv/bin/python -m tests.simulation --replay {history.seed}",

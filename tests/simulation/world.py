@@ -1,13 +1,13 @@
-"""One simulated cluster: the product's coordinator over a log that can crash, clients, and what must always hold.
+"""A simulated cluster: the real coordinator over a crashing log, and clients.
 
-`run` plays a history and raises ViolationError where a promise is broken:
+`run` plays a history and raises ViolationError if a promise is broken:
 
-- a partition has one owner: of two members that read it one has been fenced, and one that follows the protocol in time
-  never meets another;
-- the committed offset of a partition never goes back, except by an administrator's act or with the lost tail of a log;
-- the log and the coordinator's memory say the same, at every reload;
-- once faults end, the group settles within SETTLE_S: every live member has its assignment, or was told why not, and
-  every partition of a subscribed topic has an owner.
+- A partition has one owner: of two readers one is fenced, and two members that follow the protocol in time never
+  share a partition.
+- A committed offset never decreases, except after an administrator's reset or a loss of the log's tail.
+- At every reload, the log agrees with the coordinator's memory.
+- After the faults, the group settles within SETTLE_S: every live member has its assignment or a final error, and every
+  partition of a subscribed topic has an owner.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,25 +34,25 @@ from tests.simulation.crashing_log import CrashingLog
 from tests.simulation.history import FAULTS_S, Act, History
 
 SETTLE_S: Final = 2 * REBALANCE_S + 2 * SESSION_S
-"""A member that is gone is noticed, the rebalance that this starts ends, and so does one after it."""
+"""Time to notice a dead member and to complete two rebalances."""
 
 
 COUNTS: Final = {"t": 4, "u": 3}
-"""Partitions of each topic in the beginning."""
+"""Initial partitions by topic."""
 NEVER_S: Final = 1e6
-"""How long somebody takes who hangs."""
+"""The delay of a client that hangs."""
 
 
 class ViolationError(AssertionError):
-    """A promise was broken; `what` names it, so that a shorter history can be known to break the same."""
+    """A broken promise, named to find a shorter history that breaks the same one."""
 
-    def __init__(self, what: str, detail: str) -> None:
-        super().__init__(f"{what}: {detail}")
-        self.what = what
+    def __init__(self, promise: str, detail: str) -> None:
+        super().__init__(f"{promise}: {detail}")
+        self.promise = promise
 
 
 class Topics:
-    """The topics of the cluster; ids are made of the names."""
+    """The topics of the cluster, with ids derived from their names."""
 
     def __init__(self) -> None:
         self.counts = dict(COUNTS)
@@ -73,15 +73,15 @@ class Topics:
         return name if name in self.counts else None
 
 
-class Found(NamedTuple):
-    """The group as the coordinator has it."""
+class GroupView(NamedTuple):
+    """The coordinator's state of the group."""
 
     machine: Any
     is_classic: bool
 
 
 class World:
-    """`trace` collects what happened, for people to read, when asked for."""
+    """A simulated cluster. Events are appended to `trace` as text."""
 
     def __init__(self, history: History, *, trace: list[str] | None = None) -> None:
         self.history = history
@@ -93,26 +93,26 @@ class World:
         self.is_faulty = True
         self.is_up = False
         self.losses: list[int] = []
-        """Where the log ended after each loss of its tail."""
+        """The ends of the log after losses of its tail."""
         self._assigned_counts = dict(self.topics.counts)
-        """How many partitions each topic had when a leader last assigned them."""
-        self._overlooked: set[TopicPartition] = set()
-        """Partitions that nobody reads before the next rebalance."""
-        self.doubtful: set[TopicPartition] = set()
-        """Partitions that somebody reads of whom the log does not know any more."""
+        """Partitions by topic at a leader's last assignment."""
+        self._unassigned: set[TopicPartition] = set()
+        """Partitions without an owner until the next rebalance."""
+        self.lost_partitions: set[TopicPartition] = set()
+        """Partitions owned by members that the log has lost."""
         self._trace = trace
         self._ids = 0
         self._checked_end = -1
-        chosen = history.settings
+        settings = history.settings
         self.settings = GroupSettings(
             offsets_topic_num_partitions=1,
             group_min_session_timeout_ms=1000,
-            group_initial_rebalance_delay_ms=chosen.initial_delay_ms,
-            group_max_size=chosen.max_size,
-            group_consumer_max_size=chosen.max_size,
+            group_initial_rebalance_delay_ms=settings.initial_delay_ms,
+            group_max_size=settings.max_size,
+            group_consumer_max_size=settings.max_size,
             group_consumer_session_timeout_ms=int(SESSION_S * 1000),
-            group_consumer_assignment_interval_ms=chosen.assignment_interval_ms,
-            group_consumer_migration_policy=chosen.migration_policy,
+            group_consumer_assignment_interval_ms=settings.assignment_interval_ms,
+            group_consumer_migration_policy=settings.migration_policy,
         )
         self.coordinator: GroupCoordinator
 
@@ -123,7 +123,7 @@ class World:
         for act in self.history.acts:
             self.loop.call_at(1000 + act.at, self._act, act)
         self.loop.run_until(1000 + FAULTS_S)
-        self._calm()
+        self._stop_faults()
         self.loop.run_until(self.loop.now + SETTLE_S)
         self._check_settled()
         self._restart_and_compare()
@@ -137,16 +137,16 @@ class World:
         self._ids += 1
         return self._ids
 
-    def slowness(self, client: Client, *, may_hang: bool = False) -> float:
-        """How long a client takes to give partitions up."""
+    def revocation_delay(self, client: Client, *, may_hang: bool = False) -> float:
+        """Draw the seconds that a client takes to revoke partitions."""
         if self.is_faulty and client.random.random() < 0.1:
             hangs = client.random.random() < 0.5
             return NEVER_S if hangs and may_hang else client.random.uniform(1.0, REBALANCE_S + 3)
         return client.random.uniform(0.0, 0.1)
 
-    def wants_what_it_had(self, client: Client) -> None:
-        """A static member comes back. As with Kafka, a stable group of the classic protocol does not look at what it
-        subscribes to now; it may have lost what the former self said last with the tail of the log.
+    def restore_subscription(self, client: Client) -> None:
+        """Restore the subscription of a returning static member, since a stable classic group keeps the known one, as
+        in Kafka. The log may have lost a newer one.
         """
         found = self.group()
         if found is None or not found.is_classic or found.machine.state is not GroupState.STABLE:
@@ -158,29 +158,29 @@ class World:
             self._subscriptions[client.instance_id] = client.topics
 
     def subscription_of(self, client: Client) -> tuple[str, ...]:
-        """What its application wants."""
+        """Return the topics that the client's application wants."""
         return self._subscriptions.get(client.instance_id or client.name, client.topics)
 
-    def _calm(self) -> None:
+    def _stop_faults(self) -> None:
         self.note("no more faults")
         self.is_faulty = False
         self.log.refusal = None
         if not self.is_up:
             self._start()
 
-    def assigned(self, counts: Mapping[str, int]) -> None:
-        """A leader has assigned that many partitions of each topic."""
+    def record_assignment(self, counts: Mapping[str, int]) -> None:
+        """Record the partition counts of a leader's assignment."""
         self._assigned_counts = dict(counts)
-        self._overlooked.clear()
+        self._unassigned.clear()
 
-    def overlook(self, counts: Mapping[str, int]) -> None:
-        """A static leader is back, keeps the assignment, and takes the topics for what they were when it was made: what
-        they have grown by meanwhile waits for a rebalance, as it does with Kafka and its Java client (KIP-814).
+    def skip_growth(self, counts: Mapping[str, int]) -> None:
+        """Record that a returning static leader keeps the assignment: as in Kafka and its Java client (KIP-814), new
+        partitions wait for a rebalance.
         """
         for topic, count in counts.items():
-            self._overlooked.update((topic, index) for index in range(self._assigned_counts[topic], count))
+            self._unassigned.update((topic, index) for index in range(self._assigned_counts[topic], count))
 
-    # What clients ask
+    # Requests
 
     def commit(self, client: Client, member_id: str, epoch: int, offsets: dict[TopicPartition, int]) -> ErrorCode:
         before = dict(self.log.committed)
@@ -193,9 +193,9 @@ class World:
             if error is not ErrorCode.none:
                 continue
             was, now = before.get(OffsetKey("g", topic, index), 0), offsets[topic, index]
-            if now < was and not client.is_tainted and (topic, index) not in self.doubtful:
+            if now < was and not client.is_tainted and (topic, index) not in self.lost_partitions:
                 raise ViolationError(
-                    "committed offset went back", f"{topic}-{index} from {was} to {now} by {client.name}"
+                    "committed offset decreased", f"{topic}-{index} from {was} to {now} by {client.name}"
                 )
         return next((error for error in errors if error is not ErrorCode.none), ErrorCode.none)
 
@@ -212,14 +212,14 @@ class World:
     def _id_of(topic: str) -> bytes:
         return topic.encode().ljust(16, b"\0")
 
-    def group(self) -> Found | None:
+    def group(self) -> GroupView | None:
         if not self.is_up:
             return None
         try:
             machine = self.coordinator.group("g")
         except KafkaError:
             return None
-        return Found(machine, isinstance(machine, ClassicGroup))
+        return GroupView(machine, isinstance(machine, ClassicGroup))
 
     # Faults and acts
 
@@ -238,7 +238,7 @@ class World:
         self.displace_others(client)
 
     def displace_others(self, client: Client) -> None:
-        """`client` may have taken the place of whoever had its instance id."""
+        """Mark other clients with the instance id of `client`, which may have replaced them."""
         for other in self.clients.values():
             if other is not client and client.instance_id is not None and other.instance_id == client.instance_id:
                 other.is_displaced = True
@@ -278,7 +278,7 @@ class World:
         self.log.refusal = None
 
     def _do_restart(self, down_s: float, lost_batches: int, is_clean: bool, is_compacted: bool) -> None:
-        """The broker ends, tidily or not, and comes back; with the machine it may lose what it had not flushed."""
+        """Stop the broker, cleanly or not, perhaps losing unflushed batches, and start it again later."""
         if not self.is_up:
             return
         self._stop(is_clean=is_clean)
@@ -290,14 +290,14 @@ class World:
             self._assigned_counts = dict(COUNTS)
             for client in self.clients.values():
                 if client.is_tainted:
-                    self.doubtful.update(client.owned)
-                    client.doubted.update(client.owned)
+                    self.lost_partitions.update(client.owned)
+                    client.lost_partitions.update(client.owned)
         if is_compacted:
             self.log.compact()
         self.loop.call_later(down_s, self._start)
 
     def _do_admin_reset(self, offset: int) -> None:
-        """Of a group that has members it is refused."""
+        """Reset an offset, which must be refused for a group with members."""
         if self.is_up:
             value = CommittedOffset(offset, -1, "", 0, topic_id=self._id_of("t"))
             try:
@@ -317,7 +317,7 @@ class World:
                 raise ViolationError("group deleted under a member", "it has readers")
 
     def _do_admin_remove(self, instance_id: str) -> None:
-        """An administrator removes a static member."""
+        """Remove a static member as an administrator."""
         if self.is_up:
             try:
                 self.coordinator.leave("g", [Leaver(member_id="", instance_id=instance_id, reason="an administrator")])
@@ -349,19 +349,19 @@ class World:
     # Promises
 
     def check_owners(self, client: Client, partition: TopicPartition) -> None:
-        """`client` begins to read `partition`."""
+        """Check for other owners when `client` starts to read `partition`."""
         for other in self.clients.values():
-            if other is client or partition not in other.owned or partition in other.doubted:
+            if other is client or partition not in other.owned or partition in other.lost_partitions:
                 continue
             where = f"{partition[0]}-{partition[1]} is read by {other.name} and {client.name}"
             if other.is_sure and client.is_sure:
-                raise ViolationError("two owners that keep to the protocol", where)
+                raise ViolationError("two owners that follow the protocol", where)
             are_both_known = not other.is_tainted and not client.is_tainted
             if are_both_known and other.may_commit(partition) and client.may_commit(partition):
                 raise ViolationError("two owners that may commit", where)
 
     def check_machine(self) -> None:
-        """The coordinator's own invariants, once after each change."""
+        """Check the coordinator's invariants after a change of the log."""
         if self.log.end == self._checked_end or not self.is_up:
             return
         self._checked_end = self.log.end
@@ -384,18 +384,18 @@ class World:
             for index, value in partitions.items()
         }
         if known != self.log.committed:
-            raise ViolationError("offsets differ from the log", f"{known} where the log has {self.log.committed}")
+            raise ViolationError("offsets differ from the log", f"{known}, but the log has {self.log.committed}")
 
     def _check_settled(self) -> None:
-        living = [client for client in self.clients.values() if client.is_alive and client.told is None]
+        living = [client for client in self.clients.values() if client.is_alive and client.refusal is None]
         self.check_machine()
         found = self.group()
         wanted = {topic for client in living for topic in self.subscription_of(client)}
         for topic in sorted(wanted):
             for index in range(self.topics.counts[topic]):
                 owners = [client.name for client in living if (topic, index) in client.owned]
-                is_overlooked = found is not None and found.is_classic and (topic, index) in self._overlooked
-                if len(owners) != 1 and not (is_overlooked and not owners):
+                is_unassigned = found is not None and found.is_classic and (topic, index) in self._unassigned
+                if len(owners) != 1 and not (is_unassigned and not owners):
                     names = " and ".join(owners) or "nobody"
                     raise ViolationError("not settled", f"{topic}-{index} is read by {names}; {self._state()}")
         if not living:
@@ -405,7 +405,7 @@ class World:
         assert found is not None
         known = set(found.machine.membership.members if found.is_classic else found.machine.known.members)
         if known != {client.member_id for client in living}:
-            raise ViolationError("not settled", f"{self._state()} where {[client.member_id for client in living]} live")
+            raise ViolationError("not settled", f"{self._state()}, but {[client.member_id for client in living]} live")
         stable = GroupState.STABLE if found.is_classic else ConsumerGroupState.STABLE
         if found.machine.state != stable:
             raise ViolationError("not settled", self._state())
@@ -415,12 +415,12 @@ class World:
     def _state(self) -> str:
         found = self.group()
         if found is None:
-            return "there is no group"
+            return "the group does not exist"
         members = found.machine.membership.members if found.is_classic else found.machine.known.members
         return f"the group is {found.machine.state} with {sorted(members)}"
 
     def _restart_and_compare(self) -> None:
-        """A coordinator that reads the log knows what the one knew that wrote it."""
+        """Check that a restarted coordinator reads the same state from the log."""
         before = self._snapshot()
         self._stop(is_clean=True)
         self.log.compact()
@@ -428,7 +428,7 @@ class World:
         self.loop.run_until(self.loop.now)
         after = self._snapshot()
         if before != after:
-            raise ViolationError("reload differs", f"{after} where it was {before}")
+            raise ViolationError("reload differs", f"{after}, but was {before}")
 
     def _snapshot(self) -> object:
         self._compare_offsets()
@@ -441,25 +441,25 @@ class World:
             return (known.epoch, known.assignment_epoch, known.members, known.target, known.owners)
         assert isinstance(machine, ClassicGroup)
         if any(act.kind == "refuse" for act in self.history.acts):
-            return None  # a generation that could not be written down is known until the next start, as with Kafka
+            return None  # as in Kafka, memory keeps a generation that was not written
         return machine.generation, machine.protocol_name, sorted(machine.metadata().members)
 
 
 def play(history: History, trace: list[str] | None = None) -> ViolationError | None:
-    """What went wrong, if anything did. An exception of the product counts as well."""
+    """Return the first broken promise, if any; exceptions of the coordinator count too."""
     try:
         World(history, trace=trace).run()
     except ViolationError as violation:
         return violation
     except AssertionError as error:
         return ViolationError("assertion", repr(error))
-    except Exception as error:  # noqa: BLE001  # whatever the machines raise is a finding
+    except Exception as error:  # noqa: BLE001  # any exception is a failure
         return ViolationError(f"exception {type(error).__name__}", repr(error))
     return None
 
 
 def shortest(history: History, violation: ViolationError) -> History:
-    """Leave out of a failing history what it also fails without."""
+    """Remove acts that the failure does not need."""
     acts: Sequence[Act] = history.acts
     size = max(len(acts) // 2, 1)
     while True:
@@ -468,7 +468,7 @@ def shortest(history: History, violation: ViolationError) -> History:
         while start < len(acts):
             fewer = [*acts[:start], *acts[start + size :]]
             found = play(history.with_acts(fewer))
-            if found is not None and found.what == violation.what:
+            if found is not None and found.promise == violation.promise:
                 acts, has_shrunk = fewer, True
             else:
                 start += size

@@ -53,7 +53,7 @@ class Proxy:
         self._port = port or free_port()
         self.address = f"127.0.0.1:{self._port}"
         self.faults = NO_FAULTS
-        self.met: dict[_Fault, int] = dict.fromkeys(_FAULTS, 0)
+        self.fault_counts: dict[_Fault, int] = dict.fromkeys(_FAULTS, 0)
         """Number of requests by fault."""
         self._chance = random.Random(seed)
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
@@ -88,14 +88,14 @@ class Proxy:
             return None
         for name in _FAULTS:
             if self._chance.random() < getattr(faults, name):
-                self.met[name] += 1
+                self.fault_counts[name] += 1
                 return name
         return None
 
-    def part_of(self, size: int) -> int:
+    def draw_prefix_size(self, size: int) -> int:
         return self._chance.randrange(size)
 
-    def pause_s(self) -> float:
+    def draw_delay_s(self) -> float:
         return self._chance.uniform(0, self.faults.longest_delay_s)
 
     async def _start(self) -> None:
@@ -153,7 +153,7 @@ class _Connection:
                 case "lose_request":
                     return
                 case "tear":
-                    self._to_broker.write(frame[: self._proxy.part_of(len(frame))])
+                    self._to_broker.write(frame[: self._proxy.draw_prefix_size(len(frame))])
                     await self._to_broker.drain()
                     return
                 case "silence":
@@ -165,7 +165,7 @@ class _Connection:
                     self._awaited += ["pass", "swallow"]
                     self._to_broker.write(frame)
                 case "delay":
-                    await asyncio.sleep(self._proxy.pause_s())
+                    await asyncio.sleep(self._proxy.draw_delay_s())
                     self._awaited.append("pass")
                 case None:
                     self._awaited.append("pass")

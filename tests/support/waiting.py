@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0, interval_s: float = 0.02) -> T:
+def wait_for(condition: Callable[[], T], description: str, *, timeout_s: float = 20.0, interval_s: float = 0.02) -> T:
     """Poll `condition` and return its first true result. Raises AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -15,5 +15,5 @@ def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0, 
         if result:
             return result
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what} (last result: {result!r})")
+            raise AssertionError(f"not within {timeout_s:g} s: {description} (last result: {result!r})")
         time.sleep(interval_s)

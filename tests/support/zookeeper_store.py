@@ -60,9 +60,9 @@ class ZooKeeperStore:
         return _node(await _answer(path, self._client.get_async(path)))
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        asked = [(path, self._client.get_async(path)) for path in paths]
+        pending = [(path, self._client.get_async(path)) for path in paths]
         nodes: list[Node | None] = []
-        for path, answer in asked:
+        for path, answer in pending:
             try:
                 nodes.append(_node(await _answer(path, answer)))
             except NoNodeError:
@@ -93,8 +93,8 @@ class ZooKeeperStore:
         return result
 
     async def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[list[Done] | StoreError]:
-        asked = [(operations, self._commit(operations)) for operations in batches]
-        return [await self._outcome(operations, answer) for operations, answer in asked]
+        pending = [(operations, self._commit(operations)) for operations in batches]
+        return [await self._outcome(operations, answer) for operations, answer in pending]
 
     async def close(self) -> None:
         await asyncio.to_thread(self._client.stop)

@@ -1,4 +1,4 @@
-"""Faults to plant into the coordinator of transactions, each a mistake that somebody could make."""
+"""Faults injected into the transaction coordinator, which the simulation must find."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tests.simulation.transactions.partitions import StateLog
 
 @contextmanager
 def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """`make` gets the original and returns what stands in its place."""
+    """Replace an attribute with `make(original)`."""
     with patch.object(owner, name, make(getattr(owner, name))):
         yield
 
@@ -103,7 +103,7 @@ def _markers_do_not_fence() -> AbstractContextManager[None]:
     return _replaced(machine, "_fence", make)
 
 
-def _everything_is_verified() -> AbstractContextManager[None]:
+def _verification_always_succeeds() -> AbstractContextManager[None]:
     return _replaced(
         machine,
         "verify_partitions",
@@ -111,11 +111,11 @@ def _everything_is_verified() -> AbstractContextManager[None]:
     )
 
 
-def _decided_ends_are_forgotten_on_reload() -> AbstractContextManager[None]:
+def _prepared_ends_are_forgotten_on_reload() -> AbstractContextManager[None]:
     return _replaced(TransactionShard, "loaded", lambda _: lambda *__: iter(()))
 
 
-def _failed_marker_counts() -> AbstractContextManager[None]:
+def _failed_marker_counts_as_written() -> AbstractContextManager[None]:
     return _replaced(
         coordinator,
         "_DONE",
@@ -166,7 +166,7 @@ def _prepared_transaction_is_reused() -> AbstractContextManager[None]:
     return _replaced(machine, "add_partitions", make)
 
 
-def _successor_gives_its_epoch_away() -> AbstractContextManager[None]:
+def _fenced_producer_gets_the_new_epoch() -> AbstractContextManager[None]:
     def make(is_repeated: Any) -> Any:
         def lenient(metadata: TransactionMetadata, producer: ProducerIdentity) -> Any:
             return is_repeated(metadata._replace(client_version=2), producer)
@@ -176,7 +176,7 @@ def _successor_gives_its_epoch_away() -> AbstractContextManager[None]:
     return _replaced(machine, "_is_repeated", make)
 
 
-def _failed_write_counts() -> AbstractContextManager[None]:
+def _failed_write_counts_as_written() -> AbstractContextManager[None]:
     def make(append: Any) -> Any:
         def careless(log: Any, batch: bytes, now_ms: int) -> int:
             try:
@@ -197,13 +197,13 @@ FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "the epoch of an end is not checked": _epoch_of_an_end_is_not_checked,
     "a predecessor is not fenced": _predecessor_is_not_fenced,
     "markers do not fence": _markers_do_not_fence,
-    "everything is verified": _everything_is_verified,
-    "decided ends are forgotten on reload": _decided_ends_are_forgotten_on_reload,
-    "a failed marker counts": _failed_marker_counts,
+    "verification always succeeds": _verification_always_succeeds,
+    "prepared ends are forgotten on reload": _prepared_ends_are_forgotten_on_reload,
+    "a failed marker counts as written": _failed_marker_counts_as_written,
     "timeouts are not noticed": _timeouts_are_not_noticed,
     "a partition is forgotten on reload": _partition_is_forgotten_on_reload,
     "ends do not raise the epoch": _ends_do_not_raise_the_epoch,
     "a prepared transaction is reused": _prepared_transaction_is_reused,
-    "a successor gives its epoch away": _successor_gives_its_epoch_away,
-    "a failed write counts": _failed_write_counts,
+    "a fenced producer gets the new epoch": _fenced_producer_gets_the_new_epoch,
+    "a failed write counts as written": _failed_write_counts_as_written,
 }

@@ -1,4 +1,4 @@
-"""What happens in one simulation of transactions: all drawn from a seed."""
+"""The history of a simulation of transactions, drawn from a seed."""
 
 import random
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FAULTS_S: Final = 40.0
-"""How long things go wrong."""
+"""Duration of the faulty phase."""
 _LAST_ACT_S: Final = 35.0
 _NAMES: Final = ("a", "b")
 
 
 @dataclass(frozen=True)
 class Act:
-    """Something that happens `at` so many seconds after the beginning."""
+    """An event `at` some seconds after the start."""
 
     at: float
     kind: str
@@ -27,9 +27,9 @@ class Act:
 class History:
     seed: int
     level: int
-    """`transaction.version` in the beginning."""
+    """The initial `transaction.version`."""
     epochs_left: int | None
-    """How many epochs the ids have left in the beginning; None for ids that are new."""
+    """Initial number of epochs left for the ids; None for new ids."""
     acts: tuple[Act, ...]
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class History:
 
 
 def history_of(seed: int) -> History:
-    """The same one for the same seed, on any machine."""
+    """Return the history of a seed, the same on any machine."""
     chance = random.Random(f"transactions {seed}")
 
     def duration(longest: float) -> float:

@@ -1,4 +1,4 @@
-"""Partitions as producers see them, and the coordinator's log. A crash may lose what is not committed yet."""
+"""Partitions and the coordinator's log. A crash may lose their uncommitted tails."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from tests.simulation.clock import VirtualLoop
 
 
 class Future:
-    """Just what the coordinator uses of a future."""
+    """The part of a future that the coordinator uses."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[Any], object]] = []
@@ -38,9 +38,7 @@ class Future:
 
 
 class Durable:
-    """Something that grows, and whose newest part may be lost until it is committed. `delay` draws how long that takes;
-    0 is at once.
-    """
+    """A log whose tail may be lost until it is committed, after a `delay` in seconds."""
 
     def __init__(self, loop: VirtualLoop, delay: Callable[[], float]) -> None:
         self._loop = loop
@@ -49,7 +47,7 @@ class Durable:
         self.committed_end = 0
         self._waiting: list[tuple[int, Future]] = []
 
-    def grew(self) -> None:
+    def schedule_commit(self) -> None:
         delay = self._delay()
         if delay == 0 and self.committed_end == self.end - 1:
             self.committed_end = self.end
@@ -64,7 +62,7 @@ class Durable:
         return future
 
     def lose(self) -> None:
-        """A crash: nobody hears of what was not committed."""
+        """Lose the uncommitted tail in a crash, without notice."""
         self.end = self.committed_end
         self._waiting = []
 
@@ -91,7 +89,7 @@ class StateLog(Durable):
             raise KafkaError(self.refusal)
         self.content.append(bytes(batch))
         self.end += 1
-        self.grew()
+        self.schedule_commit()
         return self.end - 1
 
     def batches(self) -> Iterator[Buffer]:
@@ -120,7 +118,7 @@ class ProducerState:
 
 
 class Partition(Durable):
-    """One partition with the checks that Kafka's has, and watchers of what is appended."""
+    """A partition with Kafka's checks. Calls `ended` for every marker."""
 
     def __init__(
         self,
@@ -138,7 +136,7 @@ class Partition(Durable):
         self._ended = ended
 
     def needs_verification(self, producer: ProducerIdentity) -> object | None:
-        """What the append after the verification has to bring along; None where the transaction is open here."""
+        """Return the guard for `append` after a verification, or None if the transaction is already open."""
         if self._is_open(producer):
             return None
         return self.guards.setdefault(producer.producer_id, object())
@@ -148,7 +146,7 @@ class Partition(Durable):
         return state is not None and bool(state.tags) and state.epoch == producer.epoch
 
     def append(self, entry: Entry, guard: object | None) -> bool:
-        """Append a record; false for a duplicate. Raises KafkaError."""
+        """Append a record and return False if it is a duplicate. Raises KafkaError."""
         producer_id, epoch = entry.producer
         state = self.producers.get(producer_id)
         if state is not None and epoch < state.epoch:
@@ -182,7 +180,7 @@ class Partition(Durable):
     def _add(self, entry: Entry) -> None:
         self._replay(entry)
         self.end += 1
-        self.grew()
+        self.schedule_commit()
 
     def _replay(self, entry: Entry) -> None:
         self.entries.append(entry)

@@ -1,4 +1,4 @@
-"""Transactional producers that follow the protocol, as processes that yield a request and are sent its answer."""
+"""Transactional producers that follow the protocol: generators that yield requests and are sent the answers."""
 
 import random
 from collections.abc import Generator
@@ -25,7 +25,7 @@ Process = Generator[Any, Any, None]
 
 
 class Producer:
-    """One instance of the application with a transactional id. `number` grows with every instance of the world."""
+    """An instance of an application with a transactional id; `number` is unique."""
 
     def __init__(self, world: "World", name: str, number: int, supports_version_2: bool) -> None:
         self.world = world
@@ -43,7 +43,7 @@ class Producer:
         return f"{self.name}#{self.number}"
 
     def run(self) -> Process:
-        """Transactions, one after the other, until it is fenced or dies."""
+        """Run transactions until it is fenced or dies."""
         try:
             yield from self._init(None)
             for _ in range(30):
@@ -54,7 +54,7 @@ class Producer:
             self.is_alive = False
 
     def _call(self, kind: str, *arguments: Any) -> Generator[Any, Any, Any]:
-        """A request until it has an answer. Raises KafkaError for one that is final."""
+        """Retry a request until it is answered. Raises KafkaError for a final error."""
         while True:
             answer = yield (kind, *arguments)
             if not isinstance(answer, KafkaError):
@@ -69,35 +69,35 @@ class Producer:
 
     def _transaction(self) -> Process:
         version = 2 if self.supports_version_2 and self.world.level >= 2 else 0
-        if version > self._version:  # no request of version 1 may be taken for one of this transaction
+        if version > self._version:  # a late request of version 1 must not join this transaction
             yield from self._init(self.identity)
         self._version = version
         tag = self.world.new_tag(self, version)
         partitions = self.random.sample(self.world.names, self.random.randint(1, len(self.world.names)))
-        is_sound = yield from self._write(tag, version, partitions)
+        succeeded = yield from self._write(tag, version, partitions)
         if self.random.random() < 0.1:
-            yield ("sleep", self.random.uniform(1.0, 12.0))  # perhaps longer than the transaction may take
-        commit = is_sound and self.random.random() < 0.7
-        self.world.intends(tag, commit=commit)
+            yield ("sleep", self.random.uniform(1.0, 12.0))  # may exceed the transaction timeout
+        commit = succeeded and self.random.random() < 0.7
+        self.world.set_intent(tag, commit=commit)
         began = self.identity
         try:
             answer = yield from self._call("end", began, commit, version)
         except KafkaError as error:
             if error.code is not ErrorCode.invalid_txn_state or (commit and version < 2):
                 raise
-            # nothing had begun (version 1), or it was aborted as its time was up (version 2)
+            # nothing was begun (version 1), or the transaction timed out (version 2)
             yield from self._init(self.identity)
             return
-        self.world.was_told(tag, commit=commit)
+        self.world.report(tag, commit=commit)
         if version >= 2:
             if answer.producer_id != self.identity.producer_id or answer.epoch != self.identity.epoch:
                 self._sequences.clear()
             self.identity = answer
-        if not is_sound:
+        if not succeeded:
             yield from self._init(self.identity)
 
     def _write(self, tag: int, version: int, partitions: list[TopicPartition]) -> Generator[Any, Any, bool]:
-        """False where it is not known what was written: the transaction has to be aborted."""
+        """Return False if the outcome is unknown and the transaction must be aborted."""
         for partition in partitions:
             if version < 2:
                 yield from self._call("add", self.identity, partition)

@@ -1,4 +1,4 @@
-"""Whatever happens to producers, partitions and the coordinator, transactions keep their promises (see `world`)."""
+"""Transactions keep their promises whatever happens to producers, partitions and coordinator (see `world`)."""
 
 import logging
 from collections.abc import Iterator
@@ -10,28 +10,27 @@ from tests.simulation.transactions.history import history_of
 from tests.simulation.transactions.world import explain, play
 
 SEEDS = 2000
-"""In CI; `make simulation SEEDS=100000` plays more."""
-_AT_ONCE = 200
+"""Seeds in CI; `make simulation SEEDS=100000` plays more."""
+_BATCH = 200
 _SEEDS_PER_FAULT = 150
 _RARE = {
     "a reply before the commit": 344,
     "markers before the commit": 1421,
-    "a successor gives its epoch away": 915,
+    "a fenced producer gets the new epoch": 915,
 }
-"""Faults that only one history in a thousand or so brings to light: a seed that does."""
+"""The first seed to play, for faults that only about one history in a thousand reveals."""
 
 
 @pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    """The coordinator logs every refused write."""
+def _no_logging() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE))
+@pytest.mark.parametrize("first", range(0, SEEDS, _BATCH))
 def test_transactions_keep_their_promises(first: int) -> None:
-    for seed in range(first, first + _AT_ONCE):
+    for seed in range(first, first + _BATCH):
         history = history_of(seed)
         violation = play(history)
         if violation is not None:
@@ -39,14 +38,14 @@ def test_transactions_keep_their_promises(first: int) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(fault: str) -> None:
+def test_an_injected_fault_is_found(fault: str) -> None:
     with FAULTS[fault]():
         first = _RARE.get(fault, 0)
         assert any(_is_found(seed) for seed in range(first, first + _SEEDS_PER_FAULT))
 
 
 def _is_found(seed: int) -> bool:
-    """A promise is broken, or the coordinator stumbles."""
+    """Return True if a promise is broken or the coordinator fails."""
     try:
         return play(history_of(seed)) is not None
     except KeyError:

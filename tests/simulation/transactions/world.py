@@ -1,12 +1,12 @@
-"""One simulated cluster with transactions: the product's coordinator, partitions, producers, and what must always hold.
+"""A simulated cluster with transactions: the real coordinator, partitions, and producers.
 
-`play` raises nothing but finds where a promise is broken (KIP-98, KIP-890):
+`play` returns the first broken promise (KIP-98, KIP-890):
 
-- a transaction is committed in all of its partitions or in none, as its producer was told;
-- no record of a transaction follows its marker, and no marker ends two transactions;
-- of a transactional id one producer writes: its predecessors are fenced, and nobody else gets its id and epoch;
-- the log and the coordinator's memory say the same, at every reload;
-- once faults end, every transaction ends: none is open for longer than its timeout, and no marker is missing.
+- A transaction is committed in all of its partitions or in none, consistent with the answer to its producer.
+- No record of a transaction follows its marker, and no marker ends two transactions.
+- A transactional id has one writer: its predecessors are fenced, and no other producer gets its id and epoch.
+- At every reload, the log agrees with the coordinator's memory.
+- After the faults, every transaction ends: none stays open longer than its timeout, and no marker is missing.
 """
 
 import random
@@ -34,8 +34,8 @@ from tests.simulation.transactions.partitions import Entry, Partition, StateLog
 from tests.simulation.transactions.producer import TIMED_OUT, Process, Producer
 
 TIMEOUT_MS: Final = 5000
-LOOK_S: Final = 1.0
-"""How often the coordinator looks for transactions that have timed out."""
+ABORT_INTERVAL_S: Final = 1.0
+"""Interval of the coordinator's search for expired transactions."""
 REQUEST_TIMEOUT_S: Final = 2.0
 SETTLE_S: Final = 15.0
 _IDS: Final = ("a", "b")
@@ -47,18 +47,18 @@ class ViolationError(AssertionError):
 
 @dataclass
 class Transaction:
-    """What is known of a transaction from outside."""
+    """A transaction as observed from outside."""
 
     owner: Producer
     version: int
     intent: bool | None = None
-    told: bool | None = None
+    reported: bool | None = None
     outcomes: dict[TopicPartition, bool] = field(default_factory=dict)
     acknowledged: list[tuple[TopicPartition, int]] = field(default_factory=list)
 
 
 class World:
-    """`trace` collects what happened, for people to read, when asked for."""
+    """A simulated cluster. Events are appended to `trace` as text."""
 
     def __init__(self, history: History, trace: list[str] | None = None) -> None:
         self.history = history
@@ -73,9 +73,9 @@ class World:
         self.log = StateLog(self.loop, self._commit_delay)
         self.transactions: list[Transaction] = []
         self.added_late: set[ProducerIdentity] = set()
-        """Producers of version 1 whose partitions were added by requests that they had given up."""
+        """Producers of version 1 whose partitions were added by timed-out requests."""
         self.newest: dict[str, Producer] = {}
-        """The instance of every id that has begun last, as the coordinator sees it."""
+        """The latest instance of every id, as the coordinator sees it."""
         self._owners: dict[tuple[str, ProducerIdentity], Producer] = {}
         self._numbers = 0
         self._producers: dict[str, list[Producer]] = {name: [] for name in _IDS}
@@ -86,13 +86,13 @@ class World:
     # Running
 
     def run(self) -> None:
-        self._found()
+        self._create_initial_ids()
         self._start()
         for act in self.history.acts:
             self.loop.call_at(1000 + act.at, self._act, act)
-        self.loop.call_later(LOOK_S, self._look)
+        self.loop.call_later(ABORT_INTERVAL_S, self._abort_timed_out)
         self.loop.run_until(1000 + FAULTS_S)
-        self._calm()
+        self._stop_faults()
         self.loop.run_until(self.loop.now + SETTLE_S)
         self._check_settled()
         self._restart(compare=True)
@@ -101,8 +101,8 @@ class World:
         if self._trace is not None:
             self._trace.append(f"{self.loop.now - 1000:7.3f} s  {text}")
 
-    def _found(self) -> None:
-        """Some histories begin with ids whose epochs are nearly used up."""
+    def _create_initial_ids(self) -> None:
+        """Create ids whose epochs are nearly used up, in some histories."""
         if self.history.epochs_left is not None:
             shard = TransactionShard(lambda: self.level)
             for index, name in enumerate(_IDS):
@@ -145,11 +145,11 @@ class World:
             return 0.0
         return self.random.uniform(0.001, 1.0)
 
-    def _look(self) -> None:
+    def _abort_timed_out(self) -> None:
         if self.coordinator is not None:
             for _ in self.coordinator.abort_timed_out():
                 pass
-        self.loop.call_later(LOOK_S, self._look)
+        self.loop.call_later(ABORT_INTERVAL_S, self._abort_timed_out)
 
     # Faults
 
@@ -171,12 +171,12 @@ class World:
         for producer in self._producers[name][-1:]:
             producer.paused_until = self.loop.now + duration
 
-    def _do_restart(self, duration: float, loses: bool, with_producers: bool) -> None:
+    def _do_restart(self, duration: float, loses_data: bool, with_producers: bool) -> None:
         if self.coordinator is None:
             return
         if with_producers:
             self._kill_producers()
-        if loses:
+        if loses_data:
             self.coordinator.close()
             self.coordinator = None
             self.log.lose()
@@ -187,7 +187,7 @@ class World:
             if self.coordinator is not None:
                 self.coordinator.close()
             self.coordinator = None
-        self.loop.call_later(duration, self._come_back)
+        self.loop.call_later(duration, self._start_if_down)
 
     def _do_refuse(self, duration: float) -> None:
         self.log.refusal = ErrorCode.not_enough_replicas
@@ -201,12 +201,12 @@ class World:
     def _do_level(self, level: int) -> None:
         self.level = level
 
-    def _come_back(self) -> None:
+    def _start_if_down(self) -> None:
         if self.coordinator is None:
             self._start()
 
     def _restart(self, *, compare: bool) -> None:
-        """Reload, and compare what is read with what was known."""
+        """Reload the log, after comparing it with the coordinator's memory."""
         assert self.coordinator is not None
         if compare:
             shard = TransactionShard(lambda: self.level)
@@ -218,13 +218,13 @@ class World:
         self.coordinator.close()
         self._start()
 
-    def _calm(self) -> None:
+    def _stop_faults(self) -> None:
         self.is_faulty = False
         self.log.refusal = None
         for partition in self.partitions.values():
             partition.refusal = None
         self._kill_producers()
-        self._come_back()
+        self._start_if_down()
 
     def _kill_producers(self) -> None:
         for producers in self._producers.values():
@@ -240,16 +240,16 @@ class World:
             self.loop.call_at(producer.paused_until, self._step, producer, process, answer)
             return
         try:
-            asked = process.send(answer)
+            request = process.send(answer)
         except StopIteration:
             return
-        if asked[0] == "sleep":
-            self.loop.call_later(asked[1], self._step, producer, process, None)
+        if request[0] == "sleep":
+            self.loop.call_later(request[1], self._step, producer, process, None)
         else:
-            _Exchange(self, producer, process, asked)
+            _Exchange(self, producer, process, request)
 
     def serve(self, producer: Producer, kind: str, arguments: Sequence[Any]) -> tuple[Any, Any]:
-        """An answer, and the future that it has to wait for. Raises KafkaError."""
+        """Return an answer and the future that it waits for. Raises KafkaError."""
         coordinator = self.coordinator
         if coordinator is None:
             raise KafkaError(ErrorCode.not_coordinator)
@@ -296,9 +296,9 @@ class World:
             waiting = None
         if waiting is None and self.random.random() < 0.5:
             return self._appended(producer, partition, entry, guard)
-        # between the verification and the append anything may happen
-        answer = _Later()
-        append = lambda *_: answer.take(lambda: self._appended(producer, partition, entry, guard))  # noqa: E731
+        # anything may happen between the verification and the append
+        answer = _PendingAnswer()
+        append = lambda *_: answer.resolve(lambda: self._appended(producer, partition, entry, guard))  # noqa: E731
         if waiting is None:
             self.loop.call_later(self.random.uniform(0.0, 3.0), append)
         else:
@@ -319,24 +319,24 @@ class World:
                 raise ViolationError(f"a record of transaction {entry.tag} follows its marker in {partition.name}")
         return None, partition.committed()
 
-    # What is seen
+    # Observations
 
     def new_tag(self, owner: Producer, version: int) -> int:
         self.transactions.append(Transaction(owner, version))
         return len(self.transactions) - 1
 
-    def intends(self, tag: int, *, commit: bool) -> None:
+    def set_intent(self, tag: int, *, commit: bool) -> None:
         self.transactions[tag].intent = commit
 
-    def was_told(self, tag: int, *, commit: bool) -> None:
+    def report(self, tag: int, *, commit: bool) -> None:
         transaction = self.transactions[tag]
-        transaction.told = commit
+        transaction.reported = commit
         self.note(f"{transaction.owner} knows that transaction {tag} is {'committed' if commit else 'aborted'}")
         if any(outcome is not commit for outcome in transaction.outcomes.values()):
-            raise ViolationError(f"transaction {tag} ended otherwise than its producer was told")
+            raise ViolationError(f"transaction {tag} had another outcome than in the answer to its producer")
 
     def answered(self, producer: Producer, kind: str, arguments: Sequence[Any], answer: Any) -> None:
-        """An answer goes out, whether it arrives or not."""
+        """Check an answer before it is sent; it may get lost."""
         if kind == "init" or (kind == "end" and arguments[2] >= 2):
             self.note(f"{producer}: {kind} is answered with {tuple(answer)}")
             owner = self._owners.setdefault((producer.name, answer), producer)
@@ -358,11 +358,11 @@ class World:
             transaction = self.transactions[tag]
             transaction.outcomes[partition] = commit
             if commit and transaction.intent is not True:
-                raise ViolationError(f"transaction {tag} is committed although its producer did not ask for it")
+                raise ViolationError(f"transaction {tag} is committed, but not by its producer")
             if len(set(transaction.outcomes.values())) > 1:
                 raise ViolationError(f"transaction {tag} is committed in one partition and aborted in another")
-            if transaction.told is not None and transaction.told is not commit:
-                raise ViolationError(f"transaction {tag} ends otherwise than its producer was told")
+            if transaction.reported is not None and transaction.reported is not commit:
+                raise ViolationError(f"transaction {tag} has another outcome than in the answer to its producer")
 
     def _check_settled(self) -> None:
         assert self.coordinator is not None
@@ -376,41 +376,39 @@ class World:
             latest: dict[int, int] = {}
             for entry in partition.entries:
                 if entry.producer.epoch < latest.get(entry.producer.producer_id, NO_EPOCH):
-                    raise ViolationError(f"an epoch of producer {entry.producer.producer_id} goes back")
+                    raise ViolationError(f"the epoch of producer {entry.producer.producer_id} decreases")
                 latest[entry.producer.producer_id] = entry.producer.epoch
         for tag, transaction in enumerate(self.transactions):
             for partition_name, sequence in transaction.acknowledged:
                 kept = {(each.tag, each.sequence) for each in self.partitions[partition_name].entries}
-                if transaction.told and (tag, sequence) not in kept:
+                if transaction.reported and (tag, sequence) not in kept:
                     raise ViolationError(f"an acknowledged record of transaction {tag} is lost")
 
 
-class _Later:
-    """An answer that comes later."""
-
+class _PendingAnswer:
     def __init__(self) -> None:
-        self._then: Callable[[Any, Any], None] | None = None
-        self._taken: tuple[Any, Any] | None = None
+        self._callback: Callable[[Any, Any], None] | None = None
+        self._result: tuple[Any, Any] | None = None
 
-    def take(self, make: Callable[[], tuple[Any, Any]]) -> None:
+    def resolve(self, make: Callable[[], tuple[Any, Any]]) -> None:
         try:
-            self._taken = make()
+            self._result = make()
         except KafkaError as error:
-            self._taken = error, None
-        if self._then is not None:
-            self._then(*self._taken)
+            self._result = error, None
+        if self._callback is not None:
+            self._callback(*self._result)
 
-    def when_taken(self, then: Callable[[Any, Any], None]) -> None:
-        if self._taken is not None:
-            then(*self._taken)
-        self._then = then
+    def add_callback(self, then: Callable[[Any, Any], None]) -> None:
+        if self._result is not None:
+            then(*self._result)
+        self._callback = then
 
 
 class _Exchange:
-    """A request on its way, which may be lost, repeated or late; so may its answer."""
+    """A request that may be lost, repeated or delayed, like its answer."""
 
-    def __init__(self, world: World, producer: Producer, process: Process, asked: Any) -> None:
-        self._world, self._producer, self._process, self._asked = world, producer, process, asked
+    def __init__(self, world: World, producer: Producer, process: Process, request: Any) -> None:
+        self._world, self._producer, self._process, self._request = world, producer, process, request
         self._is_over = False
         chance = producer.random
         world.loop.call_later(REQUEST_TIMEOUT_S, self._finish, KafkaError(TIMED_OUT))
@@ -418,7 +416,7 @@ class _Exchange:
             return  # lost
         world.loop.call_later(self._delay(), self._serve)
         if world.is_faulty and chance.random() < 0.05:
-            world.loop.call_later(chance.uniform(0.1, 10.0), self._serve)  # somebody in between repeats it
+            world.loop.call_later(chance.uniform(0.1, 10.0), self._serve)  # repeated by the network
 
     def _delay(self) -> float:
         chance = self._producer.random
@@ -426,31 +424,31 @@ class _Exchange:
         return chance.uniform(2.0, 8.0) if is_late else chance.uniform(0.001, 0.02)
 
     def _serve(self) -> None:
-        kind, *arguments = self._asked
+        kind, *arguments = self._request
         if kind == "end" and arguments[2] < 2 and self._is_over:
-            return  # version 1 cannot know one that comes late: it is why there is version 2
+            return  # version 1 cannot detect a late end, as version 2 does
         if kind == "add" and self._is_over:
             self._world.added_late.add(arguments[0])
         if kind == "produce" and self._is_over and arguments[4] < 2 and arguments[0] in self._world.added_late:
-            return  # nor both at once: the partition is in a transaction of that producer, by the late request
+            return  # nor a late record of a partition added by a late request
         try:
             answer, waiting = self._world.serve(self._producer, kind, arguments)
         except KafkaError as error:
             self._reply(error, None)
             return
-        if isinstance(answer, _Later):
-            answer.when_taken(self._reply)
+        if isinstance(answer, _PendingAnswer):
+            answer.add_callback(self._reply)
         else:
             self._reply(answer, waiting)
 
     def _reply(self, answer: Any, waiting: Any) -> None:
         if waiting is None:
-            self._out(answer)
+            self._send_answer(answer)
         else:
-            waiting.add_done_callback(lambda _: self._out(answer))
+            waiting.add_done_callback(lambda _: self._send_answer(answer))
 
-    def _out(self, answer: Any) -> None:
-        kind, *arguments = self._asked
+    def _send_answer(self, answer: Any) -> None:
+        kind, *arguments = self._request
         world = self._world
         if not isinstance(answer, KafkaError):
             world.answered(self._producer, kind, arguments, answer)
@@ -473,7 +471,7 @@ def _replay(shard: TransactionShard, batch: bytes) -> None:
 
 
 def _comparable(ids: dict[str, TransactionMetadata]) -> dict[str, TransactionMetadata]:
-    """Without what the log has no field for in these states, or in version 0."""
+    """Clear the fields that the log does not store in these states, or in version 0."""
     return {
         name: each._replace(last_epoch=NO_EPOCH, previous_producer_id=-1, client_version=0, next_producer_id=-1)
         for name, each in ids.items()
@@ -481,7 +479,7 @@ def _comparable(ids: dict[str, TransactionMetadata]) -> dict[str, TransactionMet
 
 
 def play(history: History, trace: list[str] | None = None) -> ViolationError | None:
-    """What goes wrong in a history; None where all promises are kept."""
+    """Play a history and return the first broken promise, if any."""
     world = World(history, trace)
     try:
         world.run()
@@ -491,7 +489,7 @@ def play(history: History, trace: list[str] | None = None) -> ViolationError | N
 
 
 def shortest(history: History) -> History:
-    """The history without the acts that the violation does not take."""
+    """Remove acts that the failure does not need."""
     acts = list(history.acts)
     for act in history.acts:
         fewer = [each for each in acts if each is not act]
@@ -501,7 +499,7 @@ def shortest(history: History) -> History:
 
 
 def explain(history: History, violation: ViolationError) -> str:
-    """What a person reads of a failing seed."""
+    """Return the report of a failing seed."""
     short = shortest(history)
     trace: list[str] = []
     found = play(short, trace)
