@@ -187,8 +187,8 @@ def test_an_open_transaction_is_aborted_after_its_timeout(
         assert committed(broker.bootstrap, TRANSACTIONAL_GROUP) == {("orders", 1): 11}
     with Broker(data=clean) as broker:
         assert read_view(broker.bootstrap, ["payments"]) == view
-    files_of_it = [str(path) for path in sorted((clean / "payments-0").glob("0*")) if path.suffix in KINDS]
-    text = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(files_of_it))
+    paths = [str(path) for path in sorted((clean / "payments-0").glob("0*")) if path.suffix in KINDS]
+    text = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(paths))
     assert re.search(r"firstOffset: 33 lastOffset: 35 lastStableOffset: 36", text)
     assert text.count("isvalid: true") == text.count("baseOffset:")
 

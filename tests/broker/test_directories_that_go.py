@@ -67,12 +67,12 @@ def test_a_renamed_directory_takes_only_its_own_partitions_offline(tmp_path: Pat
     dirs = Directories(tmp_path)
     with dirs.broker, WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 2)
-        there, here = (0, 1) if dirs.directory_of("t-0") == dirs.b else (1, 0)
+        offline, online = (0, 1) if dirs.directory_of("t-0") == dirs.b else (1, 0)
         dirs.b.rename(tmp_path / "aside")
         dirs.create(client, "u", 4)
         assert len(list(dirs.a.glob("u-?"))) == 4
-        wait_for(lambda: produce(client, "t", there) == STORAGE_ERROR, "the partition to be offline")
-        assert produce(client, "t", here) == "none"
+        wait_for(lambda: produce(client, "t", offline) == STORAGE_ERROR, "the partition to be offline")
+        assert produce(client, "t", online) == "none"
         assert [produce(client, "u", partition) for partition in range(4)] == ["none"] * 4
         assert f"Log directory {dirs.b} has failed (it was removed or renamed" in dirs.broker.log()
         assert dirs.broker.sigterm() == 0
@@ -83,12 +83,12 @@ def test_changes_are_refused_without_the_metadata_directory(tmp_path: Path) -> N
     dirs = Directories(tmp_path)
     with dirs.broker, WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 2)
-        here = 0 if dirs.directory_of("t-0") == dirs.b else 1
+        online = 0 if dirs.directory_of("t-0") == dirs.b else 1
         dirs.a.rename(tmp_path / "aside")
         refused = new_topic(client, "u")
         assert refused["error_code"] == STORAGE_ERROR
         assert "renamed" in refused["error_message"]
-        assert produce(client, "t", here) == "none"
+        assert produce(client, "t", online) == "none"
         # another broker started here: the stopping one must not remove its files
         dirs.a.mkdir()
         (dirs.a / "metadata.db-wal").write_bytes(b"mine")
@@ -147,7 +147,7 @@ def test_a_refused_second_broker_removes_nothing(tmp_path: Path) -> None:
         first.close({})
 
 
-def test_a_directory_created_for_a_look_is_removed_again(tmp_path: Path) -> None:
+def test_a_survey_removes_the_directories_it_created(tmp_path: Path) -> None:
     surveyed = LogDirs.survey([tmp_path / "a" / "b"], broker_id=0)
     surveyed.close({})
     assert list(tmp_path.iterdir()) == []

@@ -154,7 +154,7 @@ def metrics(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_timeline_shows_joins_leaves_and_the_slowest_member(broker: Broker, protocol: str) -> None:
+def test_a_timeline_shows_joins_leaves_and_awaited_members(broker: Broker, protocol: str) -> None:
     heartbeat: dict[str, Any] = {"heartbeat.interval.ms": 200} if protocol == "classic" else {}
     with ExitStack() as stack:
         first = stack.enter_context(member(broker.bootstrap, "g", "first", group_protocol=protocol, **heartbeat))
@@ -165,7 +165,7 @@ def test_a_timeline_shows_joins_leaves_and_the_slowest_member(broker: Broker, pr
             inner.callback(second.close)
             second.subscribe(["orders"])
             wait_for(lambda: (first.poll(0.02), second.poll(0.02), second.assignment())[-1], "both have partitions")
-        wait_for(lambda: (first.poll(0.02), len(first.assignment()) == 2)[-1], "the first has all")
+        wait_for(lambda: (first.poll(0.02), len(first.assignment()) == 2)[-1], "the first has both partitions")
     rebalances = get(broker.http, "/groups/timeline?group=g")["rebalances"]
     by_second = next(each for each in rebalances if [entry["client_id"] for entry in each["joined"]] == ["second"])
     assert any(entry["client_id"] == "first" for phase in by_second["phases"] for entry in phase["waited_for"])

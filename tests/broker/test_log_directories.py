@@ -145,7 +145,7 @@ def test_a_partition_moved_off_a_full_disk_accepts_records_again(tmp_path: Path)
             assert dirs.directory_of("t-0") == dirs.b
             wait_for(lambda: append(client, "t", 0) == STORAGE_ERROR, "a refusal")
             assert move(client, dirs.a, "t") == "none"
-            wait_for(lambda: append(client, "t", 0) == "none", "room")
+            wait_for(lambda: append(client, "t", 0) == "none", "an accepted record")
 
 
 def test_a_partition_moves_and_returns_under_load(dirs: Directories) -> None:
@@ -176,7 +176,7 @@ def test_a_move_is_described_cancelled_and_dropped_by_a_restart(slow: Directorie
             assert append(client, "t", number, size=60_000) == "none"
         home, target = slow.directory_of("t-0"), slow.other(slow.directory_of("t-0"))
         assert move(client, target, "t") == "none"
-        [copy] = wait_for(lambda: copies(client, target), "the copy to be shown")
+        [copy] = wait_for(lambda: copies(client, target), "a description of the copy")
         assert 0 < copy["offset_lag"] <= 5
         assert described(client, home)["topics"][0]["partitions"][0]["partition_size"] > 300_000
         assert move(client, home, "t") == "none"
@@ -184,7 +184,7 @@ def test_a_move_is_described_cancelled_and_dropped_by_a_restart(slow: Directorie
         assert not copies(client, target)
 
         assert move(client, target, "t") == "none"
-        wait_for(lambda: list(target.glob("t-0.*-future/*.log")), "the copy to grow")
+        wait_for(lambda: list(target.glob("t-0.*-future/*.log")), "data in the copy")
         slow.broker.restart()
     with WireClient(slow.broker.bootstrap) as client:
         assert len(values(client, "t")) == 5
@@ -228,32 +228,32 @@ def test_an_unmounted_metadata_directory_starts_no_new_cluster(dirs: Directories
         assert values(client, "t", 0) == values(client, "t", 1) == [b"t"]
 
 
-def test_partitions_of_an_unmounted_directory_are_offline(dirs: Directories) -> None:
+def test_partitions_of_an_unmounted_directory_are_offline_until_it_is_mounted(dirs: Directories) -> None:
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
         dirs.create(client, "t", 2)
         assert produce(client, "t", 0) == produce(client, "t", 1) == "none"
-    here, there = (0, 1) if dirs.directory_of("t-0") == dirs.a else (1, 0)
+    online, offline = (0, 1) if dirs.directory_of("t-0") == dirs.a else (1, 0)
     dirs.broker.sigterm()
     dirs.b.rename(dirs.b.with_name("unmounted"))
     for _ in range(2):
         dirs.broker.start()
         with WireClient(dirs.broker.bootstrap) as client:
-            assert values(client, "t", here) == [b"t"]
-            assert produce(client, "t", there) == STORAGE_ERROR
+            assert values(client, "t", online) == [b"t"]
+            assert produce(client, "t", offline) == STORAGE_ERROR
         dirs.broker.sigterm()
     assert "b was empty when it was first used: mount its file system" in dirs.broker.log()
 
     (dirs.b / ".headrace_new_directory").unlink()
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
-        assert values(client, "t", there) == []
+        assert values(client, "t", offline) == []
     dirs.broker.sigterm()
     shutil.rmtree(dirs.b)
     dirs.b.with_name("unmounted").rename(dirs.b)
     dirs.broker.start()
     with WireClient(dirs.broker.bootstrap) as client:
-        assert values(client, "t", there) == [b"t"]
+        assert values(client, "t", offline) == [b"t"]
 
 
 def run(*command: object) -> str:

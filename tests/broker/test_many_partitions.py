@@ -11,7 +11,7 @@ from headrace.testing import Broker
 PARTITIONS = 1000
 
 
-def test_one_request_over_a_thousand_partitions(tmp_path: Path) -> None:
+def test_one_request_may_write_to_a_thousand_partitions(tmp_path: Path) -> None:
     with Broker(data=tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("t", PARTITIONS, 1)], request_timeout=60)["t"].result(60)

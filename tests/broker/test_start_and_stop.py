@@ -206,7 +206,7 @@ def test_a_configuration_file_for_kafka_is_accepted(command: list[str], tmp_path
     assert banner[2].split() == ["broker", "id", "7"]
 
 
-def test_a_sigkill_loses_nothing_that_was_written(tmp_path: Path) -> None:
+def test_a_sigkill_loses_no_acknowledged_record(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", settings={"num.partitions": 3}) as broker:
         acknowledged: list[tuple[int, int, bytes]] = []
 

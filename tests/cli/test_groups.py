@@ -140,7 +140,7 @@ def test_partitions_without_a_commit_are_marked_and_counted(
         assert (found["lag"], found["partitions_not_committed"], found["assumed_reset"]) == (unread, 1, assumed)
 
 
-def test_the_reset_policy_is_requested_from_the_broker(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lag_uses_the_reset_policy_of_the_broker(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker({"headrace.group.lag.assumed.reset": "latest"}) as broker:
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap)
         headrace("produce", "t", "--create", stdin="x\n" * 4)
@@ -159,7 +159,7 @@ def test_members_and_what_they_read_are_described(headrace: Headrace, bootstrap:
         assert owners == {who["member_id"]}
 
 
-def test_a_group_without_offsets_and_one_with_a_deleted_topic(
+def test_groups_without_offsets_and_with_deleted_topics_are_described(
     headrace: Headrace, bootstrap: str, topic: str, group: str, cluster: Cluster
 ) -> None:
     fresh = f"{topic}-fresh"

@@ -110,7 +110,7 @@ def test_an_expression_matches_topics_created_later(
     members.wait_for_count(8)
 
 
-def test_the_java_client_and_its_tools(broker: BrokerProcess, topic: str, fill: Callable[[str, int], None]) -> None:
+def test_the_java_client_and_tools_work(broker: BrokerProcess, topic: str, fill: Callable[[str, int], None]) -> None:
     fill(topic, 12)
     read = run_tool(
         CONSOLE_CONSUMER,
