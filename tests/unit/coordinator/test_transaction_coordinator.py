@@ -104,12 +104,20 @@ def test_a_failed_marker_is_retried(world: World) -> None:
     assert world.state() is TransactionState.COMPLETE_ABORT
 
 
-@pytest.mark.parametrize("error", [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch])
-def test_a_partition_that_needs_no_marker_does_not_delay_the_end(world: World, error: ErrorCode) -> None:
+def test_a_deleted_partition_needs_no_marker(world: World) -> None:
     producer = world.begin(T0)
-    world.markers.errors = {T0: error}
+    world.markers.errors = {T0: ErrorCode.unknown_topic_or_partition}
     world.coordinator.end("id", producer, commit=True, client_version=2)
     assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("error", [ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced])
+def test_a_fenced_marker_leaves_the_transaction_prepared(world: World, error: ErrorCode) -> None:
+    producer = world.begin(T0, T1)
+    world.markers.errors = {T0: error}
+    world.coordinator.end("id", producer, commit=True, client_version=2)
+    world.loop.run_until(world.loop.now + 10)
+    assert world.state() is TransactionState.PREPARE_COMMIT
 
 
 async def test_markers_follow_the_committed_decision(world: World) -> None:
